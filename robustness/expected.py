@@ -30,6 +30,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.runs import expected
 
 ROOT = Path(__file__).resolve().parent.parent
+METRICS = ("loss", "accuracy")
 STEPS = (20, 50, 100)
 UNEXPECTED = 1e-3  # share of seeds outside a range
 OWN = ("options", "seeds", "check", "out")
@@ -102,8 +103,7 @@ def main() -> None:
         return
     steps = {
         step: {
-            metric: limits([found[step][metric] for found in curves.values()])
-            for metric in expected.METRICS
+            metric: limits([found[step][metric] for found in curves.values()]) for metric in METRICS
         }
         for step in STEPS
     }

@@ -37,7 +37,6 @@ ctx
 
 # Fields of a page's blocks that its template reads (pages/assets/page.html.j2)
 _.href
-_.dark
 _.alt
 
 # Makes every heartbeat another text, by which a new one is told from an old one
@@ -45,6 +44,16 @@ _.beats
 
 # A field that objective=joint reads by the name of its part
 mpp
+
+# Pydantic reads it
+_.model_config
+
+# Fields of an export's config.json, which is read as a mapping (config/export_files.py)
+_.model_type
+_.global_pool
+_.model_args
+_.pretrained_cfg
+_.label_names
 
 # Fields that dataclasses.asdict reads: of a plan's record, of what sbatch is given
 _.least

@@ -46,14 +46,16 @@ class McNemar(NamedTuple):
     p: float
 
 
-def t_factor(n: int) -> float:
-    """The quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL above."""
-    return float(special.stdtrit(n - 1, 1 - TAIL))
+def t_factor(n: int, family: int = 1) -> float:
+    """The quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL above,
+    divided among so many intervals (Bonferroni)."""
+    return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
 
-def reach(n: int) -> float:
-    """Half the t-interval of the mean of n >= 2 values, in standard deviations."""
-    return t_factor(n) / math.sqrt(n)
+def reach(n: int, family: int = 1) -> float:
+    """Half the t-interval of the mean of n >= 2 values, in standard deviations; so wide that of
+    `family` such intervals all hold their means with 95%."""
+    return t_factor(n, family) / math.sqrt(n)
 
 
 def summarize(values: Sequence[float]) -> SeedSummary:
@@ -65,6 +67,15 @@ def summarize(values: Sequence[float]) -> SeedSummary:
         return SeedSummary(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
     return SeedSummary(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
+
+
+def simultaneous(found: SeedSummary, family: int) -> Interval | None:
+    """The t-interval of a mean as one of a family of intervals, all of which hold with 95%
+    (Bonferroni); None for one seed."""
+    if found.sd is None:
+        return None
+    half = reach(found.n, family) * found.sd
+    return Interval(found.mean - half, found.mean + half)
 
 
 def proportion(share: float, n: int) -> Interval:

@@ -14,16 +14,17 @@ from accelerate import Accelerator
 import helpers.key_studies as arms
 from helpers.launching import ROOT
 from helpers.options import TINY, altered
+from helpers.reports import do_not_draw
 from ssl_vit import metrics, rng
 from ssl_vit.config import declaration
 from ssl_vit.config.probe import DENSE, MEASURES
+from ssl_vit.config.records import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.lab import reports, runs_tool
-from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
 from ssl_vit.metrics import registry as metric_rows
@@ -104,7 +105,7 @@ def test_kinds_of_patches_are_those_that_are_measured() -> None:
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
-    entry = {"value": 0.25, "n": 100, "split": "validation"}
+    entry = Measured(value=0.25, n=100, split="validation")
     (row,) = metric_tables.result_rows({"agreement": entry})
     assert (row.meaning, row.value, row.interval) == ("-", "0.25", "-")
     assert metrics.format_metrics({"agreement": 0.25}) == ""
@@ -188,8 +189,7 @@ def test_one_row_shows_a_metric_everywhere(
     assert "confusion 25.00% (n = 90)" in capsys.readouterr().out, "before the loss"
 
     # report
-    for name in ("points", "learning", "grid"):
-        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
+    do_not_draw(monkeypatch)
     study = arms.study(tmp_path / "study")
     for path in study.glob("pretrain-*/result.json"):
         found = json.loads(path.read_text())

@@ -5,7 +5,7 @@ It is one mapping: the keys that count, {dotted key: value}, and facts of the fi
 and the facts in environment.json, under their kind.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .fields import Option
@@ -46,7 +46,16 @@ def keys(chosen: Callable[[Option], object]) -> list[str]:
 def counts(key: str) -> bool:
     """Whether a dotted key, also by its name of an earlier version, changes what is computed."""
     found = options().get(RENAMED.get(key, key))
-    return found is None or found.identity
+    return key not in _free if found is None else found.identity
+
+
+_free: set[str] = set()
+
+
+def learn_free(keys: Iterable[str]) -> None:
+    """Know keys that are none here, as without a plugin, and of which a run recorded that they do
+    not change what is computed."""
+    _free.update(keys)
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..errors import UserError, suggest
 from ..metrics import Baseline, Metric, register
 
 if TYPE_CHECKING:
+    from .rules import Rule
     from .schema import Recipe
 
 G = TypeVar("G")
@@ -78,6 +79,7 @@ class ObjectiveDeclaration:
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
         parts: the objectives that it is a sum of.
+        rules: relations between its keys and the rest of the recipe (config/rules.py).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
             as the caption of figures/predictions.png; empty: it makes none.
@@ -96,6 +98,7 @@ class ObjectiveDeclaration:
     mixes: bool = False
     views: int = 0
     parts: tuple[str, ...] = ()
+    rules: "tuple[Rule, ...]" = ()
     metrics: tuple[Metric | Baseline, ...] = ()
 
     @property
@@ -126,13 +129,6 @@ class ObjectiveDeclaration:
         classes; `settings` are an objectives.building.Settings. Torch is imported here at the
         earliest."""
         return imported(self.network, self).build(settings, encoder, classes)
-
-    def check(self, recipe: "Recipe") -> None:
-        """Check its keys against the rest of the recipe.
-
-        Raises:
-            UserError: they do not fit.
-        """
 
     def needs_one_label(self, recipe: "Recipe") -> tuple[str, str]:
         """Where lists of labels cannot be learned: the option that says so, and what is expected
@@ -245,6 +241,9 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     what = "objective" if known is _OBJECTIVES else "target"
     if not found.name:
         raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
+    if hasattr(found, "check"):  # as in earlier versions; it would be ignored
+        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules.py"
+        raise UserError(f"{what}={found.name}: {text}")
     before = known.get(found.name)
     if before is not None and before is not found:
         raise UserError(f"{what}={found.name}: declared twice")

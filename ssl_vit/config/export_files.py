@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from . import parsing
 from .model import Model
 
 # The model's keys in a config.json of transformers' ViT
@@ -36,20 +35,27 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it is damaged, or another program's.
     """
-    pretrained = {
-        "mean": [parsing.NUMBER],
-        "std": [parsing.NUMBER],
-        "input_size": [int],
-        "interpolation": str,
-    }
-    shape = {"num_classes": int, "global_pool": str, "pretrained_cfg": pretrained}
     try:
-        config: dict[str, Any] = parsing.read_json(folder / "config.json", parsing.CONFIG | shape)
+        return read(folder, own=True)
     except (OSError, ValueError):
         raise UserError(
             f"{folder} is no export: its config.json is damaged, or another program's"
         ) from None
-    return config
+
+
+def read(folder: Path, own: bool = False) -> dict[str, Any]:
+    """config.json of an export: the keys that this package reads have the types that it expects.
+
+    Args:
+        own: whether it has to have all that this package writes.
+
+    Raises:
+        OSError, ValueError: it is missing or damaged.
+    """
+    from . import records  # pydantic, which --help does not import
+
+    kind = records.OwnExportConfig if own else records.ExportConfig
+    return records.read(folder / "config.json", kind).content()
 
 
 def unsupported(config: dict[str, Any]) -> str | None:
@@ -194,7 +200,7 @@ def pooling(folder: Path) -> str:
 
 def image_size(folder: Path) -> int | None:
     """The side in pixels of the images that the export was made for, where its config.json says."""
-    config: dict[str, Any] = parsing.read_json(folder / "config.json", parsing.CONFIG)
+    config = read(folder)
     pretrained = config.get("pretrained_cfg", {})
     size = pretrained.get("input_size", [config.get("image_size")])[-1]
     return size if isinstance(size, int) else None

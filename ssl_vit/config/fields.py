@@ -215,12 +215,14 @@ def is_name(text: str) -> bool:
 
 
 def is_split(text: str) -> bool:
-    """Whether a text can be a split's name: not blank, no number, and no longer than the name of a
-    file or folder of it."""
+    """Whether a text can be a split's name: with a letter, no number, and no longer than the name
+    of a file or folder of it."""
     try:
         float(text)
     except ValueError:
-        return bool(text.strip()) and len(text.encode(errors="surrogatepass")) <= LONGEST_NAME
+        return any(map(str.isalpha, text)) and (
+            len(text.encode(errors="surrogatepass")) <= LONGEST_NAME
+        )
     return False
 
 

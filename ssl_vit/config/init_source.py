@@ -124,7 +124,7 @@ class InitSource:
         if not (folder / "config.json").exists():
             raise UserError(f"{prefix}: the repository is no encoder: it has no config.json")
         try:
-            config = parsing.read_json(folder / "config.json", parsing.CONFIG)
+            config = export_files.read(folder)
             reason = export_files.unsupported(config)
         except Exception as error:  # whatever a file written by others causes
             raise UserError(f"{prefix}: its config.json cannot be read: {error!r}") from None
@@ -146,7 +146,7 @@ class InitSource:
         with self._readable():
             preprocessing = export_files.preprocessing_values(folder)
             if run is None:
-                config = parsing.read_json(folder / "config.json", parsing.CONFIG)
+                config = export_files.read(folder)
                 return export_files.model_values(config) | preprocessing
             model = parsing.load_yaml(run / "recipe.yaml")["model"]
             return {f"model.{key}": value for key, value in model.items()} | preprocessing
@@ -237,12 +237,17 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
+        from . import records  # pydantic, which --help does not import
+
         try:
-            result = parsing.read_json(path, parsing.RESULT)
-            found = {key: result.get(f"total_{key}", result[key]) for key in COSTS}
-            return {key: None if value is None else float(value) for key, value in found.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            result = records.read(path, records.Result)
+        except (OSError, ValueError):
             raise UserError(f"init={self.place}: {path} is damaged") from None
+        names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
+        if not result.has(*names.values()):
+            raise UserError(f"init={self.place}: {path} is damaged")
+        found = {key: result[name] for key, name in names.items()}
+        return {key: None if value is None else float(value) for key, value in found.items()}
 
 
 def file_hash(path: Path) -> str | None:

@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from . import declaration, recipe_files, schema, uses, values
+from ..errors import UserError, suggest
+from . import declaration, recipe_files, schema, values
 from .computed import computed_values, keys
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
 from .schema import EMBEDDED, Data, Recipe
-from .validate import check, check_place
+from .validate import check, check_place, check_used
 
 NULL = ("", "null", "none")  # texts of a null
 LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
@@ -50,7 +50,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         raise UserError(f"{both}: expected one of them")
     path = recipe_files.find_recipe(named["recipe"])
     file = recipe_files.load(path)
-    start = InitSource(given["init"]).described_values() if "init" in given else {}
+    start = _described(InitSource(given["init"])) if "init" in given else {}
     known = _with_model(file.presets | file.own, named["model"], start)
     source = InitSource(given.get("init", known.get("init", SCRATCH)))
     follows = not names_images(options)
@@ -69,7 +69,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     _check_plugin_is_given(given, known.get("plugin"), path)
     before = values.build(known)
     recipe = values.build(known | given)
-    uses.check(recipe, given)
+    check_used(recipe, given)
     _check_normalisation(recipe, start)
     if "name" not in given:
         before.init = recipe.init
@@ -81,6 +81,19 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def _described(source: InitSource) -> dict[str, Any]:
+    """What the folder of first weights says of them; as `InitSource.described_values`.
+
+    Raises:
+        UserError: besides, its recipe.yaml has a key of the model that is none.
+    """
+    found = source.described_values()
+    for key in found.keys() - schema.options().keys():
+        near = suggest(key, [name for name in schema.options() if name.startswith("model.")])
+        raise UserError(f"init={source.place}: its recipe.yaml has {key}, which is no key; {near}")
+    return found
 
 
 def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
@@ -166,8 +179,11 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
     before = values.build(file.presets | file.own).values()
     now = recipe.values()
     unlisted = {"name", *(key for key, option in schema.options().items() if option.private)}
+    default = schema.defaults()
+    keys_of_both = [key for key in {**before, **now} if key not in unlisted]
+    files = {key: before.get(key, default.get(key)) for key in keys_of_both}
     differs = {
-        key: value for key, value in before.items() if value != now.get(key) and key not in unlisted
+        key: value for key, value in files.items() if value != now.get(key, default.get(key))
     }
     return {
         "name": Path(name).name if name.endswith((".yaml", ".yml")) else name,
@@ -186,8 +202,8 @@ def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) 
 def _without_images(known: dict[str, Any]) -> dict[str, Any]:
     """The values without those of the recipe's images. What training does with any images
     (data.mixup, data.cutmix, data.labelled) stays."""
-    kept = {key: value for key, value in known.items() if schema.options()[key].training}
-    return without_group(known, "data") | kept
+    kept = keys(lambda option: option.training and option.key.startswith("data."))
+    return without_group(known, "data") | {key: known[key] for key in kept if key in known}
 
 
 def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
@@ -266,10 +282,12 @@ def run_plugin(plugin: str | None) -> None:
     before = {*declaration.objectives(), *declaration.targets()}
     try:
         spec.loader.exec_module(module)
+        schema.options()  # its keys are none of others
     except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
         for declared in {*declaration.objectives(), *declaration.targets()} - before:
             declaration.withdraw(declared)
-        raise UserError(f"plugin={plugin}: {' '.join(repr(error).split())}") from None
+        text = str(error) if isinstance(error, UserError) else repr(error)
+        raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
     sys.modules[name] = module
 
 

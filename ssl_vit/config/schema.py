@@ -18,7 +18,7 @@ from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten
-from .probe import Probe
+from .probe import DENSE, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
@@ -114,8 +114,8 @@ class Data:
     )
     labelled: float = option(
         1.0,
-        "objective=joint: share of the training images whose labels are shown, those that"
-        " data.share takes; the others count as unlabelled.",
+        "Share of the training images whose labels are shown, those that data.share takes; the"
+        " others count as unlabelled, of which an objective learns that needs no labels too.",
         above=0,
         maximum=1,
         training=True,
@@ -422,6 +422,20 @@ def defaults() -> dict[str, Any]:
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
     return recipe.declared.learns_labels(recipe)
+
+
+def measures_masks(recipe: Recipe) -> bool:
+    """Whether an evaluation reads masks."""
+    return recipe.objective == "probe" and not set(DENSE).isdisjoint(recipe.probe.measures)
+
+
+def chosen_on_held_out(recipe: Recipe) -> list[str]:
+    """What a run chooses on its held-out images."""
+    if recipe.objective != "probe":
+        return ["the checkpoint"] if recipe.checkpoint.best else []
+    rates = {"linear": "linear probe", "segmentation": "segmentation probe"}
+    names = [rates[name] for name in recipe.probe.measures if name in rates]
+    return [f"the learning rate of the {name}" for name in names]
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:

@@ -71,6 +71,6 @@ class ViewOptions:
 
 
 GROUPS = (
-    Group("corruption", CorruptionOptions, "Masked patch prediction: what is corrupted."),
-    Group("views", ViewOptions, "MoCo v3: the two random views of an image."),
+    Group("corruption", CorruptionOptions, "Which patches are corrupted, and what replaces them."),
+    Group("views", ViewOptions, "The random views of an image that are compared."),
 )

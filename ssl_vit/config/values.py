@@ -83,8 +83,10 @@ def check_key(key: str, where: str = "") -> None:
     siblings = [known for known in keys if known.startswith(group)]
     if key + "." == group and siblings:
         raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
-    near = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    # lr for optim.lr; every for those of several groups
+    near = [known for known in keys if known.rpartition(".")[2] == key]
+    near = near or difflib.get_close_matches(key, keys, n=1)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     choices = siblings or sorted({*map(_top_level, keys), "recipe"})
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
 
@@ -160,6 +162,11 @@ def _parse_text(text: str, allowed: tuple[Any, ...]) -> Any:
     return text
 
 
+def scalar(text: str) -> Any:
+    """An option's text as the value of a key whose type is not known."""
+    return _parse_text(text, (bool, int, float, str, type(None)))
+
+
 def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
     """A value as one of the types.
 
@@ -180,13 +187,15 @@ def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
 def build(values: dict[str, Any]) -> Recipe:
     """The typed recipe from {dotted key: text or value}; keys that are absent have their default,
     and those of groups that its objective does not use are checked and left out. Of an objective
-    that is not known here, as without its plugin, unknown keys are taken as they are.
+    that is not known here, as without its plugin, all groups are taken, and unknown keys as they
+    are.
 
     Raises:
         UserError: a value of another type.
     """
     recipe = Recipe(objective=str(values.get("objective", Recipe.objective)))
     foreign = recipe.objective not in declaration.objectives()
+    known = {one.name: one for one in schema.all_groups()}
     for key, value in values.items():
         if has_interpolation(value) or _has_control(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
@@ -195,6 +204,8 @@ def build(values: dict[str, Any]) -> Recipe:
             recipe.groups.setdefault(group, {})[name] = value
             continue
         value = typed(key, value)
-        if group in recipe.groups or group not in (one.name for one in schema.all_groups()):
+        if foreign and group in known and group not in recipe.groups:
+            recipe.groups[group] = known[group].kind()
+        if group in recipe.groups or group not in known:
             setattr(operator.attrgetter(group)(recipe) if group else recipe, name, value)
     return recipe

@@ -8,7 +8,8 @@ from PIL import Image
 from torch import Tensor
 
 from ..config.schema import Data
-from .transforms import eval_transform, from_pillow
+from .image_formats import from_pillow
+from .transforms import eval_transform
 
 EXPECTED = (
     "expected a uint8 tensor (B, 3, H, W) of the encoder's size; or, resized and cropped as in the"

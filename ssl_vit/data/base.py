@@ -18,32 +18,75 @@ Raw = TypeVar("Raw")
 Read = TypeVar("Read")
 
 
-class Source(Protocol):
-    """A split. `fetch(rows)` returns for each row its image, encoded (bytes) or as an array (uint8
-    (H, W, 3)), and its label, -1 for none: int64. A source whose `lists` is not None has lists of
-    labels, one row each of int64 (B, L), as `label_lists.padded`."""
+class Masks(NamedTuple):
+    """Whether a split has masks: their column, "" for none; where they could be, for errors; and
+    the number of their classes, where it is known."""
+
+    column: str
+    choices: str
+    classes: int | None = None
+
+
+NO_MASKS = Masks("", "masks are read from a column of parquet files or of the Hub's tables")
+
+
+class Source(ABC):
+    """A split of images.
+
+    Attributes:
+        classes: names of the classes, of label 0 first; empty where labels have no names.
+        columns: which columns there are: ends the error that there are no labels.
+        lists: where each image has a list of labels; None: one label an image.
+        masks: where they are.
+    """
 
     classes: list[str]
-    columns: str  # which columns there are: ends the error that there are no labels
+    columns: str = ""
+    lists: LabelLists | None = None
+    masks: Masks = NO_MASKS
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        """For each row its image, encoded or as an array (uint8 (H, W, 3)), and its label, -1 for
+        none: int64 (B,) or, of lists, (B, L) as `label_lists.padded`."""
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """Names a row in warnings and errors, such as by its file."""
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        """Each row's label or list of labels, as `fetch`; without reading images where the source
+        can."""
+        return self.fetch(rows)[1]
+
+    def unlabelled(self, count: int) -> np.ndarray:
+        """What `label_of` gives of so many images without labels."""
+        shape = (count,) if self.lists is None else (count, self.lists.longest)
+        return np.full(shape, UNLABELLED, np.int64)
 
     @property
     def label_range(self) -> tuple[int, int]:
         """The lowest and the highest label; -1 for none."""
-        ...
+        if self.lists is not None:
+            return self.lists.low, self.lists.high
+        return self.measured_range() if len(self) else (UNLABELLED, UNLABELLED)
 
-    def __len__(self) -> int: ...
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]: ...
+    def measured_range(self) -> tuple[int, int]:
+        """`label_range` of a split with one label an image, and at least one image."""
+        label_N = self.label_of(np.arange(len(self)))
+        return int(label_N.min()), int(label_N.max())
 
-    def name(self, row: int) -> str:
-        """Names a row in warnings and errors, such as by its file."""
-        ...
+    def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
+        """Each row's mask, encoded or as an array of integers (H, W), of a split that has masks."""
+        raise NotImplementedError
 
-
-def labels_of(source: Source, rows: np.ndarray) -> np.ndarray:
-    """Each row's label or list of labels, as `fetch`; without reading images where the source
-    can."""
-    read = getattr(source, "label_of", None)
-    return read(rows) if read else source.fetch(rows)[1]
+    def file_of(self, row: int) -> str:
+        """The file of a row's image, below the folder that was given; the row's name where images
+        are no files."""
+        return self.name(row)
 
 
 def read_each(
@@ -64,42 +107,6 @@ def read_each(
             yield place, found
 
 
-def lists_in(source: Source) -> LabelLists | None:
-    """The lists of labels of a source, or of what it is a share of; None: one label an image."""
-    known: LabelLists | None = getattr(source, "lists", None)
-    return lists_in(source.whole) if hasattr(source, "whole") else known
-
-
-class Masks(NamedTuple):
-    """Whether a split has masks: their column, "" for none; where they could be, for errors; and
-    the number of their classes, where it is known."""
-
-    column: str
-    choices: str
-    classes: int | None = None
-
-
-NO_MASKS = Masks("", "masks are read from a column of parquet files or of the Hub's tables")
-
-
-def masks_in(source: Source) -> Masks:
-    """Whether a source, or what it is a share of, has masks."""
-    known: Masks = getattr(source, "masks", NO_MASKS)
-    return masks_in(source.whole) if hasattr(source, "whole") else known
-
-
-def fetch_masks(source: Source, rows: np.ndarray) -> list[bytes | np.ndarray]:
-    """Each row's mask, encoded or as an array of integers (H, W), of a source that has masks."""
-    return source.fetch_masks(rows)  # type: ignore[attr-defined]
-
-
-def file_of(source: Source, row: int) -> str:
-    """The file of a row's image, below the folder that was given; the row's name where images are
-    no files."""
-    find = getattr(source, "file_of", None)
-    return find(row) if find else source.name(row)
-
-
 class ReadUnits(NamedTuple):
     """The U units in which a whole split is read: single images, or row groups of them.
 
@@ -112,14 +119,14 @@ class ReadUnits(NamedTuple):
     names: Callable[[], Iterable[str]] = list
 
 
-class FullSource(Source, Protocol):
+class FullSource(Source):
     """A split that is not a share of another."""
 
+    @abstractmethod
     def units(self) -> ReadUnits: ...
 
     def clear_cache(self) -> None:
         """Free the memory of rows that were read."""
-        ...
 
 
 def relative_paths(files: Iterable[str]) -> list[str]:
@@ -137,24 +144,28 @@ def file_bytes(path: str | Path | None) -> int:
         return 0
 
 
-class ShardedSource(Source, Protocol):
+class ShardedSource(Protocol):
     """A source whose rows lie in shards, one after the other."""
 
     sizes_S: np.ndarray
 
+    def __len__(self) -> int: ...
+
     def set_cache_size(self, rows: int, streams: int) -> None:
         """Keep in memory the shards of so many rows, read side by side in so many streams."""
-        ...
 
 
-class View(ABC):
-    """A source that consists of some rows of another, given by `_rows`."""
+class View(Source):
+    """A source that consists of some rows of another, given by `_rows`. Its `label_range` is that
+    of the other."""
 
     def __init__(self, whole: Source, length: int) -> None:
         self.whole = whole
         self.length = length
         self.classes = whole.classes
         self.columns = whole.columns
+        self.lists = whole.lists
+        self.masks = whole.masks
 
     @property
     def label_range(self) -> tuple[int, int]:
@@ -167,10 +178,10 @@ class View(ABC):
         return self.whole.fetch(self._rows(rows))
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return labels_of(self.whole, self._rows(rows))
+        return self.whole.label_of(self._rows(rows))
 
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
-        return fetch_masks(self.whole, self._rows(rows))
+        return self.whole.fetch_masks(self._rows(rows))
 
     def name(self, row: int) -> str:
         return self.whole.name(int(self._rows(np.array([row]))[0]))
@@ -226,6 +237,7 @@ class WithoutLabels(View):
     def __init__(self, whole: Source) -> None:
         super().__init__(whole, len(whole))
         self.classes = []
+        self.lists = None
 
     @property
     def label_range(self) -> tuple[int, int]:
@@ -235,7 +247,7 @@ class WithoutLabels(View):
         return super().fetch(rows)[0], self.label_of(rows)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return np.full(len(rows), UNLABELLED, np.int64)
+        return self.unlabelled(len(rows))
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         return rows
@@ -244,11 +256,10 @@ class WithoutLabels(View):
 def without_lists(source: Source, what: str) -> Source:
     """The source, without its labels where they are lists, with a warning; `what` takes one label
     an image."""
-    lists = lists_in(source)
-    if lists is None:
+    if source.lists is None:
         return source
-    text = f"data.label_column={lists.column}: holds a list of labels for each image: left out of"
-    print(f"warning: {text} {what}", flush=True)
+    text = f"data.label_column={source.lists.column}: holds a list of labels for each image"
+    print(f"warning: {text}: left out of {what}", flush=True)
     return WithoutLabels(source)
 
 
@@ -274,7 +285,7 @@ class Stratified(View):
     def __init__(self, whole: Source, count: int, key: np.ndarray) -> None:
         super().__init__(whole, count)
         rows_N = np.arange(len(whole))
-        label_N = labels_of(whole, rows_N)
+        label_N = whole.label_of(rows_N)
         hash_N = rng.bits(key, rows_N)
         by_class_N = np.lexsort((hash_N, label_N))
         _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
@@ -295,9 +306,9 @@ class ShardedSubset(View):
     a larger share from the same `first` contains a smaller one.
     """
 
-    def __init__(self, whole: ShardedSource, first: int, last: int, key: int) -> None:
-        self.sharded = whole
-        self.whole_sizes_S = whole.sizes_S
+    def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
+        self.sharded = cast(ShardedSource, whole)
+        self.whole_sizes_S = self.sharded.sizes_S
         self.key = key
         self.first_S = self._cut(first / len(whole))
         self.sizes_S = self._cut(last / len(whole)) - self.first_S

@@ -5,7 +5,8 @@ windows where data are read in shards), so any step can be computed directly. Th
 cut into chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..config.schema import Data
 from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from . import augment, label_lists, transforms
-from .base import Source
+from .base import Source, read_each
 from .sampler import WindowSampler
 
 REPLACEMENTS = 20  # images tried in place of one that cannot be read
@@ -37,12 +38,13 @@ class Batch(NamedTuple):
             micro-batches: dividing by its own count would give the images of a micro-batch with few
             labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
             by 4. None outside of training.
-        unreadable: names of the images that could not be read and were replaced by the next ones.
+        unreadable: names of the images that could not be read (Unreadable).
         partner_label: as `label`, the partner's where images are mixed in pairs.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
         views: uint8 (B, V, 3, H, W), random views of each image, for objectives that compare
             views; None for others.
+        mask: int32 (B, H, W), the class of each pixel, of images with masks (masks.py).
     """
 
     image: Tensor
@@ -54,6 +56,7 @@ class Batch(NamedTuple):
     partner_label: Tensor | None = None
     mix_lambda: Tensor | None = None
     views: Tensor | None = None
+    mask: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `change` applied to every tensor that has an entry for each sample."""
@@ -65,7 +68,15 @@ class Batch(NamedTuple):
         return self._replace(**changed)
 
 
-PER_SAMPLE = ("image", "label", "index", "key", "partner_label", "mix_lambda", "views")
+PER_SAMPLE = ("image", "label", "index", "key", "partner_label", "mix_lambda", "views", "mask")
+
+
+class Unreadable(Enum):
+    """What becomes of an image that cannot be read; its name is in the batch's `unreadable`."""
+
+    REPLACED = 1  # by the pixels and the label of the next that can be read
+    UNLABELLED = 2  # as REPLACED, with label -1: an evaluation does not count it
+    LEFT_OUT = 3
 
 
 def is_labelled(label: Tensor) -> Tensor:
@@ -142,8 +153,7 @@ class ImageDataset(Dataset):
         source: the images.
         data: their preprocessing.
         train: random crops and flips, and mixing; else the evaluation's preprocessing.
-        strict: an image that cannot be read gets label -1, so that evaluation does not count it.
-            Otherwise it gets the label of the next image that can be read, as it does its pixels.
+        unreadable: what becomes of images that cannot be read.
         views: how random views are made, in training and evaluation alike; None: without views.
     """
 
@@ -152,13 +162,13 @@ class ImageDataset(Dataset):
         source: Source,
         data: Data,
         train: bool,
-        strict: bool = False,
+        unreadable: Unreadable = Unreadable.REPLACED,
         views: ViewOptions | None = None,
     ) -> None:
         self.source = source
         self.data = data
         self.train = train
-        self.strict = strict
+        self.unreadable = unreadable
         self.views = views
 
     def __getitems__(self, wanted: Samples) -> Batch:
@@ -183,18 +193,13 @@ class ImageDataset(Dataset):
 
     def _unmixed(self, wanted: Samples) -> Batch:
         raw, label = self.source.fetch(wanted.index)
-        unreadable: list[str] = []
-        images = []
-        for i, index in enumerate(wanted.index.tolist()):
-            known = len(unreadable)
-            image, label[i] = self._read(raw[i], label[i], index, unreadable)
-            if self.strict and len(unreadable) > known:
-                label[i] = -1
-            images.append(image)
+        wanted, images, label, unreadable = self.readable(wanted, raw, label)
         data = self.data
         crops = (images, wanted.key, data.size, data.crop_area, data.flip)
         views = augment.random_views(*crops, self.views) if self.views else None
-        if not self.train:
+        if not images:
+            image = torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
+        elif not self.train:
             image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
         elif views is None:
             image = transforms.train_transform(*crops)
@@ -209,24 +214,51 @@ class ImageDataset(Dataset):
             views=views,
         )
 
-    def _read(
-        self, raw: bytes | np.ndarray, label: Any, index: int, unreadable: list[str]
-    ) -> tuple[Tensor, Any]:
-        """The image at `index` and its label, or those of the next image that can be read.
+    def readable(
+        self,
+        wanted: Samples,
+        raw: Iterable[Any],
+        label_B: np.ndarray,
+        decode: Callable[[Any], Any] = transforms.decode,
+    ) -> tuple[Samples, list[Any], np.ndarray, list[str]]:
+        """What `decode` makes of what was fetched for each sample, with the images that cannot be
+        read as `self.unreadable` says: the samples, their images and labels, and the names of those
+        that cannot be read.
+
+        Raises:
+            UserError: as `_next_readable`.
+        """
+        unreadable: list[str] = []
+        found = dict(read_each(self.source, wanted.index, raw, decode, unreadable))
+        if len(found) == len(wanted.index):
+            return wanted, list(found.values()), label_B, unreadable
+        if self.unreadable is Unreadable.LEFT_OUT:
+            kept = list(found)
+            samples = Samples(wanted.index[kept], wanted.key[kept])
+            return samples, list(found.values()), label_B[kept], unreadable
+        for place, row in enumerate(wanted.index.tolist()):
+            if place not in found:
+                found[place], label = self._next_readable(row)
+                unlabelled = self.unreadable is Unreadable.UNLABELLED
+                label_B[place] = label_lists.UNLABELLED if unlabelled else label
+        return wanted, [found[place] for place in range(len(found))], label_B, unreadable
+
+    def _next_readable(self, row: int) -> tuple[Tensor, Any]:
+        """The next image after a row that can be read, and its label. The ones between are named
+        where they are samples themselves.
 
         Raises:
             UserError: none of the next REPLACEMENTS can.
         """
         tries = min(REPLACEMENTS, len(self.source))
-        for attempt in range(tries):
+        text = ""
+        for offset in range(tries):
+            next_row = (row + offset) % len(self.source)
+            (raw,), (label,) = self.source.fetch(np.array([next_row]))
             try:
                 return transforms.decode(raw), label
             except ValueError as error:
-                text = f"{self.source.name(index)}: {error}"
-                if attempt == 0:  # the next ones are reported where they are samples themselves
-                    unreadable.append(text)
-                index = (index + 1) % len(self.source)
-                (raw,), (label,) = self.source.fetch(np.array([index]))
+                text = f"{self.source.name(next_row)}: {error}"
         raise UserError(
             f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}"
         )

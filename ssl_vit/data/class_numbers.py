@@ -8,7 +8,7 @@ from ..config import declaration
 from ..config.schema import Data
 from ..errors import UserError
 from . import schemas
-from .base import Source, labels_of
+from .base import Source, View
 from .sources import Splits
 
 # Counted by the highest label alone. Above, at least half of the numbers must occur: one label of
@@ -94,7 +94,7 @@ def _count(named: Mapping[str, Source], data: Data) -> int:
 
 def _distinct(source: Source) -> set[int]:
     """The labels of a source; of a share, those of the whole, as its label_range."""
-    if hasattr(source, "whole"):
+    if isinstance(source, View):
         return _distinct(source.whole)
-    label_N = np.unique(labels_of(source, np.arange(len(source))))
+    label_N = np.unique(source.label_of(np.arange(len(source))))
     return set(label_N[label_N >= 0].tolist())

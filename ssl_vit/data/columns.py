@@ -1,17 +1,37 @@
 """Finds the columns of images and labels in a table."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 
 from ..config.schema import Data
 from ..errors import UserError, suggest
-from .base import Masks
+from .base import NO_MASKS, Masks
 from .label_lists import holds_lists
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
+
+
+class FoundColumns(NamedTuple):
+    """The columns of a split.
+
+    Attributes:
+        image: of the images.
+        label: of the labels; None without.
+        classes: names of the classes.
+        about: which columns there are: ends the error that there are no labels.
+        masks: where they are.
+        texts: whether labels are texts, each the name of its class.
+    """
+
+    image: str
+    label: str | None
+    classes: list[str]
+    about: str
+    masks: Masks = NO_MASKS
+    texts: bool = False
 
 
 def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..config import parsing
+from ..config import records
 from ..config.recipe_files import read
+from ..config.records import StudyPlan
 from ..config.schema import Data, Recipe
 from ..config.tool_options import parse
 from ..config.tools import OverlapOptions
@@ -78,21 +79,21 @@ def main(arguments: list[str]) -> None:
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
     """The different data that the finished runs of a study trained on, and were tested on."""
     try:
-        study = parsing.read_study(folder / "study.json")
+        study = records.read(folder / "study.json", StudyPlan)
     except (OSError, ValueError):
         raise UserError(f"{folder}: expected a study's folder with its study.json") from None
     trained: dict[str, Data] = {}
     tested: dict[str, Data] = {}
     for task in study["tasks"]:
-        run = Run(Recipe(out=str(folder), name=task["name"]))
+        run = Run(Recipe(out=str(folder), name=task.name))
         result = run.result()
         if result is None:
             continue
         data = read(run.folder / "recipe.yaml").data
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
-        if task["tool"] != "evaluate":
+        if task.tool != "evaluate":
             trained[str(kept)] = kept
-        if any(entry["split"] == "test" for entry in result["metrics"].values()):
+        if any(entry.split == "test" for entry in result.metrics.values()):
             tested[str(kept)] = kept
     if not tested:
         raise UserError(f"{folder}: no finished run was measured on test images")

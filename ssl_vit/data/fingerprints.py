@@ -14,14 +14,17 @@ from typing import cast
 
 import numpy as np
 
-from .base import FullSource, ReadUnits, Source, fetch_masks, masks_in
-from .layout import IMAGES, SHARDS
+from .base import FullSource, ReadUnits, Source, View
+from .image_formats import IMAGES, KINDS
+from .layout import SHARDS
 from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
 FEW = 64  # images of the embedded set: enough to show whether this code still generates the same
 ROWS = 256  # read at a time
-FILES = {f".{ending}" for ending in (*IMAGES, *SHARDS, "csv", "json", "jsonl")}
+FILES = {f".{ending}" for ending in (*IMAGES, *SHARDS)}
+ARRAYS = {f".{ending}" for ending in KINDS.keys() - set(IMAGES)}
+BESIDE = {".csv", ".json", ".jsonl"}  # metadata
 
 
 def fingerprint_splits(
@@ -42,7 +45,7 @@ def fingerprint_splits(
             known[id(whole)] = fingerprint_source(whole)
         found[name] = known[id(whole)]
     if masks:
-        with_masks = {name: _whole(one) for name, one in named.items() if masks_in(one).column}
+        with_masks = {name: _whole(one) for name, one in named.items() if one.masks.column}
         of_masks = {id(whole): _fingerprint_masks(whole) for whole in with_masks.values()}
         found |= {f"masks of {name}": of_masks[id(whole)] for name, whole in with_masks.items()}
     if splits.stream is not None:
@@ -63,7 +66,7 @@ def _fingerprint_masks(whole: FullSource) -> str:
     units = whole.units()
     digest = hashlib.sha256()
     for rows in _chosen(units, _step(whole, units)):
-        _digest(digest, fetch_masks(whole, rows))
+        _digest(digest, whole.fetch_masks(rows))
     whole.clear_cache()
     return digest.hexdigest()[:16]
 
@@ -95,7 +98,7 @@ def fingerprint_source(source: Source) -> str:
 
 def _whole(source: Source) -> FullSource:
     """The source that a share, or a share of a share, is cut from."""
-    while hasattr(source, "whole"):
+    while isinstance(source, View):
         source = source.whole
     return cast(FullSource, source)
 
@@ -132,7 +135,10 @@ def _listed(place: Path) -> str:
     files = [Path(folder, name) for folder, _, names in folders for name in names]
     if place.is_file():
         files = [place]
-    known = [file for file in files if file.suffix.lower() in FILES and file.is_file()]
+    endings = {file.suffix.lower() for file in files}
+    kinds = FILES if endings & FILES else ARRAYS  # which are images where there are no others
+    read = kinds | BESIDE
+    known = [file for file in files if file.suffix.lower() in read and file.is_file()]
     lines = [f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known]
     return "\n".join(sorted(lines))
 

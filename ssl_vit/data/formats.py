@@ -3,7 +3,7 @@ folders."""
 
 import glob
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,9 @@ from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, image_files, layout, schemas, shard_index, shards
-from .base import Masks, Source, lists_in
+from .base import Source
+from .columns import FoundColumns
+from .image_formats import KINDS
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
 from .schemas import SplitClasses
@@ -26,6 +28,7 @@ from .table import TableSource
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 OTHERS = {"tar": "tars", "images": "images"}
+IMAGE_KINDS = tuple(dict.fromkeys(("images", *KINDS.values())))  # a file each, by precedence
 # From this many images on, texts of which more than half are different are captions, not classes,
 # unless data.label_column names them
 CAPTIONS = 100
@@ -80,7 +83,9 @@ def inspect_path(place: Path) -> FolderContents:
     if any(all((place / name).is_file() for name in names) for names in SAVED):
         return FolderContents("saved", {}, None, [], [])
     tree = layout.walk(place)
-    kinds = [kind for kind in (*layout.SHARDS, "images") if tree.holds(kind)]
+    kinds = [kind for kind in (*layout.SHARDS, *IMAGE_KINDS) if tree.holds(kind)]
+    if kinds[1:] and kinds[-1] == "arrays":  # which may hold anything about the images
+        tree.skipped[".npy files"] = tree.count(kinds.pop())
     skipped = [f"{count:,} {what}" for what, count in sorted(tree.skipped.items())]
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
@@ -89,7 +94,7 @@ def inspect_path(place: Path) -> FolderContents:
             f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
         )
     kind = kinds[0]
-    if kind == "images":
+    if kind in IMAGE_KINDS:
         return FolderContents(kind, {}, tree, skipped, [])
     found, guesses = layout.shard_files(place, tree, kind)
     if tree.holds("metadata"):
@@ -116,7 +121,7 @@ def find_splits(data: Data) -> FoundSplits:
     if data.window and contents.kind != "parquet":
         text = "holds no shards, which are parquet files or tars"
         raise UserError(f"data.window={data.window}: {location(data)} {text}")
-    if contents.kind == "images":
+    if contents.kind in IMAGE_KINDS:
         return _images(contents, data)
     if contents.kind == "saved":
         saved, guesses = _from_disk(data)
@@ -150,7 +155,7 @@ def find_streams(data: Data) -> FoundStreams:
         contents = inspect_path(Path(data.path))
         skipped = contents.skipped
         guesses = list(contents.guesses)
-        if contents.kind == "images":
+        if contents.kind in IMAGE_KINDS:
             found = _images(contents, data)
             guesses = found.guesses
             opened = {name: _image_stream(source) for name, source in found.splits.items()}
@@ -173,8 +178,8 @@ def find_streams(data: Data) -> FoundStreams:
 
 
 def _image_stream(source: Source) -> datasets.IterableDataset:
-    if (lists := lists_in(source)) is not None:
-        raise _streamed_lists(lists.column)
+    if source.lists is not None:
+        raise _streamed_lists(source.lists.column)
     return cast(image_files.Files, source).stream()
 
 
@@ -227,7 +232,8 @@ def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
     assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    found, guesses = image_files.find(place, contents.tree, data.image_column, data.label_column)
+    named = data.image_column, data.label_column
+    found, guesses = image_files.find(place, contents.tree, contents.kind, *named)
     splits: dict[str, Source] = dict(found)
     return FoundSplits(splits, contents.skipped, contents.guesses + guesses)
 
@@ -269,26 +275,15 @@ def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasse
     return found
 
 
-class _FoundColumns(NamedTuple):
-    """The image and the label column, the names of the classes, the note where labels are
-    missing, and the masks."""
-
-    image: str
-    label: str | None
-    classes: list[str]
-    about: str
-    masks: Masks
-
-
-def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> _FoundColumns:
+def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> FoundColumns:
     """Of a split with these features; `known`: its classes by its files."""
     image, label = columns.find(features, data, location(data))
     masks = columns.find_masks(features, image, data, location(data))
     if known is None:
         known = SplitClasses(columns.class_names(features, label), "")
     if known.unusable:
-        return _FoundColumns(image, None, [], f" ({known.unusable})", masks)
-    return _FoundColumns(image, label, known.names, columns.described(features), masks)
+        return FoundColumns(image, None, [], f" ({known.unusable})", masks)
+    return FoundColumns(image, label, known.names, columns.described(features), masks)
 
 
 def _tables(
@@ -299,35 +294,55 @@ def _tables(
     classes: Mapping[str, SplitClasses] = NOTHING,
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
-    named = {
-        name: _columns(rows.features, data, classes.get(name)) for name, rows in opened.items()
+    features = {name: rows.features for name, rows in opened.items()}
+    named, more = _labelled(
+        features,
+        data,
+        classes,
+        texts=lambda name, label: opened[name].unique(label),
+        images=lambda name: len(opened[name]),
+    )
+    splits: dict[str, Source] = {
+        name: TableSource(opened[name], one) for name, one in named.items()
     }
-    found = {
-        name: set(rows.unique(label))
-        for name, rows in opened.items()
-        if (label := named[name].label) and columns.holds_texts(rows.features[label])
-    }
-    count = sum(len(opened[name]) for name in found)
-    texts, more = _text_classes(found, count, data)
-    splits: dict[str, Source] = {}
-    for name, rows in opened.items():
-        image, label, known, about, masks = named[name]
-        if name in found:
-            label = label if texts else None
-            known = texts
-        splits[name] = TableSource(rows, image, label, about, known, name in found, masks)
     return FoundSplits(splits, skipped, guesses + more)
 
 
-def _text_classes(found: dict[str, set[Any]], rows: int, data: Data) -> tuple[list[str], list[str]]:
-    """The classes of labels that are texts, sorted (none where they look like captions), and what
-    was guessed."""
-    together: set[Any] = set().union(*found.values())
-    texts = sorted(together - {None})
-    if not data.label_column and rows >= CAPTIONS and 2 * len(texts) > rows:
-        text = f"its labels are {len(texts):,} different texts for {rows:,} images"
-        return [], [f"{text}: they are not used; data.label_column= takes them as classes"]
-    return texts, []
+def _labelled(
+    features: Mapping[str, dict[str, Any]],
+    data: Data,
+    classes: Mapping[str, SplitClasses],
+    texts: Callable[[str, str], Iterable[Any]],
+    images: Callable[[str], int],
+) -> tuple[dict[str, FoundColumns], list[str]]:
+    """The columns of each split, and what was guessed. Labels that are texts have the same classes
+    in all splits, sorted; none where they look like captions.
+
+    Args:
+        features: of each split.
+        data: which columns are wanted.
+        classes: of a split by its files, as far as it is known.
+        texts: the different texts of a split's column.
+        images: the number of a split's images.
+    """
+    named = {name: _columns(one, data, classes.get(name)) for name, one in features.items()}
+    of_texts = {
+        name: one.label
+        for name, one in named.items()
+        if one.label and columns.holds_texts(features[name][one.label])
+    }
+    together = {text for name, label in of_texts.items() for text in texts(name, label)}
+    known = sorted(together - {None})
+    rows = sum(map(images, of_texts))
+    guesses = []
+    if not data.label_column and rows >= CAPTIONS and 2 * len(known) > rows:
+        text = f"its labels are {len(known):,} different texts for {rows:,} images"
+        guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
+        known = []
+    for name, label in of_texts.items():
+        used = label if known else None
+        named[name] = named[name]._replace(label=used, classes=known, texts=True)
+    return named, guesses
 
 
 def _in_place(
@@ -338,30 +353,24 @@ def _in_place(
         name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
         for name, some in contents.files.items()
     }
-    named = {name: _columns(known, data, classes.get(name)) for name, known in features.items()}
-    found: dict[str, set[Any]] = {}
-    for name, some in contents.files.items():
-        label = named[name].label
-        if label and columns.holds_texts(features[name][label]):
-            with ThreadPoolExecutor(shard_index.READERS) as pool:
-                each = pool.map(lambda file, of=label: shards.column_of(file, of).unique(), some)
-                found[name] = {text for values in each for text in values.to_pylist()}
-    rows = sum(
-        int(n)
-        for name in found
-        for n in map(sum, shard_index.index_files(contents.files[name], shard_index.group_rows))
-    )
-    texts, more = _text_classes(found, rows, data)
+
+    def texts(name: str, label: str) -> Iterator[Any]:
+        with ThreadPoolExecutor(shard_index.READERS) as pool:
+            each = pool.map(
+                lambda file: shards.column_of(file, label).unique(), contents.files[name]
+            )
+            for values in each:
+                yield from values.to_pylist()
+
+    def images(name: str) -> int:
+        found = shard_index.index_files(contents.files[name], shard_index.group_rows)
+        return int(sum(map(sum, found)))
+
+    named, more = _labelled(features, data, classes, texts, images)
     splits: dict[str, Source] = {}
-    for name, some in contents.files.items():
-        image, label, known, about, masks = named[name]
-        if name in found:
-            known = texts
-            label = label if texts else None
-        several = label is not None and holds_lists(features[name][label])
-        splits[name] = shards.Parquet(
-            some, image, label, known, about, name in found, masks, several
-        )
+    for name, one in named.items():
+        several = one.label is not None and holds_lists(features[name][one.label])
+        splits[name] = shards.Parquet(contents.files[name], one, several)
     return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
@@ -375,7 +384,7 @@ def _stream(
     """A split as a stream. Labels that are texts are refused or left out: their classes are known
     only when all are read."""
     rows = rows if rows.features else rows._resolve_features()
-    image, label, classes, about, _ = _columns(rows.features, data, known)
+    image, label, classes, about, *_ = _columns(rows.features, data, known)
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:

@@ -11,7 +11,7 @@ import pyarrow
 
 from ..errors import UserError, suggest
 from . import label_lists, layout, metadata
-from .base import ReadUnits, file_bytes
+from .base import FullSource, ReadUnits, file_bytes
 from .label_lists import UNLABELLED, LabelLists
 from .layout import Tree
 from .metadata import Metadata
@@ -28,7 +28,7 @@ class _Image(NamedTuple):
     label: str
 
 
-class Files:
+class Files(FullSource):
     """A split of image files. Their names are in one Arrow array: forked data workers would copy a
     list of a million strings page by page, as Python writes reference counts into each."""
 
@@ -48,14 +48,6 @@ class Files:
         self.columns = columns
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
 
-    @property
-    def label_range(self) -> tuple[int, int]:
-        if not len(self):
-            return -1, -1
-        if self.lists is not None:
-            return self.lists.low, self.lists.high
-        return int(self.label_N.min()), int(self.label_N.max())
-
     def __len__(self) -> int:
         return len(self.names)
 
@@ -73,9 +65,6 @@ class Files:
         size_U = np.array([file_bytes(self.path(row)) for row in range(len(self))], np.int64)
         names = map(os.fsdecode, self.names.to_pylist())
         return ReadUnits(np.ones_like(size_U), size_U, lambda: names)
-
-    def clear_cache(self) -> None:
-        pass
 
     def name(self, row: int) -> str:
         return f"row {row} ({os.fsencode(self.path(row)).decode(errors='backslashreplace')})"
@@ -111,15 +100,15 @@ def _content(path: Path) -> bytes:
 
 
 def find(
-    root: Path, tree: Tree, image_column: str | None, label_column: str | None
+    root: Path, tree: Tree, kind: str, image_column: str | None, label_column: str | None
 ) -> tuple[dict[str, Files], list[str]]:
     """Every split of an image folder, and what was guessed. Labels come from metadata files, else
-    from the folders of classes.
+    from the folders of classes. `kind`: which of the folder's files they are (ImageFormat).
 
     Raises:
         UserError: damaged metadata, or no such column.
     """
-    images, guesses = _images(tree)
+    images, guesses = _images(tree, kind)
     metadata_rows = metadata.read(root, tree, label_column)
     labelled = any(image.label for image in images)
     _check_columns(root, metadata_rows, image_column, label_column, labelled)
@@ -132,22 +121,25 @@ def find(
     return _parted(root, images, label_N, classes, metadata_rows), guesses + metadata_rows.guesses
 
 
-def _images(tree: Tree) -> tuple[list[_Image], list[str]]:
+def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str]]:
     """The images that belong to a split, sorted, and what was guessed."""
-    folders = [folder for folder in tree.folders if folder.images]
-    division = layout.divide(folders)
+    folders = [folder for folder in tree.folders if getattr(folder, kind)]
+    division = layout.divide(folders, kind)
     guesses = list(division.guesses)
     images: list[_Image] = []
     if len(folders) == 1 and list(division.split) == ["train"]:
         # the only folder: the names of its images may begin with splits
-        splits, more = layout.splits_of_images(folders[0].images)
+        names = getattr(folders[0], kind)
+        splits, more = layout.splits_of_images(names)
         guesses += more
-        for name, split in zip(folders[0].images, splits, strict=True):
+        for name, split in zip(names, splits, strict=True):
             images.append(_Image(_join(folders[0].path, name), split, ""))
         return sorted(images), guesses
     for folder, part, label in zip(folders, division.split, division.label, strict=True):
         if part is not None:
-            images += [_Image(_join(folder.path, name), part, label) for name in folder.images]
+            images += [
+                _Image(_join(folder.path, name), part, label) for name in getattr(folder, kind)
+            ]
     return sorted(images), guesses
 
 

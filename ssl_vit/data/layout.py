@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
+from .image_formats import KINDS
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
 # no hyperparameter is chosen on it
@@ -35,11 +36,6 @@ FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 
-# Endings of the formats that are decoded (transforms.FORMATS)
-IMAGES = (
-    *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
-    *("avif", "ppm", "pgm", "pbm", "pnm"),
-)
 SHARDS = ("parquet", "tar")
 NAMED = 4  # that a note lists
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
@@ -54,6 +50,7 @@ class Folder(NamedTuple):
     parquet: list[str]
     tar: list[str]
     metadata: list[str]
+    arrays: list[str]
 
 
 class Tree(NamedTuple):
@@ -138,7 +135,7 @@ def walk(root: Path) -> Tree:
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise UserError(f"data.path={root}: {path or '.'}: {error.strerror}") from None
-        folder = Folder(path, [], [], [], [])
+        folder = Folder(path, [], [], [], [], [])
         for entry in found:
             if entry.name.startswith(".") or entry.name == "__MACOSX":
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
@@ -162,10 +159,8 @@ def _sort_in(name: str, folder: Folder, skipped: Counter[str]) -> None:
     kind = name.rpartition(".")[2].lower() if "." in name else ""
     if name.lower() in METADATA:
         folder.metadata.append(name)
-    elif kind in IMAGES:
-        folder.images.append(name)
-    elif kind in SHARDS:
-        getattr(folder, kind).append(name)
+    elif found := KINDS.get(kind, kind if kind in SHARDS else None):
+        getattr(folder, found).append(name)
     else:
         skipped[f".{kind} files" if kind else "files without an ending"] += 1
 
@@ -192,9 +187,9 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
 
-def divide(folders: Sequence[Folder]) -> Division:
-    """The split and the class of each folder of images. A folder that is left out is named in the
-    guesses."""
+def divide(folders: Sequence[Folder], kind: str) -> Division:
+    """The split and the class of each folder that has images of a kind (ImageFormat). A folder that
+    is left out is named in the guesses."""
     paths = [tuple(folder.path.split("/")) if folder.path else () for folder in folders]
     level, guesses = _level(paths)
     split: list[str | None] = ["train"] * len(paths)
@@ -202,7 +197,7 @@ def divide(folders: Sequence[Folder]) -> Division:
         split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
         outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
         if outside:
-            count = sum(len(folder.images) for _, folder in outside)
+            count = sum(len(getattr(folder, kind)) for _, folder in outside)
             names = _some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
             guesses = [f"{count:,} images in {names}, beside folders of splits, are left out"]
         paths = [path[:level] + path[level + 1 :] for path in paths]

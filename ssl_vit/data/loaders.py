@@ -13,10 +13,9 @@ from .. import rng
 from ..config.schema import Data
 from ..config.shared_groups import ViewOptions
 from ..errors import UserError
-from . import transforms
 from .augment import VIEWS
-from .base import ShardedSource, Source, read_each
-from .batching import Batch, BatchLayout, ImageDataset, Samples, samples_at
+from .base import ShardedSource, Source
+from .batching import Batch, BatchLayout, ImageDataset, Samples, Unreadable, samples_at
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
 from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
@@ -79,34 +78,6 @@ class _Streamed(Dataset):
         dataset = ImageDataset(images, self.data, train=True, views=self.views)
         batch = dataset.__getitems__(places)
         return batch._replace(index=torch.from_numpy(stream_batch.samples.index))
-
-
-class _Readable(Dataset):
-    """Samples -> Batch of those that can be read, with the evaluation's preprocessing; the others
-    are named in `unreadable`."""
-
-    def __init__(self, source: Source, data: Data) -> None:
-        self.source = source
-        self.data = data
-
-    def __getitems__(self, wanted: Samples) -> Batch:
-        raw, label_B = self.source.fetch(wanted.index)
-        unreadable: list[str] = []
-        images = dict(read_each(self.source, wanted.index, raw, transforms.decode, unreadable))
-        kept = list(images)
-        size = self.data.size
-        image_BCHW = torch.empty(0, 3, size, size, dtype=torch.uint8)
-        if images:
-            image_BCHW = transforms.eval_transform(
-                list(images.values()), size, self.data.eval_mode, self.data.eval_crop
-            )
-        return Batch(
-            image_BCHW,
-            label=torch.from_numpy(label_B[kept]),
-            index=torch.from_numpy(wanted.index[kept]),
-            key=torch.from_numpy(wanted.key[kept]),
-            unreadable=tuple(unreadable),
-        )
 
 
 class StreamReader:
@@ -310,7 +281,7 @@ def rows_loader(
     parts = [index[start : start + size] for start in range(0, len(index), size)]
     wanted = [Samples(part, rng.key(4, part)) for part in parts]
     return image_loader(
-        ImageDataset(source, data, train=False, strict=True),
+        ImageDataset(source, data, train=False, unreadable=Unreadable.UNLABELLED),
         wanted,
         workers,
         batch_bytes(data, batch_layout),
@@ -325,7 +296,8 @@ def readable_loader(
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
     wanted = [Samples(part, rng.key(4, part)) for part in parts]
     at_once = batch_bytes(data, BatchLayout(size, size, 0, 1))
-    return image_loader(_Readable(source, data), wanted, workers, at_once)
+    images = ImageDataset(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
+    return image_loader(images, wanted, workers, at_once)
 
 
 def first_batches(

@@ -4,16 +4,16 @@ OUT/  shards.json (of what they are made, and how; hashes)  SPLIT-00000-of-00005
 """
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import Field
+
 from ..config.computed import differences
-from ..config.parsing import read_json
+from ..config.records import Record, Whole
 from ..config.resolve import resolve
 from ..config.schema import Data
 from ..config.tool_options import parse
@@ -22,13 +22,25 @@ from ..errors import UserError
 from ..formatting import text_line, tool_command, typed
 from ..runs import output_folder
 from ..runs.environment import cores
-from ..runs.files import write_atomically
+from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from .reshard import FinishedShard, PlannedShard
 
 RECORD = "shards.json"
+MANNER = ("size", "rows", "format", "quality")  # options on which a shard's bytes depend
 OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet")
+
+
+class ShardsMade(Record):
+    """shards.json: the fingerprints of the splits, and how their images are encoded."""
+
+    data: dict[str, str] = Field(default_factory=dict)
+    size: Whole = 0
+    rows: Whole = 0
+    format: str = ""
+    quality: Whole = 0
+    shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
 
 
 def images(options: ShardOptions) -> Data:
@@ -67,39 +79,40 @@ def main(arguments: list[str]) -> None:
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _print_splits(found, splits)
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
-    manner = {key: getattr(options, key) for key in ("size", "rows", "format", "quality")}
+    output = OutputFolder("out", options.out, OWN, RECORD, ShardsMade)
+    manner = {key: getattr(options, key) for key in MANNER}
     try:
-        with output_folder.hold("out", options.out, RECORD, OWN):
-            record = _open(options.out, {"data": prints, **manner})
+        with output.hold():
+            record = _open(output, ShardsMade(data=prints, **manner))
             with report_lost_workers():
-                _make(options, data, splits, record)
+                _make(options, data, splits, output, record)
     except OSError as error:  # one of a worker's carries its traceback along
         text = error.strerror or str(error).strip().splitlines()[-1]
         raise UserError(f"out={options.out}: {error.filename or 'not written'}: {text}") from None
 
 
-def _open(out: Path, now: dict[str, Any]) -> dict[str, Any]:
-    """Write shards.json, or check that it describes these shards; its content."""
-    path = out / RECORD
-    try:
-        was = read_json(path, {"shards?": {str: str}}) if path.exists() else now
-    except ValueError:
-        raise UserError(f"out={out}: {path} is damaged; give another out=") from None
-    if differ := differences({key: was[key] for key in now if key in was}, now):
+def _open(output: OutputFolder[ShardsMade], now: ShardsMade) -> ShardsMade:
+    """Write shards.json, or check that it describes these shards; its content.
+
+    Raises:
+        UserError: the folder holds others.
+    """
+    was = output.read() or now
+    there = {key: was[key] for key in ("data", *MANNER) if was.has(key)}
+    if differ := differences(there, now.content()):
         texts = ", ".join(map(str, differ))
-        raise UserError(f"out={out}: holds other shards: {texts}; give another out=")
-    record = {**now, "shards": was.get("shards", {})}
-    _write_record(out, record)
-    return record
-
-
-def _write_record(out: Path, record: dict[str, Any]) -> None:
-    record = record | {"shards": dict(sorted(record["shards"].items()))}
-    write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
+        raise UserError(f"out={output.path}: holds other shards: {texts}; give another out=")
+    now.shards = was.shards
+    output.write(now)
+    return now
 
 
 def _make(
-    options: ShardOptions, data: Data, splits: dict[str, Any], record: dict[str, Any]
+    options: ShardOptions,
+    data: Data,
+    splits: dict[str, Any],
+    output: OutputFolder[ShardsMade],
+    record: ShardsMade,
 ) -> None:
     """Write the missing shards in parallel, print each and add its hash to shards.json."""
     from torch.utils.data import DataLoader
@@ -109,10 +122,7 @@ def _make(
 
     shards = [shard for name, source in splits.items() for shard in _cut(name, source, options)]
     there, left = ([s for s in shards if s.file.exists() == exists] for exists in (True, False))
-    for shard in left:  # which may be made of other bytes than one that was removed
-        record["shards"].pop(shard.file.name, None)
-    names = {shard.file.name for shard in there} & record["shards"].keys()
-    output_folder.check_hashes(options.out, {name: record["shards"][name] for name in names})
+    record.shards = output.intact(record.shards, [shard.file.name for shard in shards])
     making = reshard.ShardMaker(
         left, reshard.Encoding(options.size, options.format, options.quality)
     )
@@ -124,9 +134,10 @@ def _make(
         new = cast("Iterator[FinishedShard]", made)
         for done, one in enumerate(chain(map(reshard.finished_shard, there), new), 1):
             seen, kept, size = seen + one.requested, kept + one.images, size + one.bytes
-            if one.file.name not in record["shards"]:
-                record["shards"] |= output_folder.hashes(options.out, [one.file.name])
-                _write_record(options.out, record)
+            if one.file.name not in record.shards:
+                made_now = output_folder.hashes(options.out, [one.file.name])
+                record.shards = dict(sorted((record.shards | made_now).items()))
+                output.write(record)
             _print_shard(
                 one, f"{done}/{len(shards)} {'made' if done > len(there) else 'there already'}"
             )

@@ -3,40 +3,25 @@
 Legend: B images, H W their height and width, S the side in pixels.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from .. import rng
 from ..config.schema import Data
 from ..errors import UserError
-from . import transforms
-from .base import ShardedSource, ShardedSubset, Source, Subset, fetch_masks, masks_in, read_each
-from .batching import BatchLayout
+from . import image_formats, transforms
+from .base import ShardedSubset, Source, Subset
+from .batching import Batch, BatchLayout, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
 from .sources import Splits
 
 CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
 MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as numbers of instances
 ONE_CHANNEL = ("L", "P", "1", "I", "I;16", "I;16L", "I;16B")  # Pillow's modes of a mask
-
-
-class MaskedBatch(NamedTuple):
-    """Images with masks.
-
-    Attributes:
-        image: uint8 (B, 3, S, S).
-        mask: int32 (B, S, S), the class of each pixel.
-        index: int64 (B,), the image's position in its split.
-        unreadable: names of the images left out because they or their masks cannot be read.
-    """
-
-    image: Tensor
-    mask: Tensor
-    index: Tensor  # type: ignore[assignment]
-    unreadable: tuple[str, ...]
 
 
 def check(splits: Splits, data: Data) -> None:
@@ -47,15 +32,15 @@ def check(splits: Splits, data: Data) -> None:
     """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
-        if source is not None and not masks_in(source).column:
+        if source is not None and not source.masks.column:
             place = data.path or data.hub or f"data={data.name}"
             text = f"{place} has no masks in its {split} split"
-            raise UserError(f"data.mask_column=null: {text}; {masks_in(source).choices}")
+            raise UserError(f"data.mask_column=null: {text}; {source.masks.choices}")
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
     """The number of classes that the data or the options give; None where it is to be counted."""
-    return data.mask_classes or masks_in(splits.train).classes
+    return data.mask_classes or splits.train.masks.classes
 
 
 def chosen(source: Source, most: int | None, data: Data) -> Source:
@@ -64,7 +49,7 @@ def chosen(source: Source, most: int | None, data: Data) -> Source:
     if most is None or most >= len(source):
         return source
     if data.window:
-        return ShardedSubset(cast(ShardedSource, source), 0, most, CHOICE_KEY)
+        return ShardedSubset(source, 0, most, CHOICE_KEY)
     return Subset(source, 0, most, CHOICE_KEY)
 
 
@@ -77,9 +62,9 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         return torch.from_numpy(raw.astype(np.int32))
     try:
-        image = transforms.open_image(raw)
+        image = image_formats.open_image(raw)
         width, height = image.size
-        if width * height > transforms.MOST_PIXELS:
+        if width * height > image_formats.MOST_PIXELS:
             raise ValueError(f"{width} x {height} pixels")
         if image.mode in ONE_CHANNEL:
             return torch.from_numpy(np.array(image).astype(np.int32))
@@ -93,49 +78,47 @@ def _decode_pair(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     return transforms.decode(image), decode(mask)
 
 
-class _Masked(Dataset):
-    """Rows -> MaskedBatch, with the evaluation's preprocessing.
+class MaskedImages(ImageDataset):
+    """Samples -> Batch with masks, without those of which the image or the mask cannot be read,
+    with the evaluation's preprocessing.
 
     Args:
         classes: of the masks, as far as they are known.
     """
 
     def __init__(self, source: Source, data: Data, classes: int | None) -> None:
-        self.source = source
-        self.data = data
+        super().__init__(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
         self.classes = classes
 
-    def __getitems__(self, rows: np.ndarray) -> MaskedBatch:
+    def __getitems__(self, wanted: Samples) -> Batch:
         """
         Raises:
             UserError: a mask is of another size than its image, or has a class out of range.
         """
-        images: list[Tensor] = []
-        masks: list[Tensor] = []
-        kept: list[int] = []
-        unreadable: list[str] = []
-        raw, _ = self.source.fetch(rows)
-        pairs = zip(raw, fetch_masks(self.source, rows), strict=True)
-        for place, (image, classes) in read_each(
-            self.source, rows, pairs, _decode_pair, unreadable
-        ):
-            row = int(rows[place])
-            self._check(row, image, classes)
-            images.append(image)
-            masks.append(classes)
-            kept.append(row)
+        raw, label = self.source.fetch(wanted.index)
+        both = zip(raw, self.source.fetch_masks(wanted.index), strict=True)
+        wanted, pairs, label, unreadable = self.readable(wanted, both, label, _decode_pair)
         size, mode, crop = self.data.size, self.data.eval_mode, self.data.eval_crop
         image_BCHW = torch.empty(0, 3, size, size, dtype=torch.uint8)
         mask_BHW = torch.empty(0, size, size, dtype=torch.int32)
-        if images:
-            image_BCHW = transforms.eval_transform(images, size, mode, crop)
-            mask_BHW = transforms.eval_masks(masks, size, mode, crop)
-        index_B = torch.tensor(kept, dtype=torch.int64)
-        return MaskedBatch(image_BCHW, mask_BHW, index_B, tuple(unreadable))
+        for row, (image, mask) in zip(wanted.index.tolist(), pairs, strict=True):
+            self._check(row, image, mask)
+        if pairs:
+            images, masks = zip(*pairs, strict=True)
+            image_BCHW = transforms.eval_transform(list(images), size, mode, crop)
+            mask_BHW = transforms.eval_masks(list(masks), size, mode, crop)
+        return Batch(
+            image_BCHW,
+            torch.from_numpy(label),
+            torch.from_numpy(wanted.index),
+            torch.from_numpy(wanted.key),
+            unreadable=tuple(unreadable),
+            mask=mask_BHW,
+        )
 
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
         name = self.source.name(row)
-        prefix = f"data.mask_column={masks_in(self.source).column}"
+        prefix = f"data.mask_column={self.source.masks.column}"
         if image.shape[1:] != mask_HW.shape:
             sizes = [f"{side.shape[-1]} x {side.shape[-2]}" for side in (mask_HW, image)]
             text = f"its mask has {sizes[0]} pixels, the image {sizes[1]}; expected the same"
@@ -165,5 +148,6 @@ def loader(
     index = np.array_split(np.arange(len(source)), batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
     parts = [index[start : start + size] for start in range(0, len(index), size)]
+    wanted = [Samples(part, rng.key(4, part)) for part in parts]
     at_once = size * 7 * data.size**2
-    return image_loader(_Masked(source, data, classes), parts, workers, at_once)
+    return image_loader(MaskedImages(source, data, classes), wanted, workers, at_once)

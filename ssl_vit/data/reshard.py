@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 from ..errors import UserError
 from ..runs.files import replacing, sync
 from . import transforms
-from .base import Source, lists_in, read_each
+from .base import Source, read_each
+from .image_formats import format_of
 from .label_lists import UNLABELLED
 
 ROW_GROUP = 100  # images: about 2.5 MB at 256 px, an efficient read from a network disk
@@ -71,19 +72,22 @@ def finished_shard(shard: PlannedShard) -> FinishedShard:
 
 def reencode(raw: bytes | np.ndarray, encoding: Encoding) -> bytes:
     """The image with a shorter side of at most `encoding.size`; an encoded one that is small enough
-    is returned unchanged.
+    is returned unchanged, of a format that other programs do not show as PNG.
 
     Raises:
         ValueError: it cannot be read.
     """
     image = transforms.decode(raw)
     side = min(image.shape[1:])
+    kind = encoding.format
     if isinstance(raw, bytes) and side <= encoding.size:
-        return raw
+        if format_of(raw).kind == "images":
+            return raw
+        kind = "png"
     small = transforms.resize_short_side(image, min(side, encoding.size))
     file = io.BytesIO()
     pixels = rearrange(small, "c h w -> h w c").numpy()
-    Image.fromarray(pixels).save(file, encoding.format, quality=encoding.quality)
+    Image.fromarray(pixels).save(file, kind, quality=encoding.quality)
     return file.getvalue()
 
 
@@ -105,7 +109,7 @@ class ShardMaker(Dataset):
         label = (
             datasets.ClassLabel(names=source.classes) if source.classes else datasets.Value("int64")
         )
-        if lists_in(source):
+        if source.lists:
             label = datasets.List(label)
         schema = datasets.Features({"image": datasets.Image(), "label": label}).arrow_schema
         how = {"compression": "none", "use_dictionary": False}

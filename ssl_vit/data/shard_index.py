@@ -20,7 +20,7 @@ import pyarrow.parquet
 from ..errors import UserError
 from ..runs.files import write_atomically
 from . import label_lists
-from .layout import IMAGES
+from .image_formats import IMAGES
 
 UNUSED = -(2**63)  # in place of a label that is no whole number, where no column is named
 VERSION = 4  # of what is read from a tar: indices of another version are not used

@@ -4,7 +4,7 @@
 import hashlib
 import os
 import tarfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,9 @@ import pyarrow.parquet
 
 from ..errors import UserError
 from . import label_lists
-from .base import NO_MASKS, Masks, ReadUnits, relative_paths
+from .base import FullSource, ReadUnits, relative_paths
+from .columns import FoundColumns
+from .label_lists import UNLABELLED
 from .shard_index import (
     READERS,
     UNUSED,
@@ -64,10 +66,8 @@ def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
         return b""
 
 
-class Shards(ABC):
+class Shards(FullSource):
     """A split in shards of `sizes_S` rows."""
-
-    lists: label_lists.LabelLists | None = None
 
     def __init__(self, sizes_S: np.ndarray, classes: list[str], columns: str) -> None:
         self.sizes_S = sizes_S
@@ -97,7 +97,7 @@ class Shards(ABC):
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         images: list[bytes | np.ndarray] = [b""] * len(rows)
-        labels = self._no_labels(len(rows))
+        labels = self.unlabelled(len(rows))
         for shard, requested, places in self._by_shard(rows):
             for i, (image, label) in zip(
                 requested.tolist(), self._read(shard, places.tolist()), strict=True
@@ -107,15 +107,10 @@ class Shards(ABC):
         return images, labels
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        labels = self._no_labels(len(rows))
+        labels = self.unlabelled(len(rows))
         for shard, requested, places in self._by_shard(rows):
             labels[requested] = self._labels(shard)[places]
         return labels
-
-    def _no_labels(self, count: int) -> np.ndarray:
-        """Of images without a label, int64 (B,) or, for lists, (B, L)."""
-        shape = (count,) if self.lists is None else (count, self.lists.longest)
-        return np.full(shape, label_lists.UNLABELLED, np.int64)
 
     @abstractmethod
     def _labels(self, shard: int) -> np.ndarray:
@@ -176,35 +171,25 @@ def lowest_and_highest(name: str, column: pyarrow.ChunkedArray) -> tuple[int, in
 
 
 class Parquet(Shards):
-    """Row groups of parquet files. With `texts` the labels are texts, each the name of its class;
-    with `several` they are lists of class numbers.
+    """Row groups of parquet files. With `several` labels are lists of class numbers.
 
     Raises:
         UserError: a file that is cut off or is no parquet file; a label or a list that holds no
             class numbers.
     """
 
-    def __init__(
-        self,
-        files: list[Path],
-        image: str,
-        label: str | None,
-        classes: list[str],
-        columns: str,
-        texts: bool = False,
-        masks: Masks = NO_MASKS,
-        several: bool = False,
-    ) -> None:
+    def __init__(self, files: list[Path], columns: FoundColumns, several: bool = False) -> None:
         found = index_files(files, group_rows)
         self.files = files
-        self.image = image
-        self.label = label
-        self.masks = masks
+        self.image = columns.image
+        self.label = label = columns.label
+        self.masks = columns.masks
         self._recent_masks = LRUCache(self._load_masks, RECENT)
-        self.number = {name: i for i, name in enumerate(classes)} if texts else None
+        numbers = {name: i for i, name in enumerate(columns.classes)}
+        self.number = numbers if columns.texts else None
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
-        super().__init__(np.concatenate(found), classes, columns)
+        super().__init__(np.concatenate(found), columns.classes, columns.about)
         if label is not None and several:
             with ThreadPoolExecutor(READERS) as pool:
                 parts = pool.map(self._measure_lists, files)
@@ -212,12 +197,9 @@ class Parquet(Shards):
         elif label and pyarrow.parquet.read_schema(files[0]).field(label).type == pyarrow.uint64():
             _ = self.label_range  # only these can be too large for a label
 
-    @property
-    def label_range(self) -> tuple[int, int]:
+    def measured_range(self) -> tuple[int, int]:
         if self.label is None:
-            return -1, -1
-        if self.lists is not None:
-            return self.lists.low, self.lists.high
+            return UNLABELLED, UNLABELLED
         with ThreadPoolExecutor(READERS) as pool:
             ranges = [found for found in pool.map(self._label_range, self.files) if found]
         lowest = min((low for low, _ in ranges), default=-1)
@@ -280,7 +262,7 @@ class Parquet(Shards):
 
     def _labels(self, shard: int) -> np.ndarray:
         if self.label is None:
-            return self._no_labels(int(self.sizes_S[shard]))
+            return self.unlabelled(int(self.sizes_S[shard]))
         with _parquet(self.files[self.file_S[shard]]) as opened:
             group = int(self.group_S[shard])
             column = (
@@ -323,7 +305,7 @@ class Tars(Shards):
         found = index_files(files, tar_images, column)
         each = [members["label"] for members in found]
         used = [self._used(label_N) for label_N in each]
-        self.label_range = (
+        self.ends = (
             min(int(label_N.min()) for label_N in used),
             max(int(label_N.max()) for label_N in used),
         )
@@ -346,7 +328,9 @@ class Tars(Shards):
         each = [members["label"] for members in index_files(self.files, tar_images, self.column)]
         parts = [label_lists.measure_padded(self.column, label_N) for label_N in each]
         self.lists = label_lists.together(self.column, parts)
-        self.label_range = self.lists.low, self.lists.high
+
+    def measured_range(self) -> tuple[int, int]:
+        return self.ends
 
     def _labels(self, shard: int) -> np.ndarray:
         return self._used(self._recent(shard)["label"])
@@ -355,7 +339,7 @@ class Tars(Shards):
         """Labels of the index as `fetch` returns them."""
         if self.lists is not None:
             return label_lists.repadded(label_N, self.lists.longest)
-        return np.where(label_N == UNUSED, label_lists.UNLABELLED, label_N)
+        return np.where(label_N == UNUSED, UNLABELLED, label_N)
 
     def units(self) -> ReadUnits:
         """Single images."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,15 @@ from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic
 from .base import (
+    FullSource,
     Masks,
     PartlyLabelled,
     ReadUnits,
-    ShardedSource,
     ShardedSubset,
     Source,
     Stratified,
     Subset,
     View,
-    lists_in,
-    masks_in,
 )
 from .formats import FoundSplits, FoundStreams
 from .layout import HELD_OUT
@@ -33,18 +31,16 @@ from .streaming import PREVIEW, Stream
 PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
-class SyntheticImages:
+class SyntheticImages(FullSource):
     """A split of the embedded set; images are generated when they are fetched."""
 
     def __init__(self, split: str, size: int) -> None:
         self.split = split
         self.size = size
         self.classes = list(synthetic.CLASSES)
-        self.columns = ""
         self.masks = Masks("drawn", "", len(synthetic.MASK_CLASSES))
 
-    @property
-    def label_range(self) -> tuple[int, int]:
+    def measured_range(self) -> tuple[int, int]:
         return 0, len(self.classes) - 1
 
     def __len__(self) -> int:
@@ -63,9 +59,6 @@ class SyntheticImages:
     def units(self) -> ReadUnits:
         each_U = np.ones(len(self), np.int64)
         return ReadUnits(each_U, each_U * 3 * self.size**2)
-
-    def clear_cache(self) -> None:
-        pass
 
     def name(self, row: int) -> str:
         return f"{self.split} image {row}"
@@ -191,7 +184,7 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
 def _untested(train: Source) -> str:
     """What images without a test split lack for a test: labels too, if they have no masks."""
     lacks = "test images (a folder test/ beside train/)"
-    if train.label_range[1] >= 0 or masks_in(train).column:
+    if train.label_range[1] >= 0 or train.masks.column:
         return f"{lacks}; fine-tuning goes without by eval.test=false"
     return f"labels (a folder for each class) and {lacks}"
 
@@ -272,8 +265,8 @@ def _outside(data: Data) -> bool:
 
 def _many(source: Source) -> str:
     classes = f" in {len(source.classes):,} classes" if source.classes else ""
-    lists = lists_in(source)
-    return f"{len(source):,} images{classes}{lists.describe() if lists else ''}"
+    lists = source.lists.describe() if source.lists else ""
+    return f"{len(source):,} images{classes}{lists}"
 
 
 def _under(split: str) -> str:
@@ -308,7 +301,7 @@ def _drawn(train: Source, share: float, data: Data) -> View:
     count = share_count(share, len(train))
     if data.share_seed is None:
         return _part(train, 0, count, SHARE_KEY, data)
-    if lists_in(train) is not None or train.label_range[1] < 0:
+    if train.lists is not None or train.label_range[1] < 0:
         reason = "takes shares of classes, and the training images have not one label each"
         raise UserError(f"data.share_seed={data.share_seed}: {reason}")
     return Stratified(train, count, rng.key(SHARE_KEY, data.share_seed))
@@ -327,7 +320,7 @@ def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset 
     """
     if not data.window:
         return Subset(whole, first, last, key)
-    part = ShardedSubset(cast(ShardedSource, whole), first, last, key)
+    part = ShardedSubset(whole, first, last, key)
     if not len(part):
         text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
         raise UserError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError
-from .base import ReadUnits
+from .base import FullSource, ReadUnits
 from .shards import encoded_bytes
 
 WINDOW = 10_000  # images that are shuffled at a time, where data.window is null
@@ -32,7 +32,7 @@ class StreamedImage(NamedTuple):
     row: int
 
 
-class InMemoryImages:
+class InMemoryImages(FullSource):
     """A source of some images of a stream, kept in memory."""
 
     def __init__(self, cells: list[StreamedImage], classes: list[str], columns: str) -> None:
@@ -40,26 +40,20 @@ class InMemoryImages:
         self.classes = classes
         self.columns = columns
 
-    @property
-    def label_range(self) -> tuple[int, int]:
-        known = [cell.label for cell in self.cells]
-        return min(known, default=-1), max(known, default=-1)
-
     def __len__(self) -> int:
         return len(self.cells)
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        cells = [self.cells[row] for row in rows.tolist()]
-        return [cell.image for cell in cells], np.array([cell.label for cell in cells], np.int64)
+        return [self.cells[row].image for row in rows.tolist()], self.label_of(rows)
+
+    def label_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.array([self.cells[row].label for row in rows.tolist()], np.int64)
 
     def units(self) -> ReadUnits:
         """Single images, at most PREVIEW, so that the fingerprint does not depend on how many were
         taken."""
         size_U = np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
         return ReadUnits(np.ones_like(size_U), size_U)
-
-    def clear_cache(self) -> None:
-        pass
 
     def name(self, row: int) -> str:
         return f"shard {self.cells[row].shard}, image {self.cells[row].row}"

@@ -8,47 +8,36 @@ import pyarrow
 import pyarrow.compute
 
 from . import label_lists, shards
-from .base import NO_MASKS, Masks, ReadUnits, file_bytes, relative_paths
+from .base import FullSource, ReadUnits, file_bytes, relative_paths
+from .columns import FoundColumns
+from .label_lists import UNLABELLED
 
 
-class TableSource:
-    """A split of a `datasets.Dataset`; images stay encoded. `about` ends the error that there are
-    no labels. With `texts` the labels are texts, each the name of its class."""
+class TableSource(FullSource):
+    """A split of a `datasets.Dataset`; images stay encoded."""
 
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        image: str,
-        label: str | None,
-        about: str,
-        classes: list[str],
-        texts: bool,
-        masks: Masks = NO_MASKS,
-    ) -> None:
-        self.classes = classes
-        self.number = {name: i for i, name in enumerate(classes)} if texts else None
+    def __init__(self, rows: datasets.Dataset, found: FoundColumns) -> None:
+        image, label, masks = found.image, found.label, found.masks
+        self.classes = found.classes
+        self.number = {name: i for i, name in enumerate(self.classes)} if found.texts else None
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
         self.image = image
         self.label = label
-        self.columns = about
+        self.columns = found.about
         self.masks = masks
-        self.lists: label_lists.LabelLists | None = None
         if label and label_lists.holds_lists(rows.features[label]):
             lists = label_lists.measure(label, self.rows.data.column(label))
             self.lists = label_lists.check_numbers(lists)
-        elif label and not texts:
+        elif label and not found.texts:
             _ = self.label_range  # checks that labels are numbers of classes
         if masks.column:  # beside the images, which are read without their masks
             alone = rows.select_columns([masks.column])
             self.mask_rows = alone.cast_column(masks.column, datasets.Image(decode=False))
 
-    @property
-    def label_range(self) -> tuple[int, int]:
+    def measured_range(self) -> tuple[int, int]:
         if self.label is None:
-            return -1, -1
-        if self.lists is not None:
-            return self.lists.low, self.lists.high
+            return UNLABELLED, UNLABELLED
         column = self.rows.data.column(self.label)
         if self.number is not None:
             column = shards.class_indices(column, self.classes)
@@ -60,7 +49,7 @@ class TableSource:
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
         got = self.rows[rows.tolist()]
         images: list[bytes | np.ndarray] = [shards.encoded_bytes(cell) for cell in got[self.image]]
-        labels = self._numbers(got[self.label]) if self.label else np.full(len(rows), -1, np.int64)
+        labels = self._numbers(got[self.label]) if self.label else self.unlabelled(len(rows))
         return images, labels
 
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
@@ -69,7 +58,7 @@ class TableSource:
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         if self.label is None:
-            return np.full(len(rows), -1, np.int64)
+            return self.unlabelled(len(rows))
         return self._numbers(self.rows.select_columns([self.label])[rows.tolist()][self.label])
 
     def _numbers(self, labels: list[Any]) -> np.ndarray:
@@ -93,9 +82,6 @@ class TableSource:
             size_U,
             lambda: relative_paths(paths[row] or "" for row in outside),
         )
-
-    def clear_cache(self) -> None:
-        pass
 
     def name(self, row: int) -> str:
         cell = self.rows[row][self.image] or {"path": None}

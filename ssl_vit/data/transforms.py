@@ -3,17 +3,13 @@
 Legend: B images, H W their height and width, S the requested side in pixels.
 """
 
-import io
 import math
 import re
-import warnings
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import Image, ImageOps, UnidentifiedImageError, features
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torchvision.io import ImageReadMode, decode_image
@@ -21,16 +17,11 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from .. import rng
-from . import headers
+from . import headers, image_formats
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
 STRIP = 32  # of a narrower image's longer side, this many times the shorter one is used
-# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
-# and ICNS hold images in images, and some are hardly tested.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
-NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
-MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 # How pixels are resized, and classes of pixels; both count from the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
 NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
@@ -41,77 +32,28 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     frames, 16 bits reduced to 8.
 
     Raises:
-        ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
+        ValueError: it cannot be decoded, is cut off, or has more than image_formats.MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     try:
         return _read(raw)
-    except _TooLarge:
+    except image_formats.TooLarge:
         raise
     except Exception as error:  # whatever a file written by others causes in a decoder
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole image: {text[:200]}") from None
 
 
-class _TooLarge(ValueError):
-    """An image has more than MOST_PIXELS."""
-
-
-def _check_pixels(width: int, height: int) -> None:
-    """
-    Raises:
-        _TooLarge: that are more than MOST_PIXELS.
-    """
-    if width * height > MOST_PIXELS:
-        limit = f"more than {MOST_PIXELS // 10**6} million"
-        raise _TooLarge(f"its header tells of {width} x {height} pixels, {limit}")
-
-
-def _opened(raw: bytes) -> Image.Image:
-    """By Pillow, from its header; nothing is decoded.
-
-    Raises:
-        ValueError: as `open_image`, or it has too many pixels.
-    """
-    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-        image = open_image(raw)
-    _check_pixels(*image.size)
-    return image
-
-
-@cache
-def _formats() -> tuple[str, ...]:
-    """Those of FORMATS that this Pillow has."""
-    Image.init()
-    there = [name for name in FORMATS if name in Image.OPEN]
-    if "AVIF" in there and not features.check("avif"):
-        there.remove("AVIF")
-    return tuple(there)
-
-
-def open_image(raw: bytes) -> Image.Image:
-    """By Pillow, one of FORMATS.
-
-    Raises:
-        ValueError: it is of another format, or of one that this Pillow lacks.
-    """
-    if raw[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in _formats():
-        raise ValueError(NEEDS_AVIF)
-    try:
-        return Image.open(io.BytesIO(raw), formats=_formats())
-    except UnidentifiedImageError:
-        raise ValueError(f"damaged, or none of {', '.join(_formats())}") from None
-
-
 def _read(raw: bytes) -> Tensor:
     if not _is_quick(raw):
-        return rearrange(torch.from_numpy(from_pillow(_opened(raw))), "h w c -> c h w")
+        pixels_HWC = image_formats.format_of(raw).pixels(raw)
+        return rearrange(torch.from_numpy(pixels_HWC), "h w c -> c h w")
     size = headers.image_size(raw)
     if size is None:
-        _opened(raw)
+        image_formats.open_checked(raw)
     else:
-        _check_pixels(*size)
+        image_formats.check_pixels(*size)
     data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
     return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
 
@@ -124,24 +66,6 @@ def _is_quick(raw: bytes) -> bool:
     WebP are ignored.
     """
     return headers.is_jpeg(raw) or headers.is_simple_webp(raw)
-
-
-def from_pillow(image: Image.Image) -> np.ndarray:
-    """RGB bytes (H, W, 3) as those of `decode`.
-
-    Raises:
-        ValueError: its pixels are floating-point numbers.
-    """
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
-        grey = np.asarray(image).clip(0, 65535)
-        grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
-    if image.mode == "F":
-        raise ValueError("pixels of floating point, whose range is not known")
-    if image.mode == "P":  # its transparency, if any, is dropped without a warning
-        image = image.convert("RGBA")
-    return np.array(image.convert("RGB"))
 
 
 def crop_boxes(

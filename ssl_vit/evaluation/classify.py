@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from ..config.parsing import read_json
+from ..config import records
 from ..data.base import Source
 from ..data.batching import Batch
 from ..errors import UserError
@@ -30,12 +30,13 @@ class Predictions(NamedTuple):
     """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
     lists of labels (M, L), as `data.label_lists.padded`; `top5` (M, K), best first. `unreadable`
     names the images that could not be read: they have no label, and nothing is measured on
-    them."""
+    them. `classes` is how many the classifier knows."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
     top5: np.ndarray
     unreadable: tuple[str, ...] = ()
+    classes: int = 0
 
     def save(self, path: Path) -> None:
         content = io.BytesIO()
@@ -50,15 +51,19 @@ def predict(
     """The classifier's predictions for the batches of all processes, gathered on each of them."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     unreadable: list[str] = []
+    classes = 0
     for batch in batches:
         unreadable += batch.unreadable
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
+        classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
     everyone = gather_object(parts)
     index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
-    return Predictions(index[order], label[order], top5[order], tuple(gather_object(unreadable)))
+    names = tuple(gather_object(unreadable))
+    most = max(gather_object([classes]))  # a process may have had no image
+    return Predictions(index[order], label[order], top5[order], names, most)
 
 
 def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:
@@ -87,7 +92,7 @@ def real_accuracy(
         UserError: another file, or images whose names lack ImageNet's numbers.
     """
     try:
-        seen = read_json(Path(path), [[int]])
+        seen = records.read(Path(path), list[list[int]])
     except (OSError, ValueError) as error:
         raise UserError(f"eval.real={path}: {error}") from None
     if len(seen) != IMAGENET:

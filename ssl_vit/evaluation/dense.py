@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import rng
-from ..data.masks import MaskedBatch
+from ..data.batching import Batch
 from ..models.encoder import Encoder
 from . import probes
 from .probes import Scale
@@ -62,9 +62,7 @@ def patch_reader(net: Encoder, layer: int | None) -> Reader:
     return lambda image_B3HW: net.tokens(image_B3HW, layer)[:, net.prefix :]
 
 
-def extract(
-    read: Reader, batches: Iterable[MaskedBatch]
-) -> tuple[PatchFeatures | None, tuple[str, ...]]:
+def extract(read: Reader, batches: Iterable[Batch]) -> tuple[PatchFeatures | None, tuple[str, ...]]:
     """Features and masks of all processes' batches, in the order of the split, in memory (None
     where there are none); and the images that could not be read."""
     parts = []
@@ -73,6 +71,7 @@ def extract(
         unreadable += batch.unreadable
         if not len(batch.image):
             continue
+        assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
         parts.append((batch.index.numpy(), x_BND, _narrow(batch.mask).numpy()))
     gathered = gather_object(parts)

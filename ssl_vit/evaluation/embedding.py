@@ -17,7 +17,7 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from ..data.base import Source, file_of
+from ..data.base import Source
 from ..data.batching import Batch
 from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
@@ -112,7 +112,7 @@ def embed(
     index_M = np.concatenate(index)
     return Embedded(
         index_M,
-        [file_of(source, row) for row in index_M.tolist()],
+        [source.file_of(row) for row in index_M.tolist()],
         np.concatenate(label),
         np.concatenate(embedding) if embedding else np.empty((0, 0), np.float32),
         np.concatenate(patches) if patches else None,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..callbacks import Row
 from ..config.schema import Probe
-from ..data.base import Source, labels_of
+from ..data.base import Source
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -84,7 +84,7 @@ def sample_few_shot(
     Raises:
         UserError: a class has fewer images than shots.
     """
-    label_N = labels_of(source, np.arange(len(source)))
+    label_N = source.label_of(np.arange(len(source)))
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
     unreadable_L = np.zeros(len(place_L), bool)

@@ -10,30 +10,37 @@ import dataclasses
 import importlib.util
 import io
 import itertools
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config.parsing import read_json
+from ..config.records import Record, Whole
 from ..config.tool_options import parse
 from ..config.tools import PrepareOptions
 from ..errors import UserError, suggest
 from ..formatting import tool_command, typed
 from ..runs import output_folder
-from ..runs.files import replacing, sync, write_atomically
+from ..runs.files import replacing, sync
+from ..runs.output_folder import OutputFolder
 from . import vtab, vtab_folder, vtab_labels
 from .vtab_folder import FINAL, IMAGE, LABEL, TUNE
 
 ROW_GROUP = 100  # images
 RECORD = "prepare.json"
-SHAPE = {"size": int, "source": str, "files": {str: str}}
 SPLIT = re.compile(r"(\w+)(?:\[(\d*)(%?):(\d*)\])?")
 Row = dict[str, Any]  # of recipes/tables/vtab.yaml
 # the examples of a split, in TFDS's notation: a name and perhaps [first:last]
 Reader = Callable[[str], Iterator[vtab_labels.Example]]
+
+
+class Prepared(Record):
+    """prepare.json of a task: of which source and size it was made, and {name: hash}."""
+
+    size: Whole
+    source: str
+    files: dict[str, str]
 
 
 def task_names(options: PrepareOptions) -> list[str]:
@@ -79,7 +86,7 @@ def prepare(options: PrepareOptions) -> list[str]:
     rows = vtab.tasks()
     there = []
     own = re.compile("|".join(rows))
-    with output_folder.hold("out", options.out, None, own):
+    with OutputFolder[Prepared]("out", options.out, own).hold():
         for task in task_names(options):
             try:
                 state = _prepare_task(options, task, rows[task])
@@ -108,10 +115,17 @@ def _prepare_task(options: PrepareOptions, task: str, row: Row) -> str:
         beside.mkdir()
         write_task(beside, task, row, reader, options.size)
         files = [path.relative_to(beside).as_posix() for path in sorted(beside.rglob("*.parquet"))]
-        made = {"size": options.size, "source": fingerprint_files(options.source / builder)}
-        made |= {"files": output_folder.hashes(beside, files)}
-        write_atomically(beside / RECORD, json.dumps(made, indent=1) + "\n")
+        made = Prepared(
+            size=options.size,
+            source=fingerprint_files(options.source / builder),
+            files=output_folder.hashes(beside, files),
+        )
+        _record_of(beside).write(made)
     return "made"
+
+
+def _record_of(folder: Path) -> OutputFolder[Prepared]:
+    return OutputFolder("out", folder, re.compile(re.escape(RECORD)), RECORD, Prepared)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -141,19 +155,17 @@ def _check_there(folder: Path, options: PrepareOptions, classes: int, source: Pa
         for part in parts:
             vtab_folder.check(part, classes)
         return f"there already; without {RECORD}, so of which size= and source= is not known"
-    try:
-        was = read_json(path, SHAPE)
-    except (OSError, ValueError):
-        raise UserError(f"out={options.out}: {path} is damaged; remove {folder}") from None
-    if was["size"] != options.size:
-        text = f"{folder} was made with size={was['size']}"
+    was = _record_of(folder).read()
+    assert was is not None
+    if was.size != options.size:
+        text = f"{folder} was made with size={was.size}"
         raise UserError(f"size={options.size}: {text}; {other}")
-    output_folder.check_hashes(folder, was["files"], whole=True)
+    output_folder.check_hashes(folder, was.files, whole=True)
     if not source.is_dir():
         return "there already; its source is not here, and was not compared"
     from ..data.fingerprints import fingerprint_files
 
-    if was["source"] != fingerprint_files(source):
+    if was.source != fingerprint_files(source):
         text = f"{folder} was made of other files than those of {source}"
         raise UserError(f"source={options.source}: {text}; {other}")
     return "there already"

@@ -9,11 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from omegaconf import OmegaConf
 
 from .. import costs, hub_files
-from ..config import export_files
+from ..config import export_files, records
 from ..config.computed import counts
+from ..config.records import ObjectiveFacts, Result
 from ..config.resolve import without_private
-from ..config.schema import EMBEDDED, Data, Recipe
-from ..config.uses import chosen_on_held_out
+from ..config.schema import EMBEDDED, Data, Recipe, chosen_on_held_out
 from ..formatting import (
     duration,
     escape_markdown,
@@ -49,15 +49,15 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     values = _description(run.recipe, config, objective, step)
     values |= _results(run, result, objective)
     values |= _cost(run.recipe, result, facts)
-    metadata = _metadata(run.recipe, objective["tag"], config["num_classes"] > 0, result)
+    metadata = _metadata(run.recipe, objective.tag, config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    revision = f" at {escape_markdown(facts['revision'])}" if facts.get("revision") else ""
+    revision = f" at {escape_markdown(facts.revision)}" if facts.revision else ""
     template = environment.get_template("card.md.j2")
     return template.render(**values, front=front, revision=revision) + "\n"
 
 
 def _metadata(
-    recipe: Recipe, objective: str, classifies: bool, result: Mapping[str, Any] | None
+    recipe: Recipe, objective: str, classifies: bool, result: Result | None
 ) -> dict[str, Any]:
     """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
     data = recipe.data
@@ -74,14 +74,14 @@ def _metadata(
     if hub and data.verified:
         metadata["datasets"] = [hub]
     dataset = {"type": hub or data.name, "name": data.name}
-    results = metric_tables.index((result or {"metrics": {}})["metrics"], task, dataset)
+    results = metric_tables.index(result.metrics if result else {}, task, dataset)
     if results:
         metadata["model-index"] = [{"name": recipe.name, "results": results}]
     return metadata
 
 
 def _description(
-    recipe: Recipe, config: Mapping[str, Any], facts: Mapping[str, Any], step: int | None
+    recipe: Recipe, config: Mapping[str, Any], facts: ObjectiveFacts, step: int | None
 ) -> dict[str, Any]:
     """The template's values on the model, its data and its recipe; `config` is the export's
     config.json."""
@@ -121,7 +121,7 @@ def _description(
     }
 
 
-def _feature(config: Mapping[str, Any], recipe: Recipe, facts: Mapping[str, Any]) -> str:
+def _feature(config: Mapping[str, Any], recipe: Recipe, facts: ObjectiveFacts) -> str:
     if recipe.model.convolutional:
         return "The feature is what the network's own pooling gives."
     if config["num_classes"]:
@@ -129,7 +129,7 @@ def _feature(config: Mapping[str, Any], recipe: Recipe, facts: Mapping[str, Any]
         return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
     if config["global_pool"] == "token":
         return "The feature is the class token."
-    if facts.get("class_token_is_trained"):
+    if facts.class_token_is_trained:
         return "The feature is the mean of the patches."
     return "The feature is the mean of the patches, as the class token got no loss."
 
@@ -196,9 +196,9 @@ def _terms(data: Data) -> dict[str, str]:
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
-def _objective(recipe: Recipe, facts: Mapping[str, Any]) -> str:
-    if facts["sentence"]:
-        return escape_opening(facts["sentence"])
+def _objective(recipe: Recipe, facts: ObjectiveFacts) -> str:
+    if facts.sentence:
+        return escape_opening(facts.sentence)
     return f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit."
 
 
@@ -228,16 +228,15 @@ def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _results(
-    run: Run, result: Mapping[str, Any] | None, objective: Mapping[str, Any]
-) -> dict[str, Any]:
-    figure = str(objective.get("figure") or "what the objective predicts of held-out images")
+def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict[str, Any]:
+    figure = str(objective.figure or "what the objective predicts of held-out images")
     caption = escape_markdown(figure[:1].upper() + figure[1:])
-    metrics = (result or {"metrics": {}})["metrics"]
+    metrics = result.metrics if result else {}
+    measured_on = result.measured_on if result else None
     comparisons = list(metric_tables.comparisons(metrics))
     return {
         "results": metric_tables.results(metrics),
-        "few": few_images((result or {}).get("measured_on") or {}, chosen_on_held_out(run.recipe)),
+        "few": few_images(measured_on or {}, chosen_on_held_out(run.recipe)),
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
@@ -245,9 +244,7 @@ def _results(
     }
 
 
-def _cost(
-    recipe: Recipe, result: Mapping[str, Any] | None, facts: Mapping[str, Any]
-) -> dict[str, str]:
+def _cost(recipe: Recipe, result: Result | None, facts: records.Environment) -> dict[str, str]:
     """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
     environment.json."""
     size = rounded_count(costs.encoder_parameters(recipe))
@@ -255,30 +252,29 @@ def _cost(
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None:
         return {"compute": work}
-    hours = result["device_hours"]
-    device = escape_markdown(facts.get("device", "cpu"))
-    before = result.get("total_device_hours", hours) - hours
+    hours = result.device_hours
+    device = escape_markdown(facts.device or "cpu")
+    total = hours if result.total_device_hours is None else result.total_device_hours
+    before = total - hours
     trained = (
-        f"Training was {result['steps']:,} steps on {result['images']:,} images, "
-        f"{format_exaflop(result['exaflop'])},"
-        f" and took {_took(result['seconds'])} on {facts.get('processes', 1)} x {device}: "
+        f"Training was {result.steps:,} steps on {result.images:,} images, "
+        f"{format_exaflop(result.exaflop)},"
+        f" and took {_took(result.seconds)} on {facts.processes or 1} x {device}: "
         f"{hours:.2g} device-hours"
         + (f", after {before:.2g} for the weights that it started from." if before > 0 else ".")
     )
     trained += _chosen(result)
-    return {"compute": f"{work} {trained} {_energy(hours, device, facts.get('threads') or 1)}"}
+    return {"compute": f"{work} {trained} {_energy(hours, device, facts.threads or 1)}"}
 
 
-def _chosen(result: Mapping[str, Any]) -> str:
+def _chosen(result: Result) -> str:
     """Of which step the weights are, where checkpoint.best has chosen it."""
-    best = result.get("best") or {}
-    if best.get("step") is None:
+    best = result.best
+    if best is None or best.step is None:
         return ""
-    metric = escape_markdown(best["metric"])
     return (
-        f" The weights are those of step {best['step']:,}, whose {metric} on"
-        f" {format_held_out(result.get('measured_on'))} was"
-        f" the best ({best['value']:.4g})."
+        f" The weights are those of step {best.step:,}, whose {escape_markdown(best.metric)} on"
+        f" {format_held_out(result.measured_on)} was the best ({best.value:.4g})."
     )
 
 

@@ -42,7 +42,8 @@ def draw(run: Run) -> bytes | None:
 def _baselines(run: Run, unit: str) -> list[tuple[str, float]]:
     """Name and value of the baselines of metrics of a unit. Those of the parts of a joint
     objective, such as mpp/entropy, are not drawn, because the curve is of their sum."""
-    metrics = (run.result() or {"metrics": {}})["metrics"]
+    result = run.result()
+    metrics = result.metrics if result else {}
     return [
         (one.called, one.there)
         for one in metric_tables.comparisons(metrics)

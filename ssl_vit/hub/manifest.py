@@ -7,7 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ..config.parsing import fits
+from ..config import records
+from ..config.records import PushedBranch
 from ..formatting import option_text, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
@@ -38,9 +39,7 @@ def read(run: Run) -> dict[str, Any]:
 
 def _branches(there: Any) -> dict[str, dict[str, str]]:
     entries = there.items() if isinstance(there, dict) else ()
-    return {
-        branch: entry for branch, entry in entries if fits(entry, {"stamp": str, "commit": str})
-    }
+    return {branch: entry for branch, entry in entries if records.fits(entry, PushedBranch)}
 
 
 def write(run: Run, **what: Any) -> None:

@@ -66,7 +66,7 @@ def uploads(run: Run) -> Iterator[Upload]:
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Upload(folder.name, "", message, partial(_export, run, folder, step))
     if result := run.result():
-        yield Upload("main", result["finished"], f"{name}, finished", partial(_finished, run))
+        yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
     if run.recipe.hub.state and (saved := steps(run.checkpoints)):
         yield Upload(
             "state", saved[-1][1].name, f"{name}, the training state", partial(_state, run)
@@ -81,7 +81,7 @@ def steps(folder: Path) -> list[tuple[int, Path]]:
 
 def identity(run: Run) -> dict[str, Any]:
     """What identifies a run beside its recipe: hashes of its images, initial weights and plugin."""
-    known = run.environment()
+    known = run.environment().content()
     return {key: known[key] for key in FACTS if known.get(key)}
 
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..config.parsing import fits
+from ..config import records
+from ..config.records import UploadedState
 from ..errors import UserError
 from ..training import checkpoint
 
@@ -123,8 +124,7 @@ def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]
     try:
         structure = (source / f"{name}.json").read_bytes()
         state = unpack(structure, (source / f"{name}.safetensors").read_bytes())
-        if not fits(state, {"step": int, "best?": ({"step": (int, type(None))}, type(None))}):
-            raise ValueError("no step")
+        records.check(state, UploadedState)
         if not 0 <= state["step"] <= steps:
             raise ValueError(f"step {state['step']} of optim.steps={steps}")
     except Exception as error:  # whatever is wrong in somebody's file

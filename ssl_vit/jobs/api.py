@@ -137,7 +137,9 @@ def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
     job.check(recipe, given)
     made_of = None if isinstance(options, Recipe) else given
     run, result = cli.open_run(recipe, made_of)
-    return job.run(run) if result is None else result
+    if result is None:
+        result = job.run(run)
+    return result.content() if result else {}
 
 
 def _listed(options: Options) -> list[str]:

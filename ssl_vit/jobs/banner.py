@@ -6,8 +6,7 @@ import torch
 
 from .. import costs, formatting, metrics
 from ..config.recipe_files import suggest_model
-from ..config.schema import compared_views
-from ..config.uses import chosen_on_held_out
+from ..config.schema import chosen_on_held_out, compared_views
 from ..data import loaders
 from ..data.workers import limit_workers
 from ..models.encoder import Encoder

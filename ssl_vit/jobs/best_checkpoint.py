@@ -6,11 +6,11 @@ Rank 0 decides. The split that the run is tested on is never chosen on.
 """
 
 import math
-from typing import Any
 
 import torch
 
 from ..callbacks import Row
+from ..config.records import Best
 from ..config.schema import Recipe
 from ..data.layout import ROLE
 from ..errors import UserError, suggest
@@ -167,9 +167,9 @@ class BestSoFar:
             self.job.state.best = self.before
 
 
-def restore(job: Job) -> dict[str, Any] | None:
+def restore(job: Job) -> Best | None:
     """Load the weights of the best evaluation into the trained job; what result.json says of it
-    ({"metric", "step", "value"}), None where checkpoint.best is not set. Without a finite value,
+    None where checkpoint.best is not set. Without a finite value,
     which is a warning, the last weights stay and step and value are None.
 
     Raises:
@@ -191,4 +191,4 @@ def restore(job: Job) -> dict[str, Any] | None:
             job.probes.has_run = False
     if step is not None and job.accelerator.is_main_process:
         job.run.write_log(f"the weights of step {step} are the best by {metric}: {record['value']}")
-    return {key: record[key] for key in ("metric", "step", "value")}
+    return Best(metric=record["metric"], step=step, value=record["value"])

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config import tool_options
 from ..config.init_source import CHOICES, SCRATCH
+from ..config.records import Result
 from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
@@ -27,8 +28,6 @@ from ..runs.folder import Run
 from ..training.preemption import SignalHandler
 from . import reuse
 
-Result = dict[str, Any]
-
 
 class JobKind(NamedTuple):
     """What differs between the tools that make one run: `options` of the tool itself, `check` of
@@ -36,7 +35,7 @@ class JobKind(NamedTuple):
 
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
-    run: Callable[[Run], Result]
+    run: Callable[[Run], Result | None]
     conclude: Callable[[Run, Result], None]
 
 
@@ -65,10 +64,10 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
-    if os.environ.get("RANK", "0") == "0":
+    if result is not None and os.environ.get("RANK", "0") == "0":
         job.conclude(run, result)
         if as_json:
-            print(json.dumps({"folder": str(run.folder), **result}))
+            print(json.dumps({"folder": str(run.folder), **result.content()}))
 
 
 def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Result | None]:
@@ -119,7 +118,7 @@ def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
 
 def _check_finetune(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
-    if recipe.objective != "supervised":
+    if recipe.objective != "supervised" and not recipe.declared.fine_tunes(recipe):
         raise UserError(
             f"objective={recipe.objective}: expected objective=supervised, as in recipe=finetune"
         )
@@ -142,7 +141,7 @@ def _check_init_given(recipe: Recipe, options: list[str]) -> None:
         raise UserError(f"init= is missing; {CHOICES}")
 
 
-def _train(run: Run) -> Result:
+def _train(run: Run) -> Result | None:
     """A signal during the import of torch stops the run before its first step."""
     with SignalHandler() as signals:
         from .train import train
@@ -150,7 +149,7 @@ def _train(run: Run) -> Result:
         return train(run, signals)
 
 
-def _probe(run: Run) -> Result:
+def _probe(run: Run) -> Result | None:
     from .evaluate import evaluate
 
     return evaluate(run)
@@ -159,15 +158,13 @@ def _probe(run: Run) -> Result:
 def _conclude(run: Run, result: Result) -> None:
     """Print the result and what to type next."""
     print(
-        f"finished    {result['steps']:,} steps in {duration(result['seconds'])}, "
-        f"{result['finished']}: {run.folder}"
+        f"finished    {result.steps:,} steps in {duration(result.seconds)}, "
+        f"{result.finished}: {run.folder}"
     )
-    if (best := result.get("best")) and best["step"] is not None:
-        value = (
-            f"{best['metric']} {best['value']:.4g} on {format_held_out(result.get('measured_on'))}"
-        )
-        print(f"best        step {best['step']:,}, tested and exported: {value}")
-    _print_metrics(result, result.get("measured_on") or {})
+    if (best := result.best) and best.step is not None:
+        value = f"{best.metric} {best.value:.4g} on {format_held_out(result.measured_on)}"
+        print(f"best        step {best.step:,}, tested and exported: {value}")
+    _print_metrics(result, result.measured_on or {})
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
@@ -199,17 +196,17 @@ def _print_hub_status(run: Run) -> None:
 
 
 def _conclude_evaluation(run: Run, result: Result) -> None:
-    print(f"finished    in {duration(result['seconds'])}, {result['finished']}: {run.folder}")
-    for name, entry in result["metrics"].items():
+    print(f"finished    in {duration(result.seconds)}, {result.finished}: {run.folder}")
+    for name, entry in result.metrics.items():
         of = "of" if find_metric(name).independent else "on"
-        print(f"{name:<11} {entry['value']:.1%} {of} {entry['n']:,} {entry['split']} images")
+        print(f"{name:<11} {entry.value:.1%} {of} {entry.n:,} {entry.split} images")
 
 
 def _print_metrics(result: Result, measured_on: dict[str, int]) -> None:
     """Print the metrics of each split, on how many images, and the baselines."""
     splits: dict[str, dict[str, float]] = {}
-    for name, entry in result["metrics"].items():
-        splits.setdefault(entry["split"], {})[name] = entry["value"]
+    for name, entry in result.metrics.items():
+        splits.setdefault(entry.split, {})[name] = entry.value
     for split, values in splits.items():
         name = "held out" if split == "validation" else split
         of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""

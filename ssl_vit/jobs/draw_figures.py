@@ -5,7 +5,6 @@ FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  figures.json (of which e
 
 import hashlib
 import io
-import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
-from ..config import parsing, recipe_files
+from ..config import parsing, recipe_files, records
 from ..config.computed import differences, facts
 from ..config.fields import LONGEST_NAME, is_name
+from ..config.records import Record
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, FigureOptions
 from ..errors import UserError
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
+from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from ..inspection.base import Arrays, Subject
@@ -32,6 +34,14 @@ RECORD = "figures.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
+
+
+class FigureRecord(Record):
+    """figures.json."""
+
+    encoders: list[str]
+    figures: dict[str, Any]  # {figure: of which images it is, and of how many}
+    init: list[dict[str, Any]] = Field(default_factory=list)
 
 
 def main(arguments: list[str]) -> None:
@@ -118,15 +128,19 @@ def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
             name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     if not is_name(name) or len(name.encode()) > LONGEST_NAME:
         raise UserError(f"name={name}: expected a folder's name")
-    output_folder.check_record("name", out / name, RECORD)
+    _output(out / name).check()
     return out / name
+
+
+def _output(folder: Path) -> OutputFolder[FigureRecord]:
+    return OutputFolder("name", folder, OWN, RECORD, FigureRecord)
 
 
 @contextmanager
 def _held(folder: Path, run: Path | None) -> Iterator[None]:
     """Keep other writers out of the folder, of a run's own figures out of the run."""
     if run is None:
-        with output_folder.hold("name", folder, RECORD, OWN):
+        with _output(folder).hold():
             yield
         return
     lock.check_own(f"init={run}", run, ("lock", folder.name))
@@ -137,12 +151,9 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
 
 
 def _write_record(folder: Path, named: Sequence["NamedEncoder"], figures: dict[str, Any]) -> None:
-    content = {
-        "encoders": [one.identity for one in named],
-        "init": [one.source.identity() for one in named],
-        "figures": figures,
-    }
-    write_atomically(folder / RECORD, json.dumps(content, indent=1) + "\n")
+    encoders = [one.identity for one in named]
+    init = [one.source.identity() for one in named]
+    _output(folder).write(FigureRecord(encoders=encoders, init=init, figures=figures))
 
 
 def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None) -> dict[str, Any]:
@@ -151,22 +162,21 @@ def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None
     Raises:
         UserError: they are of other encoders, or of other weights of these.
     """
-    shape = {"encoders": [str], "init?": [{str: object}], "figures": {str: object}}
     try:
-        found = parsing.read_json(folder / RECORD, shape)
+        found = records.read(folder / RECORD, FigureRecord)
     except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
         return {}
     if run is not None:
-        return dict(found["figures"])
-    if found["encoders"] != [one.identity for one in named]:
-        others = ", ".join(found["encoders"])
+        return found.figures
+    if found.encoders != [one.identity for one in named]:
+        others = ", ".join(found.encoders)
         raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
-    for one, was in zip(named, found.get("init", ()), strict=False):
+    for one, was in zip(named, found.init, strict=False):
         if differ := differences(facts("init", was), facts("init", one.source.identity())):
             names = ", ".join(sorted(each.name for each in differ))
             text = f"{folder} is of another encoder there ({names}); give another name="
             raise UserError(f"init={one.source.place}: {text}")
-    return dict(found["figures"])
+    return found.figures
 
 
 def _compute(label: str, subject: "Subject", found: Found) -> set[str]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
 import torch
 
-from ..config import declaration, export_files, parsing, recipe_files, values
+from ..config import export_files, recipe_files, values
 from ..config.computed import keys
 from ..config.init_source import InitSource
 from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
@@ -26,10 +25,7 @@ from ..errors import UserError
 from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
-from ..objectives import building
-from ..objectives.base import Objective
-from .heads import of_objective, read_heads
-from .setup import objective_settings
+from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
 LARGEST_BATCH = 32
@@ -132,11 +128,9 @@ def _of_timm(source: InitSource) -> dict[str, str]:
     found: dict[str, Any] = {}
     config: dict[str, Any] = {"architecture": source.timm_name.partition(".")[0]}
     if folder is not None:
-        config = parsing.read_json(folder / "config.json", parsing.CONFIG)
+        config = export_files.read(folder)
     elif source.is_timm:
-        cfg = timm.get_pretrained_cfg(source.timm_name) if timm.is_model(source.timm_name) else None
-        if cfg is None or not cfg.hf_hub_id:
-            raise UserError(f"init={source.place}: timm has no weights of that name on the Hub")
+        cfg = architectures.published(source)
         found = {"data.size": cfg.input_size[-1], "data.mean": cfg.mean, "data.std": cfg.std}
         crop = export_files.of_pretrained_cfg(vars(cfg))
         found |= {f"data.{key}": value for key, value in crop.items()}
@@ -293,7 +287,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     assert isinstance(network, Encoder)  # resolve_all refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)
-    objective, unknown = _load_objective(network, one)
+    objective, unknown = load_trained(one.source, network, lambda part: bool(part.figure))
     tokens = network.patches + network.prefix
     fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
     size = max(shown, min(LARGEST_BATCH, fitting))
@@ -307,34 +301,3 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
         objective.to(device).eval()
     first: Batch = batches[0].map(lambda values: values[:shown])
     return Subject(network, one.pool, batches, first, objective, images.source.classes, unknown)
-
-
-def _load_objective(network: Encoder, one: NamedEncoder) -> tuple[Objective | None, str]:
-    """The objective of the run that made the weights, with its heads; of a joint run, that part.
-
-    Returns:
-        It, or None for an encoder that was made otherwise and for an objective without a figure;
-        and why it cannot be told, as without the plugin that declares it.
-
-    Raises:
-        UserError: the heads are damaged.
-    """
-    export, run = one.source.locate()
-    path = export / "heads.safetensors" if run and export else None
-    if run is None or path is None or not path.exists():
-        return None, ""
-    made = recipe_files.read(run / "recipe.yaml")
-    if made.objective not in declaration.objectives():
-        return None, f"objective={made.objective} is a plugin's; add plugin=FILE to draw it"
-    trained = [part for part in made.declared.trained(made) if part.figure]
-    if not trained:
-        return None, ""
-    if trained[0].predicts_patches and made.target not in declaration.targets():
-        return None, f"target={made.target} is a plugin's; add plugin=FILE to draw it"
-    try:
-        built = building.build(objective_settings(made), network, 0, trained[0].name)
-        built.load_heads(of_objective(read_heads(one.source), trained[0].name))
-    except Exception as error:  # whatever a damaged file causes
-        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
-        raise UserError(f"init={one.source.place}: {path}: {text}") from None
-    return built, ""

@@ -3,19 +3,16 @@
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 
 from .. import costs
-from ..config import declaration
 from ..config.init_source import InitSource
 from ..config.probe import DENSE
-from ..config.recipe_files import read
-from ..config.schema import Data, Recipe, learns_labels
-from ..config.uses import chosen_on_held_out, measures_masks
+from ..config.records import Result
+from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
@@ -23,8 +20,7 @@ from ..evaluation import classify, features
 from ..formatting import few_images
 from ..models import encoder, weights
 from ..models.encoder import Backbone
-from ..objectives.supervised import DECLARATION as SUPERVISED
-from ..objectives.supervised.network import Supervised
+from ..objectives.base import Objective
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
@@ -38,11 +34,10 @@ from ..training.distributed import (
 )
 from ..training.heartbeat import Watchdog
 from . import evaluate_masks, finish, resources, reuse
-from .heads import of_objective, read_heads
-from .setup import objective_settings
+from .heads import load_trained
 
 
-def evaluate(run: Run) -> dict[str, Any]:
+def evaluate(run: Run) -> Result | None:
     """Measure the frozen encoder of the run's `init=`, and finish its folder.
 
     Returns:
@@ -63,7 +58,7 @@ def evaluate(run: Run) -> dict[str, Any]:
         return done or _measure(run, accelerator, splits)
 
 
-def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> dict[str, Any]:
+def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> Result | None:
     recipe = run.recipe
     started_at = time.perf_counter()
     size = resources.device_batch(recipe, accelerator)
@@ -101,7 +96,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         images += forwarded
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
-        return {}
+        return None
     tested = len(extracted["test"][1]) if extracted else 0
     probed = features.run_probes(extracted, recipe.probe, classes, picks)
     metrics = {name: (value, tested) for name, value in probed} | of_head | of_masks
@@ -115,8 +110,8 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         device_seconds=seconds * processes,
         before=source.upstream_cost(),
     )
-    result["pool"] = pool
-    result["measured_on"] = resources.measured_on(recipe, splits)
+    result.pool = pool
+    result.measured_on = resources.measured_on(recipe, splits)
     run.finish(result)
     finish.write_page(run)
     accelerator.wait_for_everyone()
@@ -181,12 +176,11 @@ def _reader(
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
     objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
-    if isinstance(objective.hidden, torch.nn.Identity):
+    hidden = getattr(objective, "hidden", None)
+    if hidden is None or isinstance(hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
-    return lambda image_B3HW: objective.hidden(
-        net.feature(image_B3HW, objective.pool)
-    ), objective.pool
+    return lambda image_B3HW: hidden(net.feature(image_B3HW, objective.pool)), objective.pool
 
 
 def _all(
@@ -250,29 +244,23 @@ def _classify(
         _all(splits.test, recipe, batch_layout) as images,
     ):
         predictions = classify.predict(objective, accelerator.watch_loader(images), accelerator)
-    if predictions.label.max() >= objective.classes:
+    if predictions.label.max() >= predictions.classes:
         text = (
-            f"{objective.classes} classes, data={recipe.data.name} has labels up to "
+            f"{predictions.classes} classes, data={recipe.data.name} has labels up to "
             f"{predictions.label.max()}"
         )
         raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
-    metrics = classify.accuracies(predictions, objective.classes)
+    metrics = classify.accuracies(predictions, predictions.classes)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, splits.test, recipe.eval.real)
     return metrics
 
 
-def _classifier(net: Backbone, init: InitSource, option: str) -> Supervised:
-    """The supervised objective of the run that made the weights, with its heads; of a joint run,
-    that part."""
-    run = init.locate().run
-    heads = of_objective(read_heads(init), SUPERVISED.name)
-    # whose plugin, if it names one, does not run
-    made = read(run / "recipe.yaml") if run else None
-    known = made is not None and made.objective in declaration.objectives()
-    uses = made is not None and known and SUPERVISED.options.name in made.groups
-    if made is None or not uses or not learns_labels(made) or "head.bias" not in heads:
-        raise UserError(f"{option}: init={init.place} is no run that learned labels")
-    objective = Supervised.build(objective_settings(made), net, len(heads["head.bias"]))
-    objective.load_heads(heads)
+def _classifier(net: Backbone, init: InitSource, option: str) -> Objective:
+    """The objective of the run that made the weights that learned labels, with its heads; of a
+    joint run, that part."""
+    objective, unknown = load_trained(init, net, lambda part: part.labels)
+    if objective is None:
+        reason = unknown or "is no run that learned labels"
+        raise UserError(f"{option}: init={init.place} {reason}")
     return objective

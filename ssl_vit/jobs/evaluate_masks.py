@@ -13,7 +13,7 @@ from ..config.probe import DENSE, Probe
 from ..config.schema import Data, Recipe
 from ..data import batching, masks, sources
 from ..data.base import Source
-from ..data.masks import MaskedBatch
+from ..data.batching import Batch
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import dense, probes
@@ -106,7 +106,7 @@ class MaskEvaluation:
         known = masks.known_classes(self.splits, self.data)
         with self._batches(source, known) as batches:
             watched = self.accelerator.watch_loader(batches)
-            read = cast(Iterable[MaskedBatch], watched)
+            read = cast(Iterable[Batch], watched)
             extracted, unreadable = dense.extract(self._read, read)
         if extracted is None:
             text = f"none of {len(source):,} training images can be read with its mask"
@@ -232,12 +232,13 @@ class MaskEvaluation:
         fitted = fitted.to(device)
         with self._batches(source, task.classes) as batches:
             watched = self.accelerator.watch_loader(batches)
-            for batch in cast(Iterable[MaskedBatch], watched):
+            for batch in cast(Iterable[Batch], watched):
                 unreadable += batch.unreadable
                 images += len(batch.image)
                 if not len(batch.image):
                     continue
                 x_BND = self._read(batch.image)
+                assert batch.mask is not None
                 mask_BSS = batch.mask.to(device)
                 for g, weight_AC in enumerate(fitted.weights):
                     side = mask_BSS.shape[-1]

@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from ..config import parsing
 from ..config.computed import Difference, differences, facts
+from ..config.records import Record, Whole
 from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
 from ..data import fingerprints, transforms
-from ..data.base import Source, file_of
+from ..data.base import Source
 from ..data.batching import check_unreadable
 from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
@@ -34,6 +35,7 @@ from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..runs import output_folder
 from ..runs.files import write_atomically
+from ..runs.output_folder import OutputFolder
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from ..training.loop import autocast
 from . import resources
@@ -42,6 +44,23 @@ from .encoders import NamedEncoder
 RECORD = "embed.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
+
+
+def _has_precision(settings: dict[str, Any]) -> dict[str, Any]:
+    if "compute.precision" not in settings:
+        raise ValueError("expected compute.precision")
+    return settings
+
+
+class Embedded(Record):
+    """embed.json."""
+
+    settings: Annotated[dict[str, Any], AfterValidator(_has_precision)]
+    splits: dict[str, Any]
+    encoder: str | None = None
+    width: Whole | None = None
+    patches: list[Whole] | None = None
+    shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
 
 
 class FeatureFolder:
@@ -57,6 +76,7 @@ class FeatureFolder:
         self.one = one
         self.recipe = one.recipe
         self.folder = Path(one.recipe.out) / one.recipe.name
+        self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
         self.accelerator = accelerator
 
     def run(self, splits: dict[str, Source], stack: ExitStack) -> None:
@@ -70,8 +90,7 @@ class FeatureFolder:
         query = self.options.query
         # before the work, not after it
         query_3HW = on_main(self.accelerator, lambda: _read_image(query))
-        held = output_folder.hold("name", self.folder, RECORD, OWN)
-        on_main(self.accelerator, lambda: stack.enter_context(held))
+        on_main(self.accelerator, lambda: stack.enter_context(self.output.hold()))
         network, weights_hash = self._network()
         on_main(self.accelerator, lambda: self._check(network))
         read = embedding.token_reader(
@@ -144,41 +163,39 @@ class FeatureFolder:
             UserError: the folder holds other features, of which it names the key, or another file
                 is in a shard's place.
         """
-        there = _read_record(self.folder)
+        there = self.output.read()
         if there and "compute.precision" not in self.options.overrides:
-            self.recipe.compute.precision = there["settings"]["compute.precision"]
+            self.recipe.compute.precision = there.settings["compute.precision"]
         settings = self._settings(weights_hash)
         made = {
             name: {"images": len(source), "data": fingerprints.fingerprint_source(source)}
             for name, source in splits.items()
         }
         if there:
-            was = settings | there["settings"]  # earlier versions recorded fewer
+            was = settings | there.settings  # earlier versions recorded fewer
             for one in differences(
-                was | facts("data", there["splits"]), settings | facts("data", made)
+                was | facts("data", there.splits), settings | facts("data", made)
             ):
                 self._refuse(one)
-            made = there["splits"] | made
+            made = there.splits | made
         missing = [number for number, shard in enumerate(shards) if not shard.file.exists()]
-        lost = {shards[number].file.name for number in missing}
-        hashes = (there or {}).get("shards", {})
+        recorded = there.shards if there else {}
+        kept = self.output.intact(recorded, [shard.file.name for shard in shards])
         for shard in shards:
-            if shard.file.name not in lost:
-                _check_shard(shard, splits[shard.split], hashes)
-        record = {
-            "encoder": self.one.identity,
-            "width": network.width,
-            "patches": list(getattr(network, "grid", ())) or None,
-            "settings": settings,
-            "splits": made,
-            "shards": {name: value for name, value in hashes.items() if name not in lost},
-        }
-        self._write_record(record)
+            if shard.file.exists() and shard.file.name not in kept:
+                _check_rows(shard, splits[shard.split])
+        self.output.write(
+            Embedded(
+                encoder=self.one.identity,
+                width=network.width,
+                patches=list(getattr(network, "grid", ())) or None,
+                settings=settings,
+                splits=made,
+                shards=kept,
+            )
+        )
         self._print_banner(splits)
         return self.recipe.compute.precision, missing
-
-    def _write_record(self, record: dict[str, Any]) -> None:
-        write_atomically(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         data = self.recipe.data
@@ -269,11 +286,11 @@ class FeatureFolder:
                 raise _damaged(shard, error) from None
             images += count
             unreadable += texts
-        record = _read_record(self.folder)
+        record = self.output.read()
         assert record is not None
-        new = [one.file.name for one in shards if one.file.name not in record["shards"]]
-        record["shards"] |= output_folder.hashes(self.folder, new)
-        self._write_record(record)
+        new = [one.file.name for one in shards if one.file.name not in record.shards]
+        record.shards |= output_folder.hashes(self.folder, new)
+        self.output.write(record)
         for text in unreadable:
             print(f"warning: left out: {text_line(text)}", flush=True)
         total = images + len(unreadable)
@@ -321,17 +338,12 @@ def _read_image(path: Path | None) -> Tensor | None:
         raise UserError(f"query={path}: expected an image file: {reason}") from None
 
 
-def _check_shard(shard: FeatureShard, source: Source, hashes: Mapping[str, str]) -> None:
-    """Check that a shard's file is the one that was written or, where a start was cut off before
-    that was recorded, that its rows are the shard's.
+def _check_rows(shard: FeatureShard, source: Source) -> None:
+    """Check that a file has a shard's rows, where a start was cut off before its hash was recorded.
 
     Raises:
-        UserError: it is another.
+        UserError: it has others.
     """
-    name = shard.file.name
-    if name in hashes:
-        output_folder.check_hashes(shard.file.parent, {name: hashes[name]})
-        return
     try:
         found = embedding.decode(shard.file)
     except (OSError, ValueError, KeyError, BadZipFile) as error:
@@ -339,7 +351,7 @@ def _check_shard(shard: FeatureShard, source: Source, hashes: Mapping[str, str])
     rows = found.index.tolist()
     whole = len(rows) + len(found.unreadable) == shard.last - shard.first
     within = all(shard.first <= row < shard.last for row in rows)
-    if not (whole and within and found.file == [file_of(source, row) for row in rows]):
+    if not (whole and within and found.file == [source.file_of(row) for row in rows]):
         text = f"has other rows than {shard.first:,} to {shard.last - 1:,} of {shard.split}"
         raise UserError(f"{shard.file} {text}; remove it, and give the command again")
 
@@ -347,21 +359,3 @@ def _check_shard(shard: FeatureShard, source: Source, hashes: Mapping[str, str])
 def _damaged(shard: FeatureShard, error: Exception) -> UserError:
     text = " ".join(str(error).split())[:200]
     return UserError(f"{shard.file} is damaged; remove it: {text}")
-
-
-def _read_record(folder: Path) -> dict[str, Any] | None:
-    """What embed.json says; None where there is none.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    path = folder / RECORD
-    if not path.exists():
-        return None
-    try:
-        shape = {"settings": {str: object}, "splits": {str: object}, "shards?": {str: str}}
-        found = parsing.read_json(path, shape)
-        found["settings"]["compute.precision"]
-    except (OSError, ValueError, KeyError):
-        raise UserError(f"{path} is damaged; give another name=") from None
-    return dict(found)

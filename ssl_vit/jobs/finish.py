@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .. import costs, inspection
+from ..config.records import Best, Measured, Result
 from ..config.schema import Recipe
 from ..data import batching, class_numbers, loaders, sources
 from ..data.workers import InterruptibleLoader
@@ -26,9 +26,9 @@ from .setup import Job, loop_settings
 Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
 
 
-def finish(job: Job, consensus: StopConsensus) -> dict[str, Any]:
+def finish(job: Job, consensus: StopConsensus) -> Result | None:
     """Test and export the trained objective, draw the figures and write result.json; its content,
-    on other processes than rank 0 an empty dict. A signal ends only the wait for test images that
+    on other processes than rank 0 None. A signal ends only the wait for test images that
     do not come, on one process, and for uploads.
 
     Raises:
@@ -47,16 +47,14 @@ def finish(job: Job, consensus: StopConsensus) -> dict[str, Any]:
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         test_metrics = _test(job, trained.eval(), consensus.alone)
         if not job.accelerator.is_main_process:
-            return {}
+            return None
         result = _write(job, trained, test_metrics, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
         return result
 
 
-def _write(
-    job: Job, trained: Objective, test_metrics: Metrics, best: dict[str, Any] | None
-) -> dict[str, Any]:
+def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | None) -> Result:
     run = job.run
     run.check_not_moved()
     export(job, trained, run.export)
@@ -65,9 +63,9 @@ def _write(
     figures = sorted(run.figures.glob("*.png"))
     experiment_trackers.finish_all(job.trackers, job.state.step, tested, figures, job.warn)
     result = _result(job, test_metrics)
-    result["measured_on"] = resources.measured_on(job.recipe, job.splits)
+    result.measured_on = resources.measured_on(job.recipe, job.splits)
     if best:
-        result["best"] = best
+        result.best = best
     run.finish(result)
     run.write_log("finished")
     write_page(run)
@@ -145,7 +143,7 @@ def write_page(run: Run) -> None:
         print(f"warning: no report.html: {error!r}", flush=True)
 
 
-def _result(job: Job, test_metrics: Metrics) -> dict[str, Any]:
+def _result(job: Job, test_metrics: Metrics) -> Result:
     """The content of result.json."""
     recipe, state = job.recipe, job.state
     images = state.step * recipe.optim.batch
@@ -175,7 +173,7 @@ def result_record(
     device_seconds: float,
     before: dict[str, float | None],
     steps: int = 0,
-) -> dict[str, Any]:
+) -> Result:
     """The content of result.json.
 
     Args:
@@ -188,21 +186,23 @@ def result_record(
         before: exaflop and device_hours of the runs that the initial weights come from.
         steps: of the optimiser.
     """
-    spent = {"exaflop": exaflop, "device_hours": device_seconds / 3600}
-    return {
-        "steps": steps,
-        "images": images,
-        **spent,
-        **{f"total_{name}": _added(value, before[name]) for name, value in spent.items()},
-        "seconds": seconds,
-        "metrics": {
-            name: {"value": value, "n": n, "split": split}
+    hours = device_seconds / 3600
+    return Result(
+        steps=steps,
+        images=images,
+        exaflop=exaflop,
+        device_hours=hours,
+        total_exaflop=_added(exaflop, before["exaflop"]),
+        total_device_hours=_added(hours, before["device_hours"]),
+        seconds=seconds,
+        metrics={
+            name: Measured(value=value, n=n, split=split)
             for split, values in metrics.items()
             for name, (value, n) in values.items()
         },
-        "recipe": recipe_hash(recipe),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        recipe=recipe_hash(recipe),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def _added(one: float | None, other: float | None) -> float | None:

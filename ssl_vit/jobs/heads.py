@@ -1,25 +1,67 @@
-"""The heads that a run trained beside its encoder, from heads.safetensors."""
+"""The objective of a run that made an encoder, with the heads that it trained beside it."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..config import declaration, recipe_files
+from ..config.declaration import ObjectiveDeclaration
 from ..config.init_source import InitSource
+from ..config.records import Environment, read
+from ..errors import UserError
+from ..models.encoder import Backbone
+from ..objectives import building
+from ..objectives.base import Objective
+from .setup import objective_settings
 
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 
 
-def read_heads(source: InitSource) -> dict[str, Tensor]:
-    """{name: tensor} of the heads of the run that made the weights; empty where there are none.
+def load_trained(
+    source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
+) -> tuple[Objective | None, str]:
+    """The objective of the run that made the weights, around the network; of a sum of objectives
+    its first trained part that is wanted.
+
+    Returns:
+        It, or None for an encoder that was made otherwise and for a run without such a part; and
+        why it cannot be told, as without the plugin that declares it.
 
     Raises:
-        OSError, safetensors.SafetensorError: the file cannot be read.
+        UserError: the heads are damaged.
     """
     export, run = source.locate()
     path = export / "heads.safetensors" if run and export else None
-    return load_file(path) if path is not None and path.exists() else {}
+    if run is None or path is None or not path.exists():
+        return None, ""
+    made = recipe_files.read(run / "recipe.yaml")
+    if made.objective not in declaration.objectives():
+        return None, f"objective={made.objective} is a plugin's; add plugin=FILE"
+    part = next((one for one in made.declared.trained(made) if wanted(one)), None)
+    if part is None:
+        return None, ""
+    if part.predicts_patches and made.target not in declaration.targets():
+        return None, f"target={made.target} is a plugin's; add plugin=FILE"
+    try:
+        heads = _of_part(load_file(path), part.name)
+        # a plugin's classifier may have a head of another name
+        classes = made.data.classes or _named_classes(run) or len(heads.get("head.bias", ()))
+        built = building.build(objective_settings(made), network, classes, part.name)
+        built.load_heads(heads)
+    except Exception as error:  # whatever a damaged file causes
+        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
+        raise UserError(f"init={source.place}: {path}: {text}") from None
+    return built, ""
 
 
-def of_objective(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def _named_classes(run: Path) -> int:
+    """How many classes the labels of a run's images have, where they have names."""
+    return len(read(run / "environment.json", Environment).classes or ())
+
+
+def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Those of one objective: of a sum of objectives that part's."""
     own = f"{PARTS}{name}."
     return {

@@ -15,10 +15,15 @@ from accelerate.utils import gather_object
 
 from .. import costs
 from ..config.probe import DENSE
-from ..config.schema import Recipe, compared_views, learns_labels
-from ..config.uses import chosen_on_held_out, measures_masks
+from ..config.schema import (
+    Recipe,
+    chosen_on_held_out,
+    compared_views,
+    learns_labels,
+    measures_masks,
+)
 from ..data import batching, fingerprints, sources
-from ..data.base import Source, lists_in
+from ..data.base import Source
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
 from ..runs.environment import cores
@@ -68,7 +73,7 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         UserError: they are not, or are.
     """
     loaded = [source for source in splits[:3] if source is not None]
-    found = [lists for lists in map(lists_in, loaded) if lists is not None]
+    found = [source.lists for source in loaded if source.lists is not None]
     if not found:
         return
     text = f"data.label_column={found[0].column} holds a list of labels for each image"

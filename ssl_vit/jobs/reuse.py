@@ -4,11 +4,10 @@ weights and files. No torch."""
 import dataclasses
 import json
 from functools import cache
-from typing import Any
 
 from ..config.computed import differences, facts, keys
-from ..config.schema import SPLITS, Data, Recipe
-from ..config.uses import measures_masks
+from ..config.records import Result
+from ..config.schema import SPLITS, Data, Recipe, measures_masks
 from ..config.validate import check_place
 from ..errors import UserError
 from ..runs import identity
@@ -46,7 +45,8 @@ def _check_pool(run: Run, pool: str | None) -> None:
         UserError: the weights' files say another one now.
     """
     probe = run.recipe.probe
-    was = (run.result() or {}).get("pool")
+    result = run.result()
+    was = result.pool if result else None
     chosen = run.recipe.objective == "probe" and probe.feature == "encoder" and not probe.pool
     if chosen and was in ("token", "avg") and pool not in (None, was):
         text = f"{run.folder} was made with probe.pool={was}, its files say {pool} now"
@@ -65,7 +65,7 @@ def check_unfinished(run: Run) -> None:
         identity.check_facts(run.recipe, run.folder, {"plugin": plugin})
 
 
-def finished(run: Run) -> dict[str, Any] | None:
+def finished(run: Run) -> Result | None:
     """The result that another process has written meanwhile; call it with the lock held, before
     anything is written. Prints the warnings of `check`.
 

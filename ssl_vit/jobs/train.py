@@ -9,6 +9,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
+from ..config.records import Result
 from ..config.schema import compared_views
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
@@ -28,7 +29,7 @@ from .setup import Job, loop_settings, resume, set_up
 BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
 
 
-def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str, Any]:
+def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result | None:
     """Train a run, from its last checkpoint if there is one, and finish its folder.
 
     Args:
@@ -36,7 +37,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> dict[str
         signals: an active handler, if the caller has one.
 
     Returns:
-        The content of result.json; on other processes than rank 0 an empty dict.
+        The content of result.json; on other processes than rank 0 None.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.

@@ -68,6 +68,10 @@ class StudyOptions(ToolOptions):
     index: int | None = option(
         None, "The task's place in the part, from 0.", minimum=0, maximum=10**9, metavar="N"
     )
+    check: bool = flag(
+        "Start nothing: print every mistake of the study's file, or its tasks and what they cost,"
+        " with device= and price= as of tools/plan.py."
+    )
     slurm: Slurm = group(Slurm, "sbatch's options.")
 
 
@@ -83,12 +87,25 @@ class ReportOptions(ToolOptions):
         "python tools/report.py runs/mpp",
         "python tools/report.py runs/mpp --serve",
         "python tools/report.py runs/gap --json",
+        "python tools/report.py runs/methods pairs=mpp:mae",
         "python tools/report.py runs",
     )
     positional = "folder"
     folder: Path = path(
         "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
         form=WORD,
+    )
+    pairs: str | None = option(
+        None,
+        "Of a study: arms to compare, as pairs=mpp:mae,mpp:scratch; the first minus the second, on"
+        " the measure that the study is judged by.",
+        metavar="A:B",
+    )
+    format: str | None = one_of(
+        None,
+        "Of a study, for papers: results.csv (a row for each metric of each run), tables.tex"
+        " (booktabs), or figures/*.pdf.",
+        ("csv", "latex", "pdf"),
     )
     serve: bool = flag("Serve the pages and renew them while the runs go on; nothing is written.")
     port: int = option(

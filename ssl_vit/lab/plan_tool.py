@@ -13,8 +13,8 @@ from .planning.forecast import (
     is_study,
     run,
     study,
-    study_places,
 )
+from .studies.request import study_places
 
 
 def main(arguments: list[str]) -> None:

@@ -31,22 +31,28 @@ def main(arguments: list[str]) -> None:
         serve.serve(folder, options.host, options.port)
         return
     try:
-        record = _write(folder)
+        pairs = [options.pairs] if options.pairs else []
+        record = _write(folder, pairs, options.format)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
     if options.json:
         print(json.dumps(record))
 
 
-def _write(folder: Path) -> dict[str, Any]:
+def _write(folder: Path, pairs: list[str], form: str | None) -> dict[str, Any]:
     """Write and print what the folder is worth; the same for --json."""
+    for key, value in (("pairs", ",".join(pairs)), ("format", form)):
+        if value and not (folder / "study.json").exists():
+            raise UserError(f"{key}={value}: is for a study; {folder} has no study.json")
     if (folder / "study.json").exists():
         with suppress(UserError):  # without runs; the report says more of it
             index_page.write(folder)
-        found = reports.write(folder)
+        found = reports.write(folder, pairs)
         print(found.answer)
         print(f"report      {folder / PAGE}, {folder / 'report.md'}")
         print(f"runs        {folder / INDEX}")
+        for file in reports.export(folder, form, pairs) if form else ():
+            print(f"{form:<11} {file}")
         return cast(dict[str, Any], reports.plain(found))
     if is_run(folder):
         record = run_page.write(folder)
@@ -66,7 +72,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "state": record.state,
         "step": record.step,
         "steps": record.steps,
-        "metrics": record.metrics(),
+        "metrics": {name: one.content() for name, one in record.metrics().items()},
         "warnings": [*record.problems, *record.warnings],
         "not_finite": record.not_finite,
     }

@@ -29,8 +29,8 @@ def _or_least(value: float | None) -> float:
 # What runs are sorted by, besides metrics: the first is the largest, newest or furthest one
 KEYS: dict[str, Callable[[ListedRun], Any]] = {
     "step": lambda run: run.step,
-    "exaflop": lambda run: _or_least((run.record.result or {}).get("exaflop")),
-    "time": lambda run: (run.record.result or {}).get("seconds", -1.0),
+    "exaflop": lambda run: _or_least(run.exaflop),
+    "time": lambda run: run.record.result.seconds if run.record.result else -1.0,
     "disk": lambda run: run.disk,
     "age": lambda run: run.ended or NEVER,
 }
@@ -108,7 +108,7 @@ def _sorted(text: str, runs: Sequence[ListedRun]) -> tuple[list[ListedRun], str 
     ranking.check_metric("sort", key, runs, [*NAMES, *KEYS])
     having = [run for run in runs if key in run.measured]
     having.sort(
-        key=lambda run: run.measured[key]["value"],
+        key=lambda run: run.measured[key].value,
         reverse=find_metric(key).higher != backwards,
     )
     return having + [run for run in runs if key not in run.measured], key
@@ -118,7 +118,7 @@ def _value(run: ListedRun, metric: str) -> str:
     entry = run.measured.get(metric)
     if entry is None:
         return "-"
-    return f"{metric_tables.number(metric, entry['value'])} ({entry['split']})"
+    return f"{metric_tables.number(metric, entry.value)} ({entry.split})"
 
 
 def _states(runs: Sequence[ListedRun]) -> str:
@@ -217,7 +217,7 @@ def _print_group(found: ranking.Ranking, group: ranking.RankedGroup) -> dict[str
 
 
 def _values(metric: str, runs: Sequence[ListedRun]) -> list[float]:
-    return [run.measured[metric]["value"] for run in runs]
+    return [run.measured[metric].value for run in runs]
 
 
 def _clean(options: RunsOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _plain_cleaning(one: Cleaning) -> dict[str, Any]:
 
 def _plain(run: ListedRun) -> dict[str, Any]:
     """A run for --json."""
-    result = run.record.result or {}
+    result = run.record.result
     return {
         "name": run.name,
         "folder": str(run.record.folder),
@@ -270,11 +270,11 @@ def _plain(run: ListedRun) -> dict[str, Any]:
         "objective": run.record.values.get("objective"),
         "step": run.step,
         "steps": run.record.steps,
-        "metrics": run.record.metrics(),
+        "metrics": {name: one.content() for name, one in run.record.metrics().items()},
         "held_out": run.main_metric(test=False),
         "test": run.main_metric(test=True),
-        "exaflop": result.get("exaflop"),
-        "seconds": result.get("seconds"),
+        "exaflop": run.exaflop,
+        "seconds": result.seconds if result else None,
         "bytes": run.disk,
         "ended": None if run.ended is None else run.ended.isoformat(timespec="seconds"),
     }

@@ -126,13 +126,19 @@ def register(*rows: Metric | Baseline) -> None:
 
 
 def learn(metrics: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows that a run recorded, those whose names are new: a file may hold anything, so what is
-    no row of printable texts is left out."""
+    """Add rows that a run recorded, in place of those of the same names that another run recorded;
+    declared ones stay. A file may hold anything, so what is no row of printable texts is left
+    out."""
     examples: tuple[Metric | Baseline, ...] = (Metric("x"), Baseline("x", "", "", "", ()))
     for example, rows in zip(examples, (metrics, baselines), strict=True):
         for row in rows:
             made = _read(example, row)
-            if made is not None and made.name not in _metrics.keys() | _baselines.keys():
+            if made is None:
+                continue
+            if made.name in _learned:
+                _metrics.pop(made.name, None)
+                _baselines.pop(made.name, None)
+            if made.name not in _metrics.keys() | _baselines.keys():
                 register(made)
                 _learned.add(made.name)
 
@@ -268,6 +274,11 @@ def format_baselines(values: Mapping[str, float]) -> str:
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
+
+
+def names_of(row: Metric) -> list[str]:
+    """A metric's name, and those of its kinds of patches."""
+    return [row.name, *(f"{row.name}_{kind}" for kind in KINDS if row.by_kind)]
 
 
 def _of_kind(row: Metric, kind: str) -> Metric:

@@ -7,14 +7,17 @@ from typing import Any
 import timm
 import torch
 from timm.layers import HybridEmbed, LayerScale
+from timm.models import PretrainedCfg
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 
 from ..config.fields import PLAIN_NAME
+from ..config.init_source import InitSource
 from ..config.model import BIT, STAGE_CHANNELS, STEM_CHANNELS, in_timm
 from ..config.schema import Model
+from ..errors import UserError
 from .positions import STD
 from .relative import RELATIVE, RelativeVisionTransformer
 from .resnet import HYBRID, RESNET
@@ -139,18 +142,39 @@ NUMBERS = {
 }
 
 
+def registered(name: str) -> Any:
+    """timm's network of that name, without weights; None where it has none.
+
+    Nothing but the name, which a file may state, is passed to timm: some names and arguments make
+    it download.
+    """
+    if not PLAIN_NAME.fullmatch(name) or not timm.is_model(name):
+        return None
+    with torch.device("meta"):
+        return timm.create_model(name, pretrained=False, num_classes=0)
+
+
+def published(init: InitSource) -> PretrainedCfg:
+    """What timm knows of the weights that init=timm:NAME names.
+
+    Raises:
+        UserError: it has none of that name on the Hub.
+    """
+    known = timm.get_pretrained_cfg(init.timm_name) if timm.is_model(init.timm_name) else None
+    if known is None or not known.hf_hub_id:
+        raise UserError(f"init={init.place}: timm has no weights of that name on the Hub")
+    return known
+
+
 def values_of_timm(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """{key of Model: value} of a Vision Transformer as timm makes it of a name and arguments.
-
-    Nothing but the name is passed to timm: some arguments make it download.
 
     Raises:
         ValueError: timm has none of that name, or it is another kind of network.
     """
-    if not PLAIN_NAME.fullmatch(name) or not timm.is_model(name):
+    net = registered(name)
+    if net is None:
         raise ValueError(f"timm has no architecture {name}")
-    with torch.device("meta"):
-        net: Any = timm.create_model(name, pretrained=False, num_classes=0)
     if type(net) is not VisionTransformer:
         raise ValueError(f"expected a Vision Transformer; {name} is a {type(net).__name__}")
     attention: Any = net.blocks[0].attn

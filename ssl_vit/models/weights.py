@@ -11,19 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import timm
-import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .. import hub_files
 from ..config.export_files import encoder_options, normalisation
-from ..config.fields import PLAIN_NAME
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
 from ..runs.files import remove, replacing, unfinished
 from . import interop
-from .architectures import architecture, sizes_of_state, timm_args
+from .architectures import architecture, published, registered, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
 from .position_weights import RESIZED, exported_state, fit_positions, kind_there
 
@@ -161,18 +159,17 @@ class LoadedWeights(NamedTuple):
 def _open(init: InitSource) -> LoadedWeights:
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
-        return _of_timm(init.timm_name, init.place)
+        return _of_timm(init)
     return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
 
 
-def _of_timm(name: str, place: str) -> LoadedWeights:
-    """timm's own weights of that name, without the classifier. The safetensors are downloaded from
-    timm's repository here, because timm itself may fall back to unpickling."""
-    known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-    if known is None or not known.hf_hub_id:
-        raise UserError(f"init={place}: timm has no weights of that name on the Hub")
+def _of_timm(init: InitSource) -> LoadedWeights:
+    """timm's own weights, without the classifier. The safetensors are downloaded from timm's
+    repository here, because timm itself may fall back to unpickling."""
+    known = published(init)
     files = ["config.json", "model.safetensors"]
-    loaded = _from_export(hub_files.fetch(known.hf_hub_id, f"init={place}", files), place)
+    folder = hub_files.fetch(str(known.hf_hub_id), f"init={init.place}", files)
+    loaded = _from_export(folder, init.place)
     classifiers: Any = known.classifier
     if not isinstance(classifiers, tuple | list):  # some architectures have two
         classifiers = (classifiers,)
@@ -207,22 +204,9 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
     if args.get("num_heads"):
         positions = "rotary" if args.get("use_rot_pos_emb") else "none"
         return LoadedWeights(state, mean, std, args["num_heads"], positions=positions)
-    named = _named_architecture(config)
+    named = registered(str(config.get("architecture")))  # shapes do not show the number of heads
     positions = "none" if getattr(named, "rope", None) is None else "rotary"
     return LoadedWeights(state, mean, std, _attention_heads(named), positions=positions)
-
-
-def _named_architecture(config: dict[str, Any]) -> Any:
-    """The network, without weights, of an export that only names one of timm's architectures; None
-    where timm has none of that name. Shapes do not show the number of heads.
-
-    Nothing else of the file is passed to timm: some names and arguments make it download.
-    """
-    name = str(config.get("architecture"))
-    if not PLAIN_NAME.fullmatch(name) or not timm.is_model(name):
-        return None
-    with torch.device("meta"):
-        return timm.create_model(name, pretrained=False, num_classes=0)
 
 
 def _from_npz(path: str) -> LoadedWeights:

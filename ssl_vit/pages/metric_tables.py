@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..config.records import Measured
 from ..formatting import escape_markdown, inline_code, markdown_table
 from ..metrics import (
     LOSS,
@@ -29,7 +30,7 @@ class ResultRow(NamedTuple):
 HEAD = ("measure", "what it is", "split", "value", "95% interval", "n")
 
 
-def results(metrics: Mapping[str, Any]) -> str:
+def results(metrics: Mapping[str, Measured]) -> str:
     """The table of the model's metrics; empty if there are none."""
     rows = [
         (inline_code(row.name), row.meaning, escape_markdown(row.split), *row[3:])
@@ -38,17 +39,17 @@ def results(metrics: Mapping[str, Any]) -> str:
     return markdown_table(HEAD, rows) if rows else ""
 
 
-def result_rows(metrics: Mapping[str, Any]) -> list[ResultRow]:
+def result_rows(metrics: Mapping[str, Measured]) -> list[ResultRow]:
     """The model's metrics, without the baselines."""
     return [_row(name, entry) for name, entry in metrics.items() if is_of_model(name)]
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> ResultRow:
-    value, n = entry["value"], entry.get("n") or 0
+def _row(name: str, entry: Measured) -> ResultRow:
+    value, n = entry.value, entry.n or 0
     found = interval(name, value, n) if _in_percent(name) else None
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
-    return ResultRow(name, sentence, entry["split"], number(name, value), text, f"{n:,}")
+    return ResultRow(name, sentence, entry.split, number(name, value), text, f"{n:,}")
 
 
 def interval(name: str, share: float, n: int) -> Interval | None:
@@ -68,11 +69,11 @@ def number(name: str, value: float) -> str:
     return f"{value:.2%}" if _in_percent(name) else f"{value:.4g}"
 
 
-def with_count(name: str, entry: Mapping[str, Any], measured_on: Mapping[str, int]) -> str:
+def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
     """A metric's value and the number of images that it was measured on; of an older run, which did
     not record that (`measured_on` is empty), the number of cases, be they patches."""
-    text = number(name, entry["value"])
-    count = measured_on.get(entry["split"]) or entry.get("n")
+    text = number(name, entry.value)
+    count = measured_on.get(entry.split) or entry.n
     return f"{text} (n = {count:,})" if count else text
 
 
@@ -107,17 +108,15 @@ class BaselineComparison(NamedTuple):
         return f"{self.called} ({values})"
 
 
-def comparisons(metrics: Mapping[str, Any]) -> Iterator[BaselineComparison]:
+def comparisons(metrics: Mapping[str, Measured]) -> Iterator[BaselineComparison]:
     """Each measured baseline with the model's own metric; the parts of a joint objective
     separately."""
     for name, entry in metrics.items():
         row, measure = find_baseline(name), compared_with(name, metrics)
         if row and measure:
             own = metrics[measure]
-            n = own.get("n") or 0
-            yield BaselineComparison(
-                name, row.called, row.guess, entry["value"], measure, own["value"], n
-            )
+            values = entry.value, measure, own.value, own.n or 0
+            yield BaselineComparison(name, row.called, row.guess, *values)
 
 
 BASELINES_HEAD = ("baseline", "it guesses", "its value", "the model's", "measure")
@@ -155,7 +154,9 @@ def _listed(texts: Sequence[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> list[dict[str, Any]]:
+def index(
+    metrics: Mapping[str, Measured], task: str, data: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
     split."""
     rows = {name: find_metric(name) for name in metrics}
@@ -172,11 +173,11 @@ def index(metrics: Mapping[str, Any], task: str, data: Mapping[str, str]) -> lis
                 {
                     "type": {LOSS: "loss", SHARE: "accuracy"}.get(rows[name].unit, rows[name].name),
                     "name": name,
-                    "value": entry["value"],
+                    "value": entry.value,
                 }
                 for name, entry in known.items()
-                if entry["split"] == split
+                if entry.split == split
             ],
         }
-        for split in dict.fromkeys(entry["split"] for entry in known.values())
+        for split in dict.fromkeys(entry.split for entry in known.values())
     ]

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import parsing
+from ..config import parsing, records
+from ..config.records import Environment, Kind, Measured, NotFinite, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs import lock
 from ..runs.folder import Run
-from ..runs.objective_facts import learn_metrics
+from ..runs.objective_facts import learn_objective
 
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
 STARTED = re.compile(r"(\S+ \S+) started at step (\d+)")
 LOG_END = 2**20  # bytes of log.txt that are read, from its end
-NOT_FINITE = {"steps": {str: object}}
 
 
 class RunRecord(NamedTuple):
@@ -41,8 +41,8 @@ class RunRecord(NamedTuple):
 
     folder: Path
     values: dict[str, Any]
-    environment: dict[str, Any]
-    result: dict[str, Any] | None
+    environment: Environment
+    result: Result | None
     rows: list[dict[str, Any]]
     running: bool
     started: list[str]
@@ -90,8 +90,7 @@ class RunRecord(NamedTuple):
     @property
     def measured_on(self) -> dict[str, int]:
         """{split: how many of its images metrics are measured on}; empty of an older version."""
-        found: dict[str, int] = (self.result or self.environment).get("measured_on") or {}
-        return found
+        return (self.result or self.environment).measured_on or {}
 
     def latest(self) -> tuple[int, dict[str, float]]:
         """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""
@@ -105,15 +104,15 @@ class RunRecord(NamedTuple):
                 return row["step"], found
         return 0, {}
 
-    def metrics(self) -> dict[str, Any]:
-        """{name: {"value", "split", "n"}} of result.json; of a run that has not finished those of
+    def metrics(self) -> dict[str, Measured]:
+        """Those of result.json; of a run that has not finished those of
         its last row with held-out metrics, whose n are images."""
         if self.result is not None:
-            return self.result["metrics"]
+            return self.result.metrics
         _, values = self.latest()
         images = self.measured_on.get("validation")
         return {
-            name: {"value": value, "split": "validation", "n": images}
+            name: Measured(value=value, split="validation", n=images)
             for name, value in values.items()
         }
 
@@ -129,11 +128,11 @@ def read_run(folder: Path) -> RunRecord:
     problems: list[str] = []
     run = Run(Recipe(out=str(folder.parent), name=folder.name))
     values = _values(folder, problems)
-    environment = _object(folder / "environment.json", parsing.ENVIRONMENT, problems) or {}
-    learn_metrics(environment)
+    environment = _record(folder / "environment.json", Environment, problems) or Environment()
+    learn_objective(environment)
     result = None
     if (folder / "result.json").exists():
-        result = _object(folder / "result.json", parsing.RESULT, problems)
+        result = _record(folder / "result.json", Result, problems)
     rows = _rows(run, result, problems)
     log = _log_lines(run.log)
     return RunRecord(
@@ -163,19 +162,17 @@ def _values(folder: Path, problems: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _object(path: Path, shape: dict[Any, Any], problems: list[str]) -> dict[str, Any] | None:
+def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
     try:
-        found: dict[str, Any] = parsing.read_json(path, shape)
+        return records.read(path, kind)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
     except (OSError, ValueError):
         problems.append(f"{path.name} is damaged")
-    else:
-        return found
     return None
 
 
-def _rows(run: Run, result: dict[str, Any] | None, problems: list[str]) -> list[dict[str, Any]]:
+def _rows(run: Run, result: Result | None, problems: list[str]) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl. A run that is resumed removes what it makes again; files put
     together by other means have steps twice, which no curve may join."""
     try:
@@ -187,7 +184,7 @@ def _rows(run: Run, result: dict[str, Any] | None, problems: list[str]) -> list[
         return []
     if lines > len(found):  # a last line that is being written has no end
         problems.append(f"metrics.jsonl is damaged: {lines - len(found):,} lines are no rows")
-    elif result is not None and result["steps"] and not found:
+    elif result is not None and result.steps and not found:
         problems.append("metrics.jsonl has no rows: there are no curves")
     rows: list[dict[str, Any]] = []
     for row in reversed(found):
@@ -213,8 +210,8 @@ def _not_finite(path: Path, problems: list[str]) -> list[int]:
     """The steps of not_finite.json."""
     if not path.exists():
         return []
-    steps = (_object(path, NOT_FINITE, problems) or {}).get("steps", {})
-    return sorted(int(step) for step in steps if step.isascii() and step.isdigit())
+    found = _record(path, NotFinite, problems) or NotFinite(steps={})
+    return sorted(int(step) for step in found.steps if step.isascii() and step.isdigit())
 
 
 def _updated(folder: Path) -> datetime | None:

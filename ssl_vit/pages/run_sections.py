@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config import parsing
+from ..config import records
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
-from ..config.schema import defaults
-from ..config.uses import chosen_on_held_out
+from ..config.records import Figures
+from ..config.schema import chosen_on_held_out, defaults
 from ..formatting import (
     NOT_COUNTED,
     few_images,
@@ -47,7 +47,6 @@ SHOWN = {
 }
 OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
 OF_WEIGHTS = ("filters", "positions")  # no image is in them
-RECORD = {"figures": {str: {"images": str}}}  # figures.json
 
 
 def build(record: RunRecord) -> list[Section]:
@@ -153,7 +152,7 @@ def figures(record: RunRecord) -> Iterator[Block]:
         title = path.stem.replace("_", " ").capitalize()
         shown = SHOWN.get(path.stem, "")
         if path.stem in OF_OBJECTIVE:
-            shown = facts_of(record.environment, record.values).get("figure", "")
+            shown = facts_of(record.environment, record.values).figure
         shown = shown or f"a figure of the run {record.name}"
         of = f" {seen[path.stem]}." if path.stem in seen else ""
         yield Image(png, f"{title}: {shown}.{of} (figures/{path.name})", f"{title}: {shown}")
@@ -164,11 +163,11 @@ def figures(record: RunRecord) -> Iterator[Block]:
 def _images_of_figures(path: Path) -> dict[str, str]:
     """Which images each figure of the figures tool was computed over, as far as it recorded it."""
     try:
-        found = parsing.read_json(path, RECORD)["figures"]
+        found = records.read(path, Figures).figures
     except (OSError, ValueError):
         return {}
     return {
-        name: f"Images of {one['images']}" for name, one in found.items() if name not in OF_WEIGHTS
+        name: f"Images of {one.images}" for name, one in found.items() if name not in OF_WEIGHTS
     }
 
 
@@ -177,10 +176,10 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     values = record.values
     if not values:
         return
-    origin = record.environment.get("recipe_file")
+    origin = record.environment.recipe_file
     if origin:
-        before = origin["differs"]
-        source = f"recipe={origin['name']}"
+        before = origin.differs
+        source = f"recipe={origin.name}"
     else:  # of an older version, or made in Python without a recipe file
         before = {key: value for key, value in defaults().items() if counts(key)}
         source = "the defaults"
@@ -201,7 +200,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 
 def compute(record: RunRecord) -> Iterator[Block]:
     """What the run cost, and how fast it was."""
-    found = record.result or {}
+    found = record.result.content() if record.result else {}
     rows = [
         ["images trained on", _number(found.get("images"), ",.0f")],
         ["compute, exaFLOP", _exaflop(found, "exaflop")],
@@ -237,23 +236,23 @@ def _exaflop(result: dict[str, Any], key: str) -> str:
 def environment(record: RunRecord) -> Iterator[Block]:
     """Machine, versions, and how work and weights were divided among processes."""
     found = record.environment
-    if not found:
+    if not found.model_fields_set:
         return
     yield Text(machine(found))
-    host = found.get("host") or {}
+    host = found.host or {}
+    batch, passes = (UNKNOWN if n is None else n for n in (found.device_batch, found.accumulation))
     rows = [
         ["system", host.get("system", UNKNOWN)],
         ["cores", host.get("cores", UNKNOWN)],
-        ["images of a process at once", found.get("device_batch", UNKNOWN)],
-        ["steps of gradient accumulation", found.get("accumulation", UNKNOWN)],
-        *([f"images of {name}", size] for name, size in (found.get("images") or {}).items()),
-        *([f"fingerprint of {name}", text] for name, text in (found.get("data") or {}).items()),
-        *([f"first weights, {kind}", text] for kind, text in (found.get("init") or {}).items()),
+        ["images of a process at once", batch],
+        ["steps of gradient accumulation", passes],
+        *([f"images of {name}", size] for name, size in found.images.items()),
+        *([f"fingerprint of {name}", text] for name, text in found.data.items()),
+        *([f"first weights, {kind}", text] for kind, text in (found.init or {}).items()),
     ]
     yield Table(["", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
-    classes = found.get("classes")
-    if isinstance(classes, list) and classes:
-        names = [f"{label}: {text_line(name)}" for label, name in enumerate(classes)]
+    if found.classes:
+        names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])
 
 
@@ -291,7 +290,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     tool = "pretrain"
     if values.get("objective") == "probe":
         tool = "evaluate"
-    elif facts_of(record.environment, values)["fine_tunes"]:
+    elif facts_of(record.environment, values).fine_tunes:
         tool = "finetune"
     place = [f"name={folder.name}", f"out={folder.parent}"]
     plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []
@@ -301,7 +300,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         yield Commands([_launch(tool, *options, *place)])
         return
     yield Text("Repeat it with another seed:")
-    seed = values["seed"] if parsing.fits(values.get("seed"), int) else 0
+    seed = values["seed"] if records.fits(values.get("seed"), int) else 0
     again = [f"name={folder.name}-again", f"out={folder.parent}"]
     yield Commands([_launch(tool, *options, *again, f"seed={seed + 1}")])
     if tool != "evaluate" and (folder / "export").exists():

@@ -1,14 +1,13 @@
 """A run in three sentences. No torch here."""
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
 
 from .. import costs
-from ..config import parsing, recipe_files
+from ..config import recipe_files
 from ..config.init_source import InitSource
+from ..config.records import Environment, Measured, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..formatting import (
@@ -21,8 +20,6 @@ from ..metrics import SHARE, all_metrics, find_metric, format_baselines, format_
 from ..runs.objective_facts import facts_of
 from . import metric_tables
 from .run_record import RunRecord
-
-SHARDING = {"strategy": str, "machines": int, "offload?": {str: str}}
 
 
 def typed_recipe(record: RunRecord) -> Recipe | None:
@@ -45,7 +42,7 @@ def what(record: RunRecord) -> str:
     if not values:
         return "A run whose recipe cannot be read."
     facts = facts_of(record.environment, values)
-    text = "Fine-tuning on labels" if facts["fine_tunes"] else facts["title"]
+    text = "Fine-tuning on labels" if facts.fine_tunes else facts.title
     starts = InitSource(str(values.get("init")))
     recipe = typed_recipe(record)
     if recipe is not None:
@@ -69,14 +66,14 @@ def course(record: RunRecord) -> str:
     times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
     if record.result is not None:
         trained = "after"
-        if record.result["steps"]:
-            images = record.result.get("images")
+        if record.result.steps:
+            images = record.result.images
             seen = f" on {images:,.0f} images" if images else ""
-            trained = f"after {record.result['steps']:,} steps{seen} in"
-        seconds = record.result["seconds"]
+            trained = f"after {record.result.steps:,} steps{seen} in"
+        seconds = record.result.seconds
         took = duration(seconds) if math.isfinite(seconds) else "an unknown time"
         times += _chosen(record.result)
-        return f"It finished on {_when(record.result['finished'])}, {trained} {took}{times}."
+        return f"It finished on {_when(record.result.finished)}, {trained} {took}{times}."
     of = f" of {record.steps:,}" if record.steps else ""
     if record.running:
         return f"It is running, at step {record.step:,}{of}{_time_left(record)}{times}."
@@ -87,14 +84,14 @@ def course(record: RunRecord) -> str:
     return f"It stopped after step {record.step:,}{of}{times}; {saved}."
 
 
-def _chosen(result: dict[str, Any]) -> str:
+def _chosen(result: Result) -> str:
     """Of which step the weights are, where checkpoint.best has chosen it."""
-    best = result.get("best") or {}
-    if best.get("step") is None:
+    best = result.best
+    if best is None or best.step is None:
         return ""
-    images = format_held_out(result.get("measured_on"))
-    value = f"{best['metric']} on {images} was the best ({best['value']:.4g})"
-    return f"; its weights are those of step {best['step']:,}, whose {value}"
+    images = format_held_out(result.measured_on)
+    value = f"{best.metric} on {images} was the best ({best.value:.4g})"
+    return f"; its weights are those of step {best.step:,}, whose {value}"
 
 
 def _when(text: str) -> str:
@@ -139,36 +136,34 @@ def outcome(record: RunRecord) -> str:
         return f"{found[0]}. {verdict}" if found else verdict
     if found:
         return f"{found[0]}."
-    values = {name: entry["value"] for name, entry in metrics.items()}
+    values = {name: entry.value for name, entry in metrics.items()}
     return f"Measured: {format_metrics(values)}." if format_metrics(values) else ""
 
 
-def _headline(name: str, entry: dict[str, Any]) -> str:
-    value, n = entry["value"], entry.get("n") or 0
+def _headline(name: str, entry: Measured) -> str:
+    value, n = entry.value, entry.n or 0
     row = find_metric(name)
     shown = f"{value:.2%}" if row.unit == SHARE else f"{value:.4g}"
-    text = f"{row.title} on the {entry['split']} split is {shown}"
+    text = f"{row.title} on the {entry.split} split is {shown}"
     found = metric_tables.interval(name, value, n)
     if found is None:
         return text
     return f"{text} (95% interval {found.low:.2%} to {found.high:.2%}, n = {n:,})"
 
 
-def machine(environment: Mapping[str, Any]) -> str:
+def machine(environment: Environment) -> str:
     """Where a run was made and with what, from its environment.json."""
-    host = environment.get("host") or {}
+    host = environment.host or {}
     cpu = host.get("cpu", "unknown processor")
-    device = f"{environment.get('processes', 1)} x {environment.get('device', 'unknown device')}"
-    device += f" ({cpu})"
-    sharding = environment.get("sharding")
-    if parsing.fits(sharding, SHARDING):  # not recorded by older runs
-        device += f", {sharded(cast(dict[str, Any], sharding))}"
-    packages = environment.get("packages") or {}
+    device = f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu})"
+    if environment.sharding:  # not recorded by older runs
+        device += f", {sharded(environment.sharding.content())}"
+    packages = environment.packages or {}
     versions = ", ".join(f"{package} {version}" for package, version in packages.items())
-    whole = environment.get("revision") or "unknown"
+    whole = environment.revision or "unknown"
     changed = "+" if whole.endswith("+") else ""
     return (
-        f"{device}, {environment.get('threads', 'unknown')} threads, "
-        f"precision {environment.get('precision', 'unknown')}; "
-        f"Python {environment.get('python', 'unknown')}, {versions}; revision {whole[:10]}{changed}"
+        f"{device}, {environment.threads or 'unknown'} threads, "
+        f"precision {environment.precision or 'unknown'}; "
+        f"Python {environment.python or 'unknown'}, {versions}; revision {whole[:10]}{changed}"
     )

@@ -15,7 +15,6 @@ from ..config.resolve import resolve
 from ..config.schema import Recipe
 
 PATH = TABLES / "expected.yaml"
-METRICS = ("loss", "accuracy")
 
 
 class ExpectedCurve(NamedTuple):

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..config import parsing
+from ..config import records
 from ..config.computed import FACTS
+from ..config.records import Environment, Result
 from ..config.schema import Recipe, dump
 from ..errors import UserError
 from . import identity, lock
@@ -55,7 +56,7 @@ def _row(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_row = parsing.fits(row, {"step": int}) and parsing.fits(row, {str: parsing.NUMBER})
+    is_row = records.fits(row, dict[str, records.Number]) and isinstance(row.get("step"), int)
     return row if is_row else None
 
 
@@ -98,13 +99,13 @@ class Run:
         """
         return identity.reconcile(self.recipe, self.folder)
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Environment:
         """The content of environment.json.
 
         Raises:
             UserError: it is damaged or missing.
         """
-        return identity.read_record(self.folder / "environment.json", parsing.ENVIRONMENT)
+        return identity.read_record(self.folder / "environment.json", Environment)
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check its images, initial weights and plugin; write recipe.yaml and
@@ -118,7 +119,7 @@ class Run:
         environment["recipe"] = recipe_hash(self.recipe)
         if known := sorted(self.hashes() - {environment["recipe"]}):
             environment["earlier_recipes"] = known
-        environment["objective"] = objective_facts(self.recipe)
+        environment["objective"] = objective_facts(self.recipe).content()
         environment["options"] = identity.result_options(self.recipe)
         if origin := self._first_recipe_file():
             environment["recipe_file"] = origin
@@ -141,32 +142,33 @@ class Run:
         found = {recipe_hash(self.recipe)}
         if (self.folder / "environment.json").exists():
             facts = self.environment()
-            found |= {facts.get("recipe"), *facts.get("earlier_recipes", ())} - {None}
+            found |= {facts.recipe or recipe_hash(self.recipe), *facts.earlier_recipes}
         return found
 
     def _first_recipe_file(self) -> dict[str, Any] | None:
         """That of the folder's first start, also where the run is resumed from its recipe.yaml."""
         if not (self.folder / "environment.json").exists():
             return self.recipe_file
-        return self.environment().get("recipe_file")
+        recorded = self.environment().recipe_file
+        return recorded.content() if recorded else None
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """The content of result.json; None if the run has not finished.
 
         Raises:
             UserError: it is damaged.
         """
         path = self.folder / "result.json"
-        return identity.read_record(path, parsing.RESULT) if path.exists() else None
+        return identity.read_record(path, Result) if path.exists() else None
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write result.json.
 
         Raises:
             UserError: as `check_not_moved`.
         """
         self.check_not_moved()
-        write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+        write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
     def _metric_lines(self) -> list[str]:
         if not self.metrics.is_file():

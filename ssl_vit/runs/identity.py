@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import parsing
+from ..config import parsing, records
 from ..config.computed import Difference, computed_values, counts, differences, facts, keys
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
+from ..config.records import Environment, Kind, RunEnvironment, WithRecipe
 from ..config.resolve import resolve
 from ..config.schema import Recipe, defaults
 from ..errors import UserError
@@ -85,14 +86,14 @@ def code_hash(path: Path) -> str | None:
     return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def read_record(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
-    """A JSON object of the run folder that has `shape` (parsing.fits).
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A record of the run folder.
 
     Raises:
         UserError: it is missing or damaged.
     """
     with suppress(OSError, ValueError):
-        return cast(dict[str, Any], parsing.read_json(path, shape))
+        return records.read(path, kind)
     state = "damaged; remove it, or take" if path.exists() else "missing; take"
     raise UserError(f"{path} is {state} another name=")
 
@@ -103,19 +104,16 @@ def recorded(folder: Path, key: str) -> dict[str, Any]:
     Raises:
         UserError: it is damaged.
     """
-    path = folder / "environment.json"
-    known = read_record(path, parsing.ENVIRONMENT | {"data": {str: object}}).get(key) or {}
-    if not isinstance(known, dict):
-        raise UserError(f"{path} is damaged; remove it, or take another name=")
-    return known
+    known = read_record(folder / "environment.json", RunEnvironment)
+    return cast(dict[str, Any], known[key] or {})
 
 
 def initial_weights(folder: Path) -> dict[str, Any]:
     """What environment.json records about the initial weights: their hash (`init`) and what it cost
     to train them (`before`)."""
     path = folder / "environment.json"
-    known = read_record(path, parsing.ENVIRONMENT) if path.exists() else {}
-    return {key: known[key] for key in ("init", "before") if isinstance(known.get(key), dict)}
+    known = read_record(path, Environment).content() if path.exists() else {}
+    return {key: known[key] for key in ("init", "before") if known.get(key) is not None}
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
@@ -188,7 +186,7 @@ def check_unedited(recipe: Recipe, folder: Path) -> None:
     """
     path = folder / "recipe.yaml"
     for record in _existing(folder):
-        expected = read_record(record, {}).get("recipe")
+        expected = read_record(record, WithRecipe).recipe
         if expected is not None and expected != written_hash(flatten(parsing.load_yaml(path))):
             text = f"{path} is not the recipe that {record.name} was made with; restore it"
             raise UserError(f"name={recipe.name}: {text}, or take another name=")

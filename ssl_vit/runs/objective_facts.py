@@ -6,16 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config import declaration
-from ..config.declaration import ObjectiveDeclaration, Question
+from ..config.computed import counts, learn_free
+from ..config.declaration import ObjectiveDeclaration
+from ..config.records import Environment, ObjectiveFacts, QuestionKeys, Row
 from ..config.schema import Recipe, options
 from ..config.values import build
 from ..errors import UserError
-from ..metrics import Baseline, Metric, learn
+from ..metrics import Baseline, Metric, learn, names_of
 
-LOSS, OTHER = "loss", "other"  # metrics whose questions are recorded: the loss, and all others
+# Metrics whose questions are recorded beside the objective's own: the loss, and all others
+LOSS, OTHER = "loss", "other"
 
 
-def objective_facts(recipe: Recipe) -> dict[str, Any]:
+def objective_facts(recipe: Recipe) -> ObjectiveFacts:
     """Title, sentences, what makes losses comparable, by part, and rows of metrics of its own."""
     declared = recipe.declared
     parts = {"": declared, **{name: declaration.objective(name) for name in declared.parts}}
@@ -23,25 +26,33 @@ def objective_facts(recipe: Recipe) -> dict[str, Any]:
     if declared.predicts_patches:
         sources.append(declaration.target(recipe.target))
     rows = [row for one in sources for row in one.metrics]
+    own = {one.options.name for one in parts.values() if one.options}
+    return ObjectiveFacts(
+        title=declared.title or recipe.objective,
+        tag=declared.tag or recipe.objective,
+        sentence=declared.sentence(recipe),
+        fine_tunes=declared.fine_tunes(recipe),
+        figure=next((one.figure for one in parts.values() if one.figure), ""),
+        class_token_is_trained=declared.class_token_is_trained,
+        questions={name: _questions(one) for name, one in parts.items()},
+        metrics=[Row(**asdict(row)) for row in rows if isinstance(row, Metric)],
+        free=[key for key in recipe.values() if key.split(".")[0] in own and not counts(key)],
+        baselines=[Row(**asdict(row)) for row in rows if isinstance(row, Baseline)],
+    )
+
+
+def _questions(declared: ObjectiveDeclaration) -> dict[str, QuestionKeys | None]:
+    own = [name for row in declared.metrics if isinstance(row, Metric) for name in names_of(row)]
+    questions = {name: declared.question(name) for name in (LOSS, OTHER, *own)}
     return {
-        "title": declared.title or recipe.objective,
-        "tag": declared.tag or recipe.objective,
-        "sentence": declared.sentence(recipe),
-        "fine_tunes": declared.fine_tunes(recipe),
-        "figure": next((one.figure for one in parts.values() if one.figure), ""),
-        "class_token_is_trained": declared.class_token_is_trained,
-        "questions": {name: _questions(one) for name, one in parts.items()},
-        "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],
-        "baselines": [asdict(row) for row in rows if isinstance(row, Baseline)],
+        name: QuestionKeys(keys=list(found.keys), difficulty=list(found.difficulty))
+        if found
+        else None
+        for name, found in questions.items()
     }
 
 
-def _questions(declared: ObjectiveDeclaration) -> dict[str, Any]:
-    questions = {LOSS: declared.question(LOSS), OTHER: declared.question(OTHER)}
-    return {name: found._asdict() if found else None for name, found in questions.items()}
-
-
-def facts_of(environment: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(environment: Environment, values: Mapping[str, Any]) -> ObjectiveFacts:
     """Those that a run recorded; of one that recorded none, what its objective declares today, as
     far as it is known here.
 
@@ -49,23 +60,24 @@ def facts_of(environment: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
         environment: of environment.json.
         values: {dotted key: value} of recipe.yaml.
     """
-    if found := environment.get("objective"):
-        return dict(found)
+    if environment.objective:
+        return environment.objective
     try:
         return objective_facts(build({key: values[key] for key in values if key in options()}))
     except UserError:  # a plugin's, which is not here
         name = str(values.get("objective"))
-        return {"title": name, "tag": name, "sentence": "", "fine_tunes": False}
+        return ObjectiveFacts(title=name, tag=name, sentence="", fine_tunes=False)
 
 
-def learn_metrics(environment: Mapping[str, Any]) -> None:
-    """Know the rows of metrics that a run recorded of its objective."""
-    if found := environment.get("objective"):
-        learn(found["metrics"], found["baselines"])
+def learn_objective(environment: Environment) -> None:
+    """Know the rows of metrics that a run recorded of its objective, and which of its keys do not
+    change what is computed."""
+    if found := environment.objective:
+        learn_free(found.free)
+        learn(*([row.content() for row in rows] for rows in (found.metrics, found.baselines)))
 
 
-def question(facts: Mapping[str, Any], part: str, metric: str) -> Question | None:
+def question(facts: ObjectiveFacts, part: str, metric: str) -> QuestionKeys | None:
     """What makes a metric of a part of the objective ("" for the whole) comparable."""
-    known = facts.get("questions", {}).get(part, {})
-    found = known.get(LOSS if metric == LOSS else OTHER)
-    return Question(tuple(found["keys"]), tuple(found["difficulty"])) if found else None
+    recorded = facts.questions.get(part, {})
+    return recorded.get(metric if metric in recorded else OTHER)

@@ -1,66 +1,125 @@
-"""A folder that a tool writes: one writer at a time, in a folder of its own, with the hashes of
-its files. No torch."""
+"""A folder that a tool writes: one writer at a time, in a folder of its own, with a record of what
+is in it and the hashes of its files. No torch."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from ..config import records
 from ..config.init_source import file_hash
 from ..errors import UserError
 from . import lock
-from .files import remove
+from .files import remove, write_atomically
+
+Content = TypeVar("Content", bound=records.Record)
 
 # What a process writes beside NAME, and moves there when it is whole (files.write_atomically)
 TORN = re.compile(r"\.(?P<name>.+)\.\d+(\.part)?")
 
 
-@contextmanager
-def hold(key: str, folder: Path, record: str | None, own: re.Pattern[str]) -> Iterator[None]:
-    """Keep other writers out of a tool's folder while the body runs; remove what killed processes
-    left of its files.
+@dataclass(frozen=True)
+class OutputFolder(Generic[Content]):
+    """A folder that a tool writes.
 
-    Args:
-        key: the option that names the folder, `name` or `out`, for errors.
-        folder: created if it does not exist.
-        record: the file that says what is in the folder, without which it has to be new; None: the
-            folder may have anything in it.
+    Attributes:
+        key: the option that names it, `name` or `out`, for errors.
+        path: of the folder.
         own: matches the names that the tool writes.
-
-    Raises:
-        UserError: another process writes the folder, it lies in a run's, it holds something else,
-            or it cannot be written.
+        record: the JSON file that says what is in the folder, without which it has to be new; None:
+            the folder may have anything in it.
+        content: what that file holds.
     """
-    lock.check_own(_option(key, folder), folder, [name for name in (record, "lock") if name])
-    check_record(key, folder, record)
-    with lock.hold(folder, str(folder.parent if key == "name" else folder), lambda: None, key):
-        check_record(key, folder, record)  # another tool may have been faster
-        remove_torn(folder, own)
-        yield
 
+    key: str
+    path: Path
+    own: re.Pattern[str]
+    record: str | None = None
+    content: type[Content] | None = None
 
-def _option(key: str, folder: Path) -> str:
-    return f"{key}={folder.name if key == 'name' else folder}"
+    @property
+    def option(self) -> str:
+        return f"{self.key}={self.path.name if self.key == 'name' else self.path}"
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep other writers out while the body runs; remove what killed processes left of the
+        tool's files. The folder is created if it does not exist.
 
-def check_record(key: str, folder: Path, record: str | None) -> None:
-    """Check that a folder is new or has the record; hidden files and a lock count for nothing.
+        Raises:
+            UserError: another process writes it, it lies in a run's, it holds something else, or it
+                cannot be written.
+        """
+        names = [name for name in (self.record, "lock") if name]
+        lock.check_own(self.option, self.path, names)
+        self.check()
+        out = str(self.path.parent if self.key == "name" else self.path)
+        with lock.hold(self.path, out, lambda: None, self.key):
+            self.check()  # another tool may have been faster
+            remove_torn(self.path, self.own)
+            yield
 
-    Args:
-        key, folder, record: as of `hold`.
+    def check(self) -> None:
+        """Check that the folder is new or has the record; hidden files and a lock count for
+        nothing.
 
-    Raises:
-        UserError: it holds something else, or cannot be read.
-    """
-    if record is None or not folder.exists():
-        return
-    try:
-        names = {path.name for path in folder.iterdir()} - {"lock"}
-    except OSError as error:
-        raise UserError(f"{_option(key, folder)}: {folder}: {error.strerror}") from None
-    if record not in names and any(not name.startswith(".") for name in names):
-        text = f"{folder} holds something else; give another {key}="
-        raise UserError(f"{_option(key, folder)}: {text}")
+        Raises:
+            UserError: it holds something else, or cannot be read.
+        """
+        if self.record is None or not self.path.exists():
+            return
+        try:
+            names = {path.name for path in self.path.iterdir()} - {"lock"}
+        except OSError as error:
+            raise UserError(f"{self.option}: {self.path}: {error.strerror}") from None
+        if self.record not in names and any(not name.startswith(".") for name in names):
+            text = f"{self.path} holds something else; give another {self.key}="
+            raise UserError(f"{self.option}: {text}")
+
+    def read(self) -> Content | None:
+        """The record; None where there is none.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        assert self.record and self.content
+        path = self.path / self.record
+        if not path.exists():
+            return None
+        try:
+            return records.read(path, self.content)
+        except (OSError, ValueError):
+            text = f"remove {self.path}, or give another {self.key}="
+            raise UserError(f"{path} is damaged; {text}") from None
+
+    def write(self, content: Content) -> None:
+        """Write the record.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        assert self.record
+        write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
+
+    def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+        """The recorded hashes without those of files that were removed, which may be made of other
+        bytes the next time.
+
+        Args:
+            recorded: {name: hash} of the record.
+            names: of the files that the tool writes now; what is recorded of others stays.
+
+        Raises:
+            UserError: one is there and is not the file that was written.
+        """
+        written = set(names) & recorded.keys()
+        there = {name: recorded[name] for name in written if (self.path / name).exists()}
+        check_hashes(self.path, there)
+        gone = written - there.keys()
+        return {name: value for name, value in recorded.items() if name not in gone}
 
 
 def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
@@ -72,12 +131,12 @@ def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
             remove(path)
 
 
-def hashes(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
-    """{name: hash} of files, for a record of what was written."""
-    return {name: file_hash(folder / name) for name in names}
+def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """{name: hash} of files, for a record of what was written; "" of one that cannot be read."""
+    return {name: file_hash(folder / name) or "" for name in names}
 
 
-def check_hashes(folder: Path, recorded: Mapping[str, str | None], whole: bool = False) -> None:
+def check_hashes(folder: Path, recorded: Mapping[str, str], whole: bool = False) -> None:
     """Check that files are those that were written.
 
     Args:
@@ -89,6 +148,6 @@ def check_hashes(folder: Path, recorded: Mapping[str, str | None], whole: bool =
         UserError: one is missing, was damaged or replaced.
     """
     for name, there in hashes(folder, recorded).items():
-        if there is None or there != recorded[name]:
+        if not there or there != recorded[name]:
             text = f"is not the file that was written; remove {folder if whole else 'it'}"
             raise UserError(f"{folder / name} {text}, and give the command again")

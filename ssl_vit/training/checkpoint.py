@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..config.operation import Checkpoint
-from ..config.parsing import read_json
+from ..config.records import Manifest, read
 from ..errors import UserError
 from ..runs.checkpoint_files import (
     MANIFEST,
@@ -93,10 +93,9 @@ def folder(root: Path, step: int) -> Path:
 def _best_step(path: Path) -> int | None:
     """The best step that a checkpoint's manifest names; None for none, or if it is damaged."""
     try:
-        best: int | None = read_json(path / MANIFEST, {"best?": (int, type(None))}).get("best")
+        return read(path / MANIFEST, Manifest).best
     except (OSError, ValueError):
         return None
-    return best
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
@@ -117,12 +116,11 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 def is_intact(path: Path) -> bool:
     """Whether a checkpoint's files have the size and hash of its manifest."""
-    shape = {"files": {STATE: {"bytes": int, "sha256": str}}}
     try:
-        files = read_json(path / MANIFEST, shape)["files"]
+        files = read(path / MANIFEST, Manifest).files
         # reading anything else, such as a device, might not end
         regular = stat.S_ISREG((path / STATE).lstat().st_mode)
-        return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE]
+        return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
         return False
 

@@ -9,33 +9,44 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from ..config.parsing import BEST, NUMBER, fits
+from ..config.records import Best, Number, Record, Whole, fits
 from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
 from .strategy import Strategy
 
-SHAPE = {  # of a checkpoint, without the states of schedule and average
-    "objective": {str: object},
-    "moments": {str: object},
-    "step": int,
-    "rollbacks": int,
-    "seconds": NUMBER,
-    "device_seconds": NUMBER,
-    "names": [str],
-    "sums": (Tensor, type(None)),
-    "norms": (Tensor, type(None)),
-    "skipped": [bool],
-    "images_seen": int,
-    "images_unreadable": int,
-    "device_batch": int,
-    "best?": (BEST | {"images": int}, type(None)),
-}
+
+class BestSoFar(Best):
+    """That of checkpoint.best, and of how many images it is."""
+
+    images: Whole
+
+
+class SavedState(Record):
+    """A checkpoint, without the states of schedule and average."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    objective: dict[str, Any]
+    moments: dict[str, Any]
+    step: Whole
+    rollbacks: Whole
+    seconds: Number
+    device_seconds: Number
+    names: list[str]
+    sums: Tensor | None
+    norms: Tensor | None
+    skipped: list[bool]
+    images_seen: Whole
+    images_unreadable: Whole
+    device_batch: Whole
+    best: BestSoFar | None = None
 
 
 @dataclass
@@ -136,7 +147,7 @@ class State:
             UserError: it holds something else, a stream was read by another number of processes, or
                 as `_check_masks`.
         """
-        if not fits(saved, SHAPE):
+        if not fits(saved, SavedState):
             raise UserError("resume=true: the checkpoint holds no training state; remove it")
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             text = (

@@ -18,6 +18,13 @@ def test_the_page_of_options_is_current() -> None:
     )
 
 
+def test_the_page_of_study_files_is_current() -> None:
+    page = (ROOT / "docs" / "study_files.md").read_text()
+    assert page == run("docs/make_study_files.py"), (
+        "python docs/make_study_files.py > docs/study_files.md"
+    )
+
+
 def test_every_key_has_a_meaning() -> None:
     for key, option in schema.options().items():
         assert option.help.endswith("."), key

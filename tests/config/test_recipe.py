@@ -216,6 +216,8 @@ def test_the_wrong_type_is_refused(word, expected):
         ("corruption.rat=0.5", "corruption.rate", ["corruption.mask", "corruption.keep"]),
         ("optm.lr=1", "optim.lr", ["optim.", "model.", "seed"]),
         ("sed=1", "seed", ["seed", "recipe"]),
+        ("lr=0.1", "optim.lr", ["optim.", "model."]),
+        ("steps=9", "probe.steps or optim.steps", ["optim."]),
         ("model.with=64", "model.width", ["model.depth"]),
         ("model=vit_s9", "vit_s", list(MODELS)[:20]),
         ("data=cifar", "cifar10", list(DATASETS)),
@@ -265,7 +267,7 @@ def test_a_group_is_no_key(group):
             for value in (-0.1, 1.1, "nan")
         ),
         *(f"data.{name}={value}" for name in ("crop_area", "eval_crop") for value in (0, -1, 1.01)),
-        *(f"data.validation={value}" for value in ("1.0", -0.5, 1, 2)),
+        *(f"data.validation={value}" for value in ("1.0", -0.5, 1, 2, "0.10.1", "--", "nan")),
         *("data.mean=[0.5,0.5]", "data.std=[0.5,0.5,0]", "data.std=[1,1]", "data.std=[]"),
         *(
             f"optim.{name}={value}"

@@ -13,7 +13,7 @@ from ssl_vit import costs
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan_tool, runs_tool
-from ssl_vit.lab.study_tool import parse_request
+from ssl_vit.lab.studies.request import parse_request
 
 PLUGIN = """
 from ssl_vit import costs

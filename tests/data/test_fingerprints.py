@@ -10,8 +10,8 @@ import pytest
 from helpers.images import NAMED
 from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
-from ssl_vit.data import fingerprints, layout, sources, streaming
-from ssl_vit.data.base import ReadUnits
+from ssl_vit.data import fingerprints, image_formats, sources, streaming
+from ssl_vit.data.base import FullSource, ReadUnits
 
 COUNT, BYTES = 300, 1000
 
@@ -78,7 +78,7 @@ def test_every_row_of_parquet_files_counts(tmp_path: Path, window: int | None) -
 def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
     """Groups are read whole, or not at all."""
 
-    class Groups:
+    class Groups(FullSource):
         def __init__(self, sizes: list[int]) -> None:
             self.sizes, self.classes, self.fetched = np.array(sizes), [], []
 
@@ -89,14 +89,17 @@ def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
             self.fetched += rows.tolist()
             return [bytes([row]) for row in rows.tolist()], rows
 
-        def clear_cache(self) -> None:
-            pass
+        def __len__(self) -> int:
+            return 8
+
+        def name(self, row: int) -> str:
+            return f"row {row}"
 
     monkeypatch.setattr(fingerprints, "WHOLE", 50)
     groups = Groups([20, 30, 10, 20])
-    known = fingerprints.fingerprint_source(groups)  # type: ignore[arg-type]
+    known = fingerprints.fingerprint_source(groups)
     assert groups.fetched == [0, 1, 5]
-    assert fingerprints.fingerprint_source(Groups([20, 31, 9, 20])) != known  # type: ignore[arg-type]
+    assert fingerprints.fingerprint_source(Groups([20, 31, 9, 20])) != known
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:
@@ -130,7 +133,7 @@ def of_shapes(size: int) -> dict[str, str]:
     return fingerprints.fingerprint_splits(sources.load(Data(size=size)))
 
 
-@pytest.mark.parametrize("ending", layout.IMAGES)
+@pytest.mark.parametrize("ending", image_formats.KINDS)
 def test_a_streams_files_of_every_format_count_also_behind_links(
     ending: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from PIL import Image, features
 
 from helpers.images import images
 from helpers.options import altered
-from ssl_vit.data import transforms
+from ssl_vit.data import image_formats, transforms
 from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
@@ -51,7 +51,7 @@ def test_avif_is_read_as_pillow_reads_it():
 
 def test_avif_is_refused_for_the_right_reason_where_pillow_lacks_it(monkeypatch):
     raw = b"\0\0\0\x20ftypavif" + bytes(64)
-    monkeypatch.setattr(transforms, "_formats", lambda: ("JPEG", "PNG"))
+    monkeypatch.setattr(image_formats, "_names", lambda: ("JPEG", "PNG"))
     with pytest.raises(
         ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"
     ):

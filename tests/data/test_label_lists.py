@@ -115,9 +115,9 @@ def test_lists_are_read_as_they_are_written(place, window) -> None:
     rows = np.array([47, 0, 3, 26, 4, 2, 2])
     wanted = np.array([ROWS[row % 6] for row in rows.tolist()])
     np.testing.assert_array_equal(source.fetch(rows)[1], wanted)
-    np.testing.assert_array_equal(base.labels_of(source, rows), wanted)
+    np.testing.assert_array_equal(source.label_of(rows), wanted)
     assert source.label_range == (-1, 4) and source.classes == CLASSES.names
-    lists = base.lists_in(base.Subset(source, 0, 9, key=3))
+    lists = base.Subset(source, 0, 9, key=3).lists
     assert (lists.column, lists.longest, lists.empty) == ("many", 3, 8)
     shown = base.PartlyLabelled(source, base.Subset(source, 0, 9, key=3))
     label_NL = shown.fetch(np.arange(48))[1]
@@ -131,7 +131,7 @@ def test_lists_are_read_as_they_are_written(place, window) -> None:
 def test_labels_in_unsigned_bytes_may_be_missing(place, window) -> None:
     source = source_of(place, "byte", window=window)
     assert source.label_range == (-1, 4)
-    assert base.labels_of(source, np.arange(2)).tolist()[0] == -1
+    assert source.label_of(np.arange(2)).tolist()[0] == -1
 
 
 @pytest.mark.parametrize("window", [None, 20])
@@ -388,7 +388,7 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
         data = Data(name="own", path=str(place), size=16, label_column=key, validation=0)
         source = sources.load(data).train
         images, label_NL = source.fetch(np.arange(len(source)))
-        lists = base.lists_in(source)
+        lists = source.lists
         assert len(source) == sum(i % 3 != 2 for i in range(len(values)))
         of_image = {png(i)["bytes"]: value for i, value in enumerate(values)}
         for image, label_L in zip(images, label_NL.tolist(), strict=True):
@@ -396,7 +396,7 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
             right = [value] if isinstance(value, int) else value
             read = [label for label in label_L if label != label_lists.END]
             assert read == (right if right is not None else [-1] * lists.longest)
-        np.testing.assert_array_equal(base.labels_of(source, np.arange(len(source))), label_NL)
+        np.testing.assert_array_equal(source.label_of(np.arange(len(source))), label_NL)
         seen = [value for i, value in enumerate(values) if i % 3 != 2]
         assert lists.empty == seen.count([]) and lists.longest == max(
             1, *(len(one) for one in seen if isinstance(one, list))
@@ -462,7 +462,7 @@ def test_splits_without_lists_are_read_and_made_as_those_with_them(kind, tmp_pat
     for folder, column in ((place, "many"), (tmp_path / "out", "label")):
         data = Data(name="own", path=str(folder), size=16, label_column=column)
         source = formats.find_splits(data).splits["test"]
-        assert base.labels_of(source, np.arange(4)).tolist() == [[4]] * 4
+        assert source.label_of(np.arange(4)).tolist() == [[4]] * 4
 
 
 @pytest.mark.parametrize(

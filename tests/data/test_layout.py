@@ -158,8 +158,8 @@ NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe
 def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
     """Every folder has a split, or a warning tells of it; held out is only what a folder's whole
     name says."""
-    folders = [Folder("/".join(path), ["0.png"], [], [], []) for path in sorted(paths)]
-    found = layout.divide(folders)
+    folders = [Folder("/".join(path), ["0.png"], [], [], [], []) for path in sorted(paths)]
+    found = layout.divide(folders, "images")
     dropped = [f for f, split in zip(folders, found.split, strict=True) if split is None]
     assert not dropped or any(f"{len(dropped):,} images in " in text for text in found.guesses)
     for folder, split in zip(folders, found.split, strict=True):

@@ -12,6 +12,7 @@ from helpers.arm_studies import study, task
 from helpers.options import TINY, altered
 from helpers.reports import write
 from ssl_vit.data import find_overlap, overlap
+from ssl_vit.data.base import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
@@ -19,19 +20,20 @@ from ssl_vit.lab import reports
 imagehash = pytest.importorskip("imagehash")
 
 
-class Memory:
+class Memory(Source):
     """A split of arrays."""
 
-    classes = ()
-
     def __init__(self, images):
-        self.images = images
+        self.images, self.classes = images, []
 
     def __len__(self):
         return len(self.images)
 
     def fetch(self, rows):
         return [self.images[row] for row in rows], np.zeros(len(rows), np.int64)
+
+    def name(self, row):
+        return f"row {row}"
 
 
 def picture(seed, side=32):

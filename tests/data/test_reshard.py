@@ -18,7 +18,7 @@ from helpers.launching import launch
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, make_shards, reshard, sources, transforms
 from ssl_vit.errors import UserError
-from ssl_vit.runs import output_folder
+from ssl_vit.runs.output_folder import OutputFolder
 
 MANNER = reshard.Encoding(size=16, format="jpeg", quality=95)
 
@@ -247,7 +247,7 @@ def test_shards_of_other_images_or_made_otherwise_are_left_alone(tmp_path: Path)
     assert "holds other shards: data (" in the_error(*words, "size=16")
     assert files(tmp_path / "out") == before
     (tmp_path / "out" / "shards.json").write_text("{")
-    assert the_error(*words, "size=16").endswith("shards.json is damaged; give another out=")
+    assert the_error(*words, "size=16").endswith("or give another out=")
 
 
 def test_a_shard_that_is_not_the_one_that_was_written_is_not_there_already(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_one_process_writes_and_hidden_files_that_are_not_its_own_stay(tmp_path:
         (out / name).write_text("mine")
     (out / ".train-00000-of-00003.parquet.1.part").symlink_to(tmp_path / "thesis.txt")
     (tmp_path / "thesis.txt").write_text("mine")
-    with output_folder.hold("out", out, make_shards.RECORD, re.compile("none")):
+    with OutputFolder("out", out, re.compile("none"), make_shards.RECORD).hold():
         process = launch("tools/shards.py", *words)
         printed = process.communicate(120)[0]
         assert process.returncode == 2, printed

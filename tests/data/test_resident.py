@@ -64,19 +64,15 @@ def same_batches(some, others) -> bool:
     return all(all(map(equal, a, b)) for a, b in pairs)
 
 
-class Whole(Numbered):
-    columns = ""
-
-
 def partly_labelled() -> Source:
-    whole = Whole(50, broken=(5,))
+    whole = Numbered(50, broken=(5,))
     return PartlyLabelled(whole, Subset(whole, 0, 9, 3))
 
 
 SOURCES = {
-    "whole": lambda: Whole(50),
-    "broken": lambda: Whole(50, broken=(0, 7, 8, 9, 49)),
-    "share": lambda: Subset(Whole(60, broken=range(3, 8)), 5, 55, 3),
+    "whole": lambda: Numbered(50),
+    "broken": lambda: Numbered(50, broken=(0, 7, 8, 9, 49)),
+    "share": lambda: Subset(Numbered(60, broken=range(3, 8)), 5, 55, 3),
     "partly labelled": partly_labelled,
 }
 

@@ -17,7 +17,8 @@ from helpers.images import numbered, parquet, png, tar
 from helpers.sources import content, everything, load
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
-from ssl_vit.data.base import ShardedSubset
+from ssl_vit.data.base import ShardedSubset, Source
+from ssl_vit.data.columns import FoundColumns
 from ssl_vit.errors import UserError
 
 NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(
@@ -141,7 +142,9 @@ def test_a_image_is_named_by_its_member(tmp_path):
     numbered(tmp_path / "0.tar", range(3))
     numbered(tmp_path / "1.tar", range(3, 6))
     assert shards.Tars([tmp_path / "0.tar", tmp_path / "1.tar"]).name(4) == "1.tar, 0004.png"
-    source = shards.Parquet([parquet(tmp_path / "0.parquet", range(6))], "image", None, [], "")
+    source = shards.Parquet(
+        [parquet(tmp_path / "0.parquet", range(6))], FoundColumns("image", None, [], "")
+    )
     assert source.name(5) == "0.parquet, row group 1, row 1"
 
 
@@ -308,7 +311,7 @@ def test_a_row_group_that_cannot_be_read_is_named(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[4:2000] = bytes(1996)
     path.write_bytes(raw)
-    source = shards.Parquet([path], "image", "label", [], "")
+    source = shards.Parquet([path], FoundColumns("image", "label", [], ""))
     with pytest.raises(UserError, match=rf"^data.path={path}: cannot be read: "):
         source.fetch(np.arange(40))
 
@@ -393,11 +396,11 @@ def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path
     )
 
 
-class Rows:
+class Rows(Source):
     """Shards whose labels are the rows' numbers."""
 
     def __init__(self, sizes):
-        self.sizes_S, self.classes, self.columns = np.array(sizes), [], ""
+        self.sizes_S, self.classes = np.array(sizes), []
 
     def __len__(self):
         return int(self.sizes_S.sum())
@@ -405,6 +408,9 @@ class Rows:
     def fetch(self, rows):
         assert ((rows >= 0) & (rows < len(self))).all()
         return [b""] * len(rows), np.asarray(rows)
+
+    def name(self, row):
+        return f"row {row}"
 
 
 def rows_of(part):

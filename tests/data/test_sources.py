@@ -216,7 +216,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
         wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
         assert content(part) == wanted
         rows = np.arange(len(part))
-        assert np.array_equal(base.labels_of(part, rows), part.fetch(rows)[1])
+        assert np.array_equal(part.label_of(rows), part.fetch(rows)[1])
     assert found.train.label_range[0] == -1 and found.test.label_range[0] == 0
     assert supervised_classes(found) == 4
 

@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.images import encode
 from ssl_vit import rng
-from ssl_vit.data import headers, transforms
+from ssl_vit.data import headers, image_formats, transforms
 
 KEYS = rng.key(5, np.arange(4000))
 LOSSLESS = [
@@ -361,7 +361,7 @@ def test_a_damaged_header_gives_no_other_size_than_the_decoder_finds(form, place
 
 
 def test_sizes_are_read_without_pillow(monkeypatch):
-    monkeypatch.setattr(transforms, "open_image", None)
+    monkeypatch.setattr(image_formats, "open_image", None)
     for form, options in (("JPEG", {}), ("WEBP", {}), ("WEBP", {"lossless": True})):
         raw = encode(Image.fromarray(gradient()), form, **options)
         assert transforms.decode(raw).shape == (3, 40, 30)
@@ -431,7 +431,7 @@ DECODE_EACH = """
 import os, pathlib, resource, sys, warnings
 warnings.simplefilter("ignore")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from ssl_vit.data import headers, transforms
+from ssl_vit.data import image_formats, headers, transforms
 paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
 answers = [pathlib.Path(sys.argv[2], path.name) for path in paths]
 while paths:

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 import ssl_vit
 from helpers.options import altered
+from ssl_vit.config.records import Measured
 from ssl_vit.config.schema import Data
 from ssl_vit.data import masks, sources
-from ssl_vit.data.base import fetch_masks, masks_in
 from ssl_vit.data.batching import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
@@ -218,11 +218,11 @@ def test_masks_are_the_same_read_in_place_shared_and_on_several_processes(colore
     whole = sources.load(data(), test=True).train
     in_place = sources.load(data(window=8), test=True).train
     rows = np.array([7, 0, 11])
-    assert masks_in(whole).column == masks_in(in_place).column == "mask"
-    assert fetch_masks(whole, rows) == fetch_masks(in_place, rows)
+    assert whole.masks.column == in_place.masks.column == "mask"
+    assert whole.fetch_masks(rows) == in_place.fetch_masks(rows)
     few = masks.chosen(whole, 5, data())
-    kept = [fetch_masks(whole, np.array([row]))[0] for row in few.whole_rows()]
-    assert fetch_masks(few, np.arange(5)) == kept
+    kept = [whole.fetch_masks(np.array([row]))[0] for row in few.whole_rows()]
+    assert few.fetch_masks(np.arange(5)) == kept
     alone = torch.cat([batch.mask for batch in loaded(data())])
     parts = [batch for rank in range(2) for batch in loaded(data(), rank, 2)]
     assert torch.equal(torch.cat([batch.mask for batch in parts]), alone)
@@ -362,7 +362,7 @@ def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     run = SimpleNamespace(part="segment", values={}, measured=lambda split: values)
     study: Any = SimpleNamespace(finished={"one": run})
     assert report_measures._metrics(study, "segment", "test") == ["miou", "patch_knn"]
-    entries = {name: {"value": value, "split": "test", "n": 9} for name, value in values.items()}
+    entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
     fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
     assert fought == {"miou": 0.1, "patch_knn": 0.5}
     assert [row.interval for row in metric_tables.result_rows(entries)] == ["-", "-"]

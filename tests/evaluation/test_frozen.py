@@ -102,7 +102,7 @@ def test_a_run_killed_before_its_export_has_the_probes_in_its_result(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(finish, "export", killed)
         run(broken)
-    results = [one.result() for one in (whole, run(broken))]
+    results = [one.result().content() for one in (whole, run(broken))]
     timed = {"finished", "seconds", "device_hours", "total_device_hours"}
     untimed = [
         {key: value for key, value in result.items() if key not in timed} for result in results

@@ -133,7 +133,7 @@ def test_images_without_a_record_are_taken_if_they_are_whole_and_that_is_said(
 def test_two_at_once_are_refused_in_one_line(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     study = ["recipe=study/vtab", "init=scratch", f"data={out}", f"source={source}"]
-    with output_folder.hold("out", out, None, OWN):
+    with output_folder.OutputFolder("out", out, OWN).hold():
         for tool, given in (
             ("prepare", words(source, out)),
             ("study", [*study, f"out={tmp_path}/runs"]),

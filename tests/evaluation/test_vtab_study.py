@@ -21,6 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import prepare_vtab, vtab, vtab_folder, vtab_labels
 from ssl_vit.lab import plan_tool, reports, study_tool
 from ssl_vit.lab.studies import spec
+from ssl_vit.lab.studies.request import parse_request
 
 ROWS = vtab.tasks()
 PIXELS = np.full((2, 2, 3), 7, np.uint8)
@@ -235,7 +236,7 @@ def three(tmp_path: Path, prepared: Path) -> Path:
 
 
 def request(data: Path, *words: str, study: str = "vtab"):
-    found = study_tool.parse_request(
+    found = parse_request(
         [f"recipe=study/{study}", "init=scratch", f"data={data}", f"out={data.parent}", *words]
     )
     return study_tool._with_images(found)
@@ -343,7 +344,7 @@ def test_what_the_tasks_decide_cannot_be_set(three: Path) -> None:
         with pytest.raises(UserError, match="the study's benchmark sets it"):
             request(three, word)
     with pytest.raises(UserError, match="source=/x: is for studies of a benchmark"):
-        study_tool.parse_request(["recipe=study/gap", "source=/x"])
+        parse_request(["recipe=study/gap", "source=/x"])
 
 
 STUDY = {

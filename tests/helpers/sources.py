@@ -5,6 +5,7 @@ import numpy as np
 from ssl_vit import rng
 from ssl_vit.config.schema import Data
 from ssl_vit.data import sources
+from ssl_vit.data.base import Source
 
 
 def load(path, test=False, **words):
@@ -25,11 +26,11 @@ def everything(splits):
     return train | held_out
 
 
-class Rows:
+class Rows(Source):
     """A source whose images are nothing and whose labels are the rows' numbers."""
 
     def __init__(self, length):
-        self.length, self.classes, self.columns = length, [], ""
+        self.length, self.classes = length, []
 
     def __len__(self):
         return self.length
@@ -38,11 +39,14 @@ class Rows:
         assert ((rows >= 0) & (rows < self.length)).all()
         return [b""] * len(rows), np.asarray(rows, np.int64)
 
+    def name(self, row):
+        return f"number {row}"
+
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
 
 
-class Numbered:
+class Numbered(Source):
     """A source of noise images (8 x 8) whose labels follow from their numbers; some may be
     broken."""
 

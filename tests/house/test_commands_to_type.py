@@ -13,6 +13,7 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit import formatting
+from ssl_vit.config.records import Result, Task, check
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
@@ -48,7 +49,7 @@ def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run, {"steps": 1, "seconds": 1.0, "finished": "now", "metrics": {}})
+    cli._conclude(run, Result(steps=1, seconds=1.0, finished="now", metrics={}))
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
@@ -105,16 +106,13 @@ def test_what_pull_says_can_be_pasted(
 
 
 def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
-    task = {
-        "part": "p",
-        "arm": "a",
-        "tool": "finetune",
-        "options": ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"],
-    }
+    options = ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"]
+    place = {"name": "p", "part": "p", "tool": "finetune", "arm": "a", "seed": 0}
+    task = check({**place, "values": {}, "needs": [], "options": options}, Task)
     _, block = provenance.commands([task])
     (command,) = block.lines
     tool = formatting.tool_command("finetune")
-    assert pasted(command, tmp_path) == ["python", *tool, *task["options"]]
+    assert pasted(command, tmp_path) == ["python", *tool, *options]
 
 
 def test_no_text_has_a_command_without_its_program() -> None:

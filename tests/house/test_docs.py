@@ -16,10 +16,10 @@ from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import ShardOptions
 from ssl_vit.data import make_shards
 from ssl_vit.evaluation.vtab import tasks
-from ssl_vit.lab import plan_tool
+from ssl_vit.lab import plan_tool, study_tool
 from ssl_vit.lab.studies.expand import check
+from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.lab.studies.spec import read
-from ssl_vit.lab.study_tool import parse_request
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
@@ -44,7 +44,9 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
         words = [w.replace("IMAGES", str(tmp_path)) for w in text.split()]
-        if tool == "study.py":
+        if tool == "study.py" and "--check" in words:
+            assert study_tool.main(words) == 0
+        elif tool == "study.py":
             assert parse_request(words).plan
         elif tool == "plan.py":
             plan_tool.main([w for w in words if w != "--probe"])

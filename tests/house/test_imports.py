@@ -36,14 +36,15 @@ ORDER = (
 )
 # The same inside lab/
 LAB_ORDER = (
+    "arms",
     "lab_tools",
     "reports",
     "run_table",
     "serve",
     "studies",
-    "study_tool",
     "planning",
     "plan_tool",
+    "study_tool",
     "report_tool",
     "runs_tool",
 )
@@ -58,7 +59,7 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            "config.recipe_files",
+            *("config.recipe_files", "config.records"),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),
@@ -66,8 +67,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.run_list",),
     "config.fields": ("lab_tools", "planning.forecast", "reports.study_files", "studies.spec"),
-    "config.uses": ("studies.sweep",),
-    "config.validate": ("study_tool",),
+    "config.validate": ("studies.request", "studies.sweep"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run

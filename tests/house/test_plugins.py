@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from helpers.options import ROOT, TINY, altered
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
+from helpers.options import PROBE, ROOT, TINY, altered
+from ssl_vit.config import declaration, values
+from ssl_vit.config.computed import computed_values, differences
+from ssl_vit.config.records import Environment
+from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli
+from ssl_vit.jobs import cli, evaluate
 from ssl_vit.jobs import train as train_job
+from ssl_vit.lab.reports import comparable
 from ssl_vit.runs.folder import Run
+from ssl_vit.runs.identity import recipe_hash, written_hash
+from ssl_vit.runs.objective_facts import learn_objective, objective_facts, question
 
 PLUGIN = '''
 import torch
@@ -60,8 +65,10 @@ class Counted(Rotation):
         super().__init__(encoder)
         assert classes == 10
         self.labels = torch.nn.Linear(encoder.width, classes)
+    def logits(self, batch):
+        return self.labels(self.encoder.feature(batch.image, "avg")).float()
     def forward(self, batch):
-        told = self.labels(self.encoder.feature(batch.image, "avg")).float()
+        told = self.logits(batch)
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
         loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
         return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
@@ -170,10 +177,14 @@ def test_an_unknown_name_leads_to_plugins(key: str) -> None:
 def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
     plugin: Path, tiny: list[str]
 ) -> None:
-    rows = trained(
-        [*altered(tiny, "eval.every=100"), f"plugin={plugin}", "objective=counted", "name=run"]
-    ).rows()
-    assert [row["loss"] for row in rows if "loss" in row]
+    """And its classifier can be tested once more."""
+    own = [f"plugin={plugin}", "objective=counted"]
+    run = trained([*altered(tiny, "eval.every=100"), *own, "name=run"])
+    assert [row["loss"] for row in run.rows() if "loss" in row]
+    out = next(option for option in tiny if option.startswith("out="))
+    probed = Run(resolve([*PROBE, f"init={run.folder}", own[0], out, "probe.measures=[top1]"]))
+    result = evaluate.evaluate(probed)
+    assert result is not None and 0 <= result.metrics["top1"].value <= 1
 
 
 def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_path: Path) -> None:
@@ -337,8 +348,131 @@ def test_a_plugins_keys_are_not_called_as_others(
 ) -> None:
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS.replace('Group("turned"', f'Group("{group}"'))
+    with pytest.raises(UserError, match=rf"{group}\.: .* has the name of another one"):
+        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+    assert resolve(tiny).objective == "mpp", "the plugin is as if it had not run"
+
+
+SHARED_KEYS = OWN_KEYS.replace(
+    """    title = "Which way up"
+""",
+    """    title = "Which way up"
+    shared = ("corruption",)
+""",
+).replace(
+    """maximum=2)
+""",
+    """maximum=2)
+    note: str = option("", "What to remember.", identity=False)
+""",
+)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[list[str]]:
+    """Options of an objective with a shared group of keys, and a key that computes nothing."""
+    file = tmp_path / "turned.py"
+    file.write_text(SHARED_KEYS)
+    yield [f"plugin={file}", "objective=turned"]
+    declaration.withdraw("turned")
+
+
+def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
+    shared: list[str], tiny: list[str]
+) -> None:
+    """They were dropped, and runs of two rates compared as equal."""
+    recipes = [resolve(altered(tiny, *shared, f"corruption.rate={rate}")) for rate in (0.3, 0.6)]
+    written = [recipe.values() for recipe in recipes]
+    declaration.withdraw("turned")
+    read = [values.build(one) for one in written]
+    assert [one.values()["corruption.rate"] for one in read] == [0.3, 0.6]
+    assert [one.key for one in differences(*map(computed_values, read))] == ["corruption.rate"]
+    assert [one.values() | {"target": None} for one in read] == [
+        one | {"target": None} for one in written
+    ]
+
+
+def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
+    shared: list[str], tiny: list[str]
+) -> None:
+    recipe = resolve(altered(tiny, *shared, "turned.note=first"))
+    known, written = recipe_hash(recipe), recipe.values()
+    facts = objective_facts(recipe)
+    assert facts.free == ["turned.note"]
+    declaration.withdraw("turned")
+    learn_objective(Environment(objective=facts))
+    assert written_hash(written) == known != written_hash(written | {"turned.turns": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [
+        (1.0, "1", True),
+        (1000, "1e3", True),
+        ([1.0, 2.0], "[1, 2]", True),
+        (["a", "b"], '["a",b]', True),
+        ("7", "7", True),
+        (True, "true", True),
+        (None, "null", True),
+        (2, "3", False),
+        (True, "1", False),
+        ([1, 2], "[1]", False),
+        ("a", "b", False),
+    ],
+)
+def test_a_planned_text_compares_with_the_value_it_gives(
+    value: object, text: str, same: bool
+) -> None:
+    """Of a plugin's key, whose type is not known without the plugin."""
+    assert comparable._is_typed(value, text) is same
+
+
+def test_the_question_of_an_own_metric_is_recorded(tmp_path: Path, tiny: list[str]) -> None:
+    file = tmp_path / "turned.py"
+    lines = """    def question(self, metric):
+        if metric != "upright":
+            return None
+"""
+    file.write_text(OWN_KEYS.replace("    def question(self, metric):\n", lines))
     try:
-        with pytest.raises(UserError, match=rf"{group}\.: .* has the name of another one"):
-            resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+        facts = objective_facts(resolve(altered(tiny, f"plugin={file}", "objective=turned")))
     finally:
         declaration.withdraw("turned")
+    assert question(facts, "", "loss") is question(facts, "", "accuracy") is None
+    found = question(facts, "", "upright")
+    assert found is not None and found.keys == ["data.name", "turned.turns"]
+
+
+def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Its check would be ignored."""
+    file = tmp_path / "turned.py"
+    check = "    def check(self, recipe): ...\n    def sentence("
+    file.write_text(OWN_KEYS.replace("    def sentence(", check))
+    with pytest.raises(
+        UserError, match=r"objective=turned: its declaration has check\(\); expected"
+    ):
+        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+    assert "turned" not in declaration.objectives()
+
+
+def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:
+    file = tmp_path / "turned.py"
+    fine = "    def fine_tunes(self, recipe):\n        return True\n    def sentence("
+    file.write_text(OWN_KEYS.replace("    def sentence(", fine))
+    words = altered(tiny, f"plugin={file}", "objective=turned", "init=scratch")
+    try:
+        recipe = resolve(words)
+        assert recipe.training_tool == "finetune"
+        cli._check_finetune(recipe, words)
+    finally:
+        declaration.withdraw("turned")
+
+
+def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
+    shared: list[str], tiny: list[str]
+) -> None:
+    options = altered(tiny, "objective=joint", "joint.mpp=2")
+    differs = recipe_file(options, resolve(options))["differs"]
+    assert differs["objective"] == "mpp" and differs["joint.mpp"] == 1.0

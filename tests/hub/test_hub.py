@@ -23,6 +23,7 @@ from helpers.launching import launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
+from ssl_vit.config.records import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.errors import UserError
@@ -693,9 +694,11 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     )
     assert "50% of an image's patches are corrupted, 80% of them by a learned mask token" in text
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
-    value = run.result()["metrics"]["accuracy_masked"]  # type: ignore[index]
-    assert f"| {value['value']:.2%} | {proportion(value['value'], value['n']).low:.2%} to " in text
-    assert f"| {value['n']:,} |" in text
+    result = run.result()
+    assert result
+    found = result.metrics["accuracy_masked"]
+    assert f"| {found.value:.2%} | {proportion(found.value, found.n or 0).low:.2%} to " in text
+    assert f"| {found.n:,} |" in text
     assert not [
         name
         for name in files
@@ -707,9 +710,8 @@ def written(run: Run, **metrics: float) -> str:
     """The card of a run, with these values in its result."""
     result = run.result()
     assert result
-    result["metrics"] |= {
-        name: {"value": value, "n": 10_000, "split": "validation"}
-        for name, value in metrics.items()
+    result.metrics |= {
+        name: Measured(value=value, n=10_000, split="validation") for name, value in metrics.items()
     }
     run.finish(result)
     return card.write(run, run.export)
@@ -896,7 +898,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
 def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
     result = run.result()
     assert result
-    run.finish(result | {"seconds": 0.2})
+    run.finish(result.model_copy(update={"seconds": 0.2}))
     text = card.write(run, run.export)
     assert (
         "less than a second" in text

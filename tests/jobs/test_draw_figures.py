@@ -22,7 +22,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
 from ssl_vit.models import architectures
-from ssl_vit.runs import output_folder
+from ssl_vit.runs.output_folder import OutputFolder
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [f"init={run}", f"out={tmp_path}", "name=f", "figures=[filters,positions]", "images=2"]
-    with output_folder.hold("name", tmp_path / "f", draw_figures.RECORD, draw_figures.OWN):
+    with OutputFolder("name", tmp_path / "f", draw_figures.OWN, draw_figures.RECORD).hold():
         process = launch("tools/figures.py", *words)
         printed = process.communicate(120)[0]
         assert process.returncode == 2 and "Traceback" not in printed

@@ -193,6 +193,32 @@ def test_only_the_shard_that_is_missing_is_computed(
     assert contents(tmp_path / "f") == contents(whole)
 
 
+def test_hashes_of_another_split_stay(options: list[str], tmp_path: Path) -> None:
+    """One split after the other; a shard of the first that was altered meanwhile is found."""
+    words = [*options, "name=f", *TOLERANT]
+    for split in ("train", "test"):
+        ssl_vit.embed([*words, f"split={split}"])
+    recorded = json.loads((tmp_path / "f" / "embed.json").read_text())["shards"]
+    assert {name.partition("-")[0] for name in recorded} == {"train", "test"}
+    shard = tmp_path / "f" / "train-00000-of-00004.parquet"
+    content = bytearray(shard.read_bytes())
+    content[30] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{shard} is not the file"):
+        ssl_vit.embed([*words, "split=train"])
+
+
+def test_a_record_without_its_precision_is_damaged(
+    options: list[str], whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path / "f")
+    record = json.loads((tmp_path / "f" / "embed.json").read_text())
+    del record["settings"]["compute.precision"]
+    (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"embed\.json is damaged; remove "):
+        ssl_vit.embed([*options, "name=f", *TOLERANT])
+
+
 @pytest.mark.parametrize("form", ["parquet", "npz"])
 def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
     options: list[str], whole: Path, tmp_path: Path, form: str

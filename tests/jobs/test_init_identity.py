@@ -214,3 +214,18 @@ def test_the_model_of_the_run_that_made_the_weights_is_part_of_their_identity(
     (tmp_path / "run" / "export" / "heads.safetensors").write_bytes(b"other")
     with pytest.raises(ssl_vit.UserError, match=r"its heads\.safetensors differs"):
         ssl_vit.evaluate(options)
+
+
+def test_a_key_of_the_model_that_is_none_is_one_line(tmp_path: Path) -> None:
+    """The images are the run's, whose recipe has it; it was a traceback."""
+    export = tmp_path / "run" / "export"
+    export.mkdir(parents=True)
+    (export / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
+    (export / "model.safetensors").write_bytes(b"")
+    recipe = "data: {name: shapes, size: 16}\nmodel: {width: 64, hedas: 3}\n"
+    (tmp_path / "run" / "recipe.yaml").write_text(recipe)
+    with pytest.raises(ssl_vit.UserError) as caught:
+        ssl_vit.resolve(["recipe=evaluate", f"init={tmp_path / 'run'}"])
+    line = str(caught.value)
+    assert "its recipe.yaml has model.hedas, which is no key; did you mean model.heads?" in line
+    assert "\n" not in line

@@ -15,6 +15,7 @@ from scipy import stats
 from ssl_vit import rng
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders
+from ssl_vit.data.base import Source
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
@@ -306,16 +307,20 @@ def test_a_images_corruption_does_not_depend_on_its_batch(order, count):
     assert torch.equal(alone.source_BK - shift, together.source_BK[chosen])
 
 
-class Grey:
+class Grey(Source):
     """A split of 37 grey images."""
 
-    classes = ("grey",)
+    def __init__(self):
+        self.classes = ["grey"]
 
     def __len__(self):
         return 37
 
     def fetch(self, rows):
         return [np.full((8, 8, 3), row, np.uint8) for row in rows], np.zeros(len(rows), np.int64)
+
+    def name(self, row):
+        return f"row {row}"
 
 
 def corrupted_samples(processes, device_batch):

@@ -235,7 +235,7 @@ def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path
     codes, outputs = outcome([launch(*figures, "figures=predicted,filters")])
     assert codes == [0], outputs
     if form.is_plugin:
-        reason = f"objective={form.name} is a plugin's; add plugin=FILE to draw it"
+        reason = f"objective={form.name} is a plugin's; add plugin=FILE"
         assert outputs[0].count(reason) == 1
         assert (folder / "figures" / "predicted.png").read_bytes() == predicted
     assert (folder / "figures" / "predictions.png").read_bytes() == drawn

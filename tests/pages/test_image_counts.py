@@ -11,6 +11,7 @@ from helpers.images import two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
 from helpers.reports import altered
+from ssl_vit.config.records import Measured
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
@@ -106,7 +107,7 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
 
 
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:
-    entry = {"value": 0.5, "split": "validation", "n": 134}
+    entry = Measured(value=0.5, split="validation", n=134)
     assert metric_tables.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
     assert metric_tables.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
 

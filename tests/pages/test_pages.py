@@ -19,12 +19,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from helpers import arm_studies as arms
 from helpers.options import ROOT
+from helpers.reports import do_not_draw
 from helpers.run_pages import EVIL, OPTIONS, evil_run, get, make_run, rows, served
 from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_tool, reports
-from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned
@@ -95,8 +95,7 @@ class Parsed(HTMLParser):
 @pytest.fixture
 def undrawn(monkeypatch):
     """A study's figures take seconds, and are tested elsewhere."""
-    for name in ("points", "learning", "grid"):
-        monkeypatch.setattr(svg_plots, name, lambda *arguments: "<svg/>")
+    do_not_draw(monkeypatch)
 
 
 def page_of(folder):
@@ -589,7 +588,7 @@ def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path
     [
         ([], "expected one FOLDER"),
         (["a", "b"], "a b: expected one FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown; choices: folder, --serve"),
+        (["--nothing", "a"], "--nothing: unknown; choices: folder, pairs, format, --serve"),
         (["missing"], "no such folder"),
         (["{}"], "none is there"),
         (["{}", "--serve", "--port=x"], "--port=x: expected a whole number"),

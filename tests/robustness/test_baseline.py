@@ -13,7 +13,7 @@ import yaml
 from helpers.options import ROOT
 from ssl_vit.evaluation import vtab
 from ssl_vit.lab.studies.expand import check
-from ssl_vit.lab.study_tool import parse_request
+from ssl_vit.lab.studies.request import parse_request
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import baseline

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from helpers.launching import launch
 from helpers.options import ROOT, altered
-from ssl_vit.config import parsing
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
@@ -271,21 +270,6 @@ def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) 
     (folder / "study.json").write_text(json.dumps(study))
     with pytest.raises(UserError, match=r"study\.json is missing or damaged"):
         reports.write(folder)
-
-
-def test_shapes_by_hand() -> None:
-    assert parsing.fits({"a": 1}, {"a": int, "b?": str}) and not parsing.fits(
-        {"a": 1, "b": 2}, {"a": int, "b?": str}
-    )
-    assert (
-        not parsing.fits({}, {"a": int})
-        and not parsing.fits({"a": True}, {"a": int})
-        and parsing.fits(True, bool)
-    )
-    assert parsing.fits([1, 2.5], [parsing.NUMBER]) and not parsing.fits([1, [2]], [parsing.NUMBER])
-    assert parsing.fits({"x": [1]}, {str: [int]}) and not parsing.fits({"x": None}, {str: [int]})
-    assert parsing.fits(None, (str, type(None))) and parsing.fits(["a"], ([str], type(None)))
-    assert not parsing.fits(10**400, int) and parsing.fits(10**18, int)
 
 
 def test_an_error_is_printable_and_not_endless() -> None:

@@ -16,7 +16,7 @@ from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record
-from ssl_vit.lab.study_tool import parse_request
+from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.runs.folder import Run
 
 # A finished run may be requested with another value of these, and an unfinished one goes on with
@@ -248,7 +248,7 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(
 
 def test_the_same_options_give_the_result(place: Path) -> None:
     _, result = found(options_of(place))
-    assert result == json.loads((place / "runs" / "joint" / "result.json").read_text())
+    assert result.content() == json.loads((place / "runs" / "joint" / "result.json").read_text())
 
 
 def test_a_result_that_does_not_record_what_it_is_over_is_refused(

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from helpers.disk import full_disk
 from helpers.options import FREE
 from ssl_vit.config.operation import Compute
+from ssl_vit.config.records import Measured, Result
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.runs import environment, files
@@ -346,14 +347,13 @@ def test_a_result_is_there_once_the_run_is_finished(tmp_path):
     run = Run(recipe(tmp_path))
     assert run.result() is None
     run.folder.mkdir()
-    result = {
-        "steps": 5,
-        "seconds": 1.5,
-        "metrics": {"loss": {"value": 0.1, "split": "validation"}},
-        "finished": "then",
-    }
+    loss = Measured(value=0.1, split="validation")
+    result = Result(steps=5, seconds=1.5, metrics={"loss": loss}, finished="then")
     run.finish(result)
     assert run.result() == result
+    assert result["metrics"]["loss"]["value"] == 0.1  # as scripts of users read it
+    with pytest.raises(KeyError):
+        result["mertics"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"steps": 5}', "\xff"])

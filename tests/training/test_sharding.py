@@ -23,6 +23,7 @@ from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from helpers.runs import assert_alike, rows
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
+from ssl_vit.config.records import Environment, check
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError
@@ -280,7 +281,7 @@ def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accele
     assert facts.get("deepspeed") == (version("deepspeed") if zero else None)
     text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
     assert f"started at step 0 on 2 processes, {text}, process " in (folder / "log.txt").read_text()
-    assert f"), {text}, 1 threads" in run_wording.machine(environment)
+    assert f"), {text}, 1 threads" in run_wording.machine(check(environment, Environment))
 
 
 def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:

@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 from ... import costs
 from ...config.computed import computed_values, keys
 from ...config.fields import KEY
-from ...config.init_source import SCRATCH
 from ...config.parsing import load_yaml
 from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
-from ...config.values import parse
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from .. import study_tool
 from ..lab_tools import PlanOptions
-from ..studies import spec
 from ..studies.expand import Plan, Task, known_options, options_from, origin
+from ..studies.request import parse_request, with_places
 from . import budget, network, paper
 from .budget import Device
 from .pace import Pace, measure
@@ -249,13 +246,6 @@ def is_study(options: list[str]) -> bool:
     return is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe)))
 
 
-def study_places(options: list[str]) -> tuple[str, ...]:
-    """The places of the study that the options are of."""
-    if "sweep" in options:
-        return ()
-    return spec.read(spec.find(parse(options).get("recipe"))).places
-
-
 def study(options: list[str], settings: PlanOptions) -> Record:
     """What a study will cost, by part and in all: the sums over its tasks.
 
@@ -269,7 +259,7 @@ def study(options: list[str], settings: PlanOptions) -> Record:
                 f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
             )
     device = cluster(settings).device
-    wanted = study_tool.parse_request(_with_places(options))
+    wanted = parse_request(with_places(options))
     tasks = estimate_tasks(wanted.plan, settings)
     of_part: dict[str, list[Record]] = {part: [] for part in wanted.study.parts}
     for name, record in tasks.items():
@@ -298,16 +288,6 @@ def _warnings(of_part: dict[str, list[Record]]) -> list[str]:
                 if part not in parts:
                     parts.append(part)
     return [f"{', '.join(parts)}: {text}" for text, parts in parts_of.items()]
-
-
-def _with_places(options: list[str]) -> list[str]:
-    """The options, and for each of the study's places that they leave out a stand-in: no images are
-    read."""
-    given = () if "sweep" in options else parse(options)
-    places = study_places(options)
-    stand_ins = {place: place for place in places} | {"init": SCRATCH}
-    left_out = [place for place in places if place not in given]
-    return [*options, *(f"{place}={stand_ins[place]}" for place in left_out)]
 
 
 def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:

@@ -2,6 +2,6 @@
 `numbers` computes, `sections` lists what is shown."""
 
 from .numbers import Numbers, plain
-from .study_page import Report, write
+from .study_page import Report, export, write
 
-__all__ = ["Numbers", "Report", "plain", "write"]
+__all__ = ["Numbers", "Report", "export", "plain", "write"]

@@ -35,13 +35,13 @@ def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:
     """The row of an arm whose final part chooses from this sweep."""
-    tasks = [task for task in study.plan["tasks"] if task["arm"] == sweep.arm]
-    if not any((task["part"], task.get("best")) == (study.final, sweep.part) for task in tasks):
+    tasks = [task for task in study.plan.tasks if task.arm == sweep.arm]
+    if not any((task.part, task.best) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
     cells = [setting(values), str(len(sweep.tried)), number(dev)]
     if sweep.arm not in choices(study, numbers.sweeps, study.final):
-        planned = {str(task["values"]) for task in tasks if task["part"] == sweep.part}
+        planned = {str(task.values) for task in tasks if task.part == sweep.part}
         cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]
         values = {}
     own = [run for run in study.finished.values() if run.part == sweep.part]
@@ -49,7 +49,7 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     measure = next((one for one in numbers.measures if one.part == study.final), None)
     results = measure.results if measure and measure.name == "top1" else []
     final = next((one for one in results if one.arm == sweep.arm), None)
-    paper = (study.report.get("paper") or {}).get(sweep.arm)
+    paper = (study.report.paper or {}).get(sweep.arm)
     cells = [arm_label(sweep.arm, numbers.settings), *cells, _best_steps(chosen)]
     cells += [NONE] * 4 if measure is None or final is None else summary(final.value, measure)
     cells.append(_best_steps(study.runs(study.final, sweep.arm).values()))
@@ -60,6 +60,6 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
 
 def _best_steps(runs: Iterable[FinishedRun]) -> str:
     """The steps whose weights checkpoint.best kept."""
-    found = [run.result.get("best") or {} for run in runs]
-    steps = [f"{one['step']:,}" for one in found if one.get("step") is not None]
+    found = [run.result.best.step for run in runs if run.result.best]
+    steps = [f"{step:,}" for step in found if step is not None]
     return ", ".join(steps) or NONE

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config import parsing, values
+from ...config import parsing, records, values
 from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
+from ...config.records import Environment, ObjectiveFacts, Result, Task
 from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
+from ...formatting import option_text
 from ...runs.identity import from_init, planned_differences, written_hash
 from ...runs.objective_facts import question
 
@@ -25,9 +27,7 @@ UNDECIDED = ("init", "compute.precision")
 INIT = re.compile(r"init=\{(.+)\}")
 
 
-def foreign(
-    folder: Path, task: dict[str, Any], tasks: list[dict[str, Any]], result: dict[str, Any]
-) -> str:
+def foreign(folder: Path, task: Task, tasks: list[Task], result: Result) -> str:
     """Why a finished run is not the task of study.json.
 
     Args:
@@ -38,34 +38,38 @@ def foreign(
     Returns:
         Empty where it is the task, or where study.json does not say with which options it ran.
     """
-    if not task.get("options"):
+    if not task.options:
         return ""
     try:
         written = flatten(parsing.load_yaml(folder / "recipe.yaml"))
     except UserError:
         return "its recipe.yaml is missing or damaged"
-    if written.get("name") != task["name"]:
+    if written.get("name") != task.name:
         return f"its recipe.yaml is of a run called {written.get('name')}"
-    if result.get("recipe") != written_hash(written):
+    if result.recipe != written_hash(written):
         return "its result.json is of another recipe than its recipe.yaml"
-    inits = [option for option in task["options"] if option.startswith("init=")]
+    inits = [option for option in task.options if option.startswith("init=")]
     from_weights = any(option != f"init={SCRATCH}" for option in inits)
     undecided = (*UNDECIDED, *(from_init() if from_weights else ()))
-    differ = planned_differences(written, _planned(task, tasks), undecided)
+    planned = _planned(task, tasks)
+    for key, text in planned.items():
+        # of a plugin that is not here: its value's type is not known, so its text compares
+        if key not in defaults() and key in written and _is_typed(written[key], str(text)):
+            planned[key] = written[key]
+    differ = planned_differences(written, planned, undecided)
     if differ:
         return f"its recipe is not the planned one: {', '.join(differ)}"
     return _other_weights(folder, task)
 
 
-def _other_weights(folder: Path, task: dict[str, Any]) -> str:
+def _other_weights(folder: Path, task: Task) -> str:
     """Why the first weights are not those of the run that the plan names; empty where they are, or
     where they are not here any more."""
-    for option in task["options"]:
+    for option in task.options or ():
         found = INIT.fullmatch(option)
         if found is None:
             continue
-        environment = parsing.read_json(folder / "environment.json", parsing.ENVIRONMENT)
-        recorded = environment.get("init") or {}
+        recorded = records.read(folder / "environment.json", Environment).init or {}
         try:
             here = _weights(folder.parent / found[1])
         except UserError as error:
@@ -80,18 +84,19 @@ def _weights(folder: Path) -> dict[str, Any]:
     return InitSource(str(folder)).identity()
 
 
-def _planned(task: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    """{dotted key: value} of a task's options and seed, without what a sweep chose; only the keys
-    that the options name where they do not resolve here, as without a plugin."""
-    chosen = {key for one in tasks if one["part"] == task.get("best") for key in one["values"]}
+def _planned(task: Task, tasks: list[Task]) -> dict[str, Any]:
+    """{dotted key: value} of a task's options and seed, without what a sweep chose. Where they do
+    not resolve here, as without a plugin, only the keys that the options name, with the texts of
+    those that are not known here."""
+    chosen = {key for one in tasks if one.part == task.best for key in one.values}
     options = [
         _current(option)
-        for option in task["options"]
+        for option in task.options or ()
         if "{" not in option and not option.startswith(("init=", "plugin="))
     ]
     resolved = _resolved(tuple(options))
     planned = {key: value for key, value in resolved.items() if key not in chosen}
-    return planned | {"seed": task["seed"]}
+    return planned | {"seed": task.seed}
 
 
 def _current(option: str) -> str:
@@ -106,8 +111,21 @@ def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
         return computed_values(resolve([*options, "name=planned"], here=False))
     except UserError:
         named = (option.partition("=") for option in options)
-        given = {key: text for key, _, text in named if key in defaults() and counts(key)}
-        return {key: values.typed(key, text) for key, text in given.items()}
+        given = {key: text for key, _, text in named if counts(key)}
+        known = {key: values.typed(key, text) for key, text in given.items() if key in defaults()}
+        return {key: text for key, text in given.items() if "." in key} | known
+
+
+def _is_typed(value: Any, text: str) -> bool:
+    """Whether an option's text gives a value, whatever the option's type."""
+    if option_text(value) == text.replace(", ", ","):
+        return True
+    if isinstance(value, list):
+        parts = text.strip().removeprefix("[").removesuffix("]").split(",") if text.strip() else []
+        texts = [part.strip().strip("'\"") for part in parts]
+        return len(texts) == len(value) and all(map(_is_typed, value, texts))
+    read = values.scalar(text)
+    return type(value) is not bool and type(read) is not bool and read == value
 
 
 def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -116,7 +134,7 @@ def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def question_keys(
-    name: str, recipes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    name: str, recipes: Sequence[Mapping[str, Any]], facts: ObjectiveFacts
 ) -> tuple[list[str], list[str]]:
     """Why a held-out metric of pre-training does not compare between recipes.
 

@@ -4,6 +4,9 @@ A figure is a function of (study, numbers) that yields none or one; a section sh
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
@@ -20,13 +23,19 @@ CURVES = ("validation/accuracy", "validation/loss", "loss")
 DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
 
 
-def figure(name: str, caption: str, draw: Callable[[svg_plots.Style], str]) -> Figure:
+def figure(name: str, caption: str, draw: Callable[[svg_plots.Style], MatplotlibFigure]) -> Figure:
     """A figure of this name, drawn for light and for dark pages."""
-    return Figure(f"figures/{name}.svg", caption, draw(svg_plots.LIGHT), draw(svg_plots.DARK))
+    light, dark = (svg_plots.svg(draw(style)) for style in (svg_plots.LIGHT, svg_plots.DARK))
+    printed = partial(_printed, draw)
+    return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
+
+
+def _printed(draw: Callable[[svg_plots.Style], MatplotlibFigure]) -> bytes:
+    return svg_plots.pdf(draw(svg_plots.PRINTED))
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
-    return axes(numbers.settings, study.report.get("axis"))
+    return axes(numbers.settings, study.report.axis)
 
 
 def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
@@ -155,7 +164,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         return
     log = min(spent) > 0 and max(spent) > 10 * min(spent)
     axis = svg_plots.XAxis("exaFLOP of all training", log=log)
-    order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
+    order = [arm_label(arm, numbers.settings) for arm in study.plan.arms]
     order = list(dict.fromkeys([*order, *lines]))
     caption = f"{main.label} against all the compute that went into it, without sweeps: "
     caption += "each seed a dot, the mean a diamond with its 95% t-interval over seeds."
@@ -175,7 +184,7 @@ def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         return
     caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. "
     caption += "Arms whose losses in pre-training do not compare have axes of their own."
-    order = [arm_label(arm, numbers.settings) for arm in study.plan["arms"]]
+    order = [arm_label(arm, numbers.settings) for arm in study.plan.arms]
     found = figure(
         "learning_curves", caption, lambda style: svg_plots.learning(panels, order, style)
     )
@@ -201,7 +210,7 @@ def _chart(panel: svg_plots.LearningPanel, order: Sequence[str]) -> Chart:
 def _learning_panels(
     study: StudyResults, numbers: Numbers
 ) -> Iterator[svg_plots.LearningPanel | None]:
-    arms = {arm_label(arm, numbers.settings): arm for arm in study.plan["arms"]}
+    arms = {arm_label(arm, numbers.settings): arm for arm in study.plan.arms}
     final = {label: list(study.runs(study.final, arm).values()) for label, arm in arms.items()}
     yield _learning_panel("fine-tuning", final)
     parts: dict[str, dict[str, list[FinishedRun]]] = {}
@@ -210,7 +219,7 @@ def _learning_panels(
         for run in {run.name: run for run in runs}.values():
             parts.setdefault(run.part, {}).setdefault(label, []).append(run)
     for part, by_arm in parts.items():
-        reasons, _ = obstacles(study, part, "loss", study.plan["arms"])
+        reasons, _ = obstacles(study, part, "loss", study.plan.arms)
         if reasons:
             for label, runs in by_arm.items():
                 yield _learning_panel(f"{part}: {label}", {label: runs})

@@ -5,22 +5,24 @@ Everything is checked on the way in: damaged files, runs that are not those of t
 that were trained or tested on different images. Legend: M labelled test images.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config import parsing
+from ...config import parsing, records
 from ...config.computed import keys
+from ...config.records import Environment, Report, Result, RunEnvironment, StudyPlan, Task
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
-from ...runs.objective_facts import learn_metrics
+from ...runs.objective_facts import learn_objective
+from ..arms import arm_pairs
 from . import study_files
 from .comparable import foreign
 
 REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that compares named arms
-ROLES = ("baseline", "candidate", "reference")
 TASK = ("name", "part", "arm", "seed", "values", "needs")
 
 
@@ -34,8 +36,8 @@ class FinishedRun(NamedTuple):
     values: dict[str, Any]  # of the part's grid
     needs: list[str]
     run: Run
-    result: dict[str, Any]
-    environment: dict[str, Any]
+    result: Result
+    environment: Environment
 
     def metric(self, name: str) -> float:
         """The value of a metric in result.json.
@@ -43,21 +45,27 @@ class FinishedRun(NamedTuple):
         Raises:
             UserError: it is not there.
         """
-        if name not in self.result["metrics"]:
+        if name not in self.result.metrics:
             text = f"has no {name}, which the report needs of part {self.part}"
             raise UserError(f"{self.run.folder}/result.json {text}")
-        return float(self.result["metrics"][name]["value"])
+        return float(self.result.metrics[name].value)
 
     def images(self, name: str) -> int | None:
         """How many images a metric is of; None where the run did not record it."""
-        entry = self.result["metrics"][name]
+        entry = self.result.metrics[name]
         # older runs: n is of cases, which are images but for metrics of patches
-        counts = self.result.get("measured_on") or {}
-        return counts.get(entry["split"]) or entry.get("n")
+        counts = self.result.measured_on or {}
+        return counts.get(entry.split) or entry.n
 
     def measured(self, split: str) -> list[str]:
         """Names of the metrics that were measured on a split."""
-        return [name for name, entry in self.result["metrics"].items() if entry["split"] == split]
+        return [name for name, entry in self.result.metrics.items() if entry.split == split]
+
+
+def total(spent: Sequence[float | None]) -> float | None:
+    """The sum of some runs' exaFLOP; None where those of one were not counted."""
+    counted = [one for one in spent if one is not None]
+    return sum(counted) if len(counted) == len(spent) else None
 
 
 class StudyResults(NamedTuple):
@@ -74,74 +82,78 @@ class StudyResults(NamedTuple):
     """
 
     folder: Path
-    plan: dict[str, Any]
+    plan: StudyPlan
     finished: dict[str, FinishedRun]
     missing: list[str]
     foreign: dict[str, str]
     correct: dict[str, np.ndarray]
 
     @property
-    def report(self) -> dict[str, Any]:
-        return self.plan["report"]
+    def report(self) -> Report:
+        return self.plan.report
 
     @property
     def final(self) -> str | None:
         """The part whose test predictions are compared."""
-        return self.report.get("final")
+        return self.report.final
 
     @property
     def extra(self) -> list[str]:
-        return self.report.get("extra") or []
+        return self.report.extra or []
 
     @property
     def curve(self) -> str:
         """What lies along the curve of a study that has one: labels, images or compute."""
-        return str(self.plan.get("curve", "labels"))
+        return self.plan.curve
 
     @property
     def points(self) -> dict[str, float]:
         """{final part: its place along the curve, a share or steps}, ascending."""
-        points = self.plan.get("labels") or []
-        return {one["final"]: one["share"] for one in sorted(points, key=lambda one: one["share"])}
+        points = self.plan.labels or []
+        return {one.final: one.share for one in sorted(points, key=lambda one: one.share)}
 
     @property
     def benchmark(self) -> str | None:
         """The benchmark whose tasks the arms are, each with test images of its own."""
-        return self.plan.get("benchmark")
+        return self.plan.benchmark
 
     @property
     def compares(self) -> bool:
         """Whether arms are compared: those of a benchmark's tasks, and of a study that names no
         roles, are each by itself, with test images of its own."""
-        roles = any(self.report.get(role) for role in ROLES)
-        return not self.benchmark and bool(self.vary or roles)
+        return not self.benchmark and bool(self.vary or self.report.roles or self.pairs)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Arms that are asked for: first minus second."""
+        return arm_pairs(self.report.pairs or [], self.plan.arms, self.vary)
 
     @property
     def finals(self) -> dict[str, list[str]]:
         """{final part: the extra parts beside it}; several of a study over shares of labels."""
-        if self.plan.get("labels"):
-            return {one["final"]: one["extra"] for one in self.plan["labels"]}
+        if self.plan.labels:
+            return {one.final: one.extra for one in self.plan.labels}
         return {self.final: self.extra} if self.final else {}
 
     @property
     def probes(self) -> list[str]:
-        return self.report.get("probes") or []
+        return self.report.probes or []
 
     @property
     def vary(self) -> dict[str, dict[str, Any]]:
         """{arm: {key: value}} of the arms that differ in values of keys."""
-        return self.plan.get("vary") or {}
+        return self.plan.vary or {}
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
         """{arm: {key: value}} of the arms that are compared. Of a study that varies no keys these
         are all arms, with nothing but their names."""
-        return self.vary or {arm: {} for arm in self.plan["arms"]}
+        return self.vary or {arm: {} for arm in self.plan.arms}
 
     @property
     def trained(self) -> list[str]:
         """The parts that pre-train."""
-        parts = [task["part"] for task in self.plan["tasks"] if task["tool"] == "pretrain"]
+        parts = [task.part for task in self.plan.tasks if task.tool == "pretrain"]
         return list(dict.fromkeys(parts))
 
     @property
@@ -168,10 +180,11 @@ class StudyResults(NamedTuple):
     def exaflop(self, run: FinishedRun) -> float | None:
         """The compute of a run and of all that its weights came through; None where it was not
         counted."""
-        if "total_exaflop" in run.result:
-            return run.result["total_exaflop"]
+        if run.result.has("total_exaflop"):
+            return run.result.total_exaflop
         # not recorded by older runs
-        return sum(one.result["exaflop"] for one in (run, *self.before(run).values()))
+        spent = [one.result.exaflop for one in (run, *self.before(run).values())]
+        return total(spent)
 
     def pretraining(self, arm: str, part: str | None = None) -> dict[int, list[FinishedRun]]:
         """{seed: what was trained before its run of a final part}. Without `part`, before that of
@@ -186,13 +199,17 @@ class StudyResults(NamedTuple):
         return found
 
 
-def load_study(folder: Path) -> StudyResults:
+def load_study(folder: Path, pairs: Sequence[str] = ()) -> StudyResults:
     """Read a study's folder.
+
+    Args:
+        folder: of the study.
+        pairs: more arms to compare, as report: pairs: of the study's file.
 
     Raises:
         UserError: it is no study, a file in it is damaged, no arm is finished, an arm that the
             report names is not, or runs were tested on different images, or trained on different
-            ones under the same options.
+            ones under the same options; a pair names no arms.
     """
     if not (folder / "study.json").exists():
         raise UserError(
@@ -200,18 +217,23 @@ def load_study(folder: Path) -> StudyResults:
             "tools/study.py makes one"
         )
     plan = study_files.read_plan(folder / "study.json")
+    if pairs and plan.benchmark:
+        reason = "the arms are tasks, each with test images of its own; leave it out"
+        raise UserError(f"pairs={','.join(pairs)}: {reason}")
+    plan.report.pairs = [*(plan.report.pairs or []), *pairs]
+    arm_pairs(plan.report.pairs, plan.arms, plan.vary or {})
     _check_required(folder, plan)
     finished: dict[str, FinishedRun] = {}
     strangers: dict[str, str] = {}
     origin: dict[str, str] = {}  # {task: the run that is not the planned one, it or one it needs}
     missing = []
-    for task in plan["tasks"]:
-        name = task["name"]
+    for task in plan.tasks:
+        name = task.name
         run = _finished_run(folder, task)
-        reason = foreign(run.run.folder, task, plan["tasks"], run.result) if run else ""
+        reason = foreign(run.run.folder, task, plan.tasks, run.result) if run else ""
         if reason:
             origin[name] = name
-        elif needed := next((one for one in task["needs"] if one in origin), None):
+        elif needed := next((one for one in task.needs if one in origin), None):
             origin[name] = origin[needed]
             reason = f"it depends on {origin[name]}"
         if run is None:
@@ -229,18 +251,18 @@ def load_study(folder: Path) -> StudyResults:
     return study._replace(correct=_correct(study))
 
 
-def _check_required(folder: Path, plan: dict[str, Any]) -> None:
+def _check_required(folder: Path, plan: StudyPlan) -> None:
     """Check that the study's file says what its report is about: of a study that varies no keys the
     final part and, once it names a role, what the report compares.
 
     Raises:
         UserError: it does not.
     """
-    report = plan["report"]
-    if plan.get("vary") or plan.get("benchmark"):
+    report = plan.report
+    if plan.vary or plan.benchmark:
         return
-    needed = REQUIRED if any(report.get(role) for role in ROLES) else REQUIRED[:1]
-    lacking = [key for key in needed if key not in report]
+    needed = REQUIRED if report.roles else REQUIRED[:1]
+    lacking = [key for key in needed if not report.has(key)]
     if lacking:
         raise UserError(
             f"{folder}: a report needs report: {', '.join(needed)} in the study's file; "
@@ -248,27 +270,29 @@ def _check_required(folder: Path, plan: dict[str, Any]) -> None:
         )
 
 
-def _choose_final(plan: dict[str, Any], finished: dict[str, FinishedRun]) -> None:
+def _choose_final(plan: StudyPlan, finished: dict[str, FinishedRun]) -> None:
     """Of a study over shares of labels, let the report be about the first share of which each arm
     in a role has a finished run; about the first of all where there is none."""
-    roles = {plan["report"][role] for role in ROLES if plan["report"].get(role)}
-    for point in plan.get("labels") or []:
-        arms = {run.arm for run in finished.values() if run.part == point["final"]}
-        if roles <= arms:
-            plan["report"]["final"] = point["final"]
+    for point in plan.labels or []:
+        arms = {run.arm for run in finished.values() if run.part == point.final}
+        if arms.issuperset(plan.report.roles.values()):
+            plan.report.final = point.final
             return
 
 
-def _finished_run(folder: Path, task: dict[str, Any]) -> FinishedRun | None:
-    run = Run(Recipe(out=str(folder), name=task["name"]))
+def _finished_run(folder: Path, task: Task) -> FinishedRun | None:
+    run = Run(Recipe(out=str(folder), name=task.name))
     result = run.result()
     if result is None:
         return None
-    if not {"images", "exaflop", "device_hours"} <= result.keys():
+    if not result.has("images", "exaflop", "device_hours"):
         raise study_files.damaged(run.folder / "result.json")
-    shape = parsing.ENVIRONMENT | {"data": {str: object}}
-    environment = study_files.read_object(run.folder / "environment.json", shape)
-    learn_metrics(environment)
+    path = run.folder / "environment.json"
+    try:
+        environment = records.read(path, RunEnvironment)
+    except (OSError, ValueError):
+        raise study_files.damaged(path) from None
+    learn_objective(environment)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)
 
@@ -286,10 +310,10 @@ def _check_one_run_per_seed(study: StudyResults) -> None:
 def _check_arms(study: StudyResults) -> None:
     """Raises UserError where nothing that is compared is finished, or nothing of an arm that the
     report names."""
-    roles = {role: study.report[role] for role in ROLES if study.report.get(role) and study.final}
+    roles = study.report.roles if study.final else {}
     parts = [study.final] if roles else study.reported or study.trained
     arms = {run.arm for run in study.finished.values() if run.part in parts}
-    state = f"{len(study.missing)} of {len(study.plan['tasks'])} tasks are not finished"
+    state = f"{len(study.missing)} of {len(study.plan.tasks)} tasks are not finished"
     state += ", see tools/study.py" if study.missing else ""
     state += f"; {left_out(study)}" if study.foreign else ""
     if not arms & study.settings.keys():
@@ -315,11 +339,11 @@ def _check_test_images(study: StudyResults) -> None:
     arms are not compared, two of the same arm."""
     firsts: dict[str, FinishedRun] = {}
     for run in study.finished.values():
-        test = run.environment["data"].get("test")
+        test = run.environment.data.get("test")
         if run.part not in study.reported or test is None:
             continue
         first = firsts.setdefault(_test_set(study, run), run)
-        if test != first.environment["data"]["test"]:
+        if test != first.environment.data["test"]:
             raise _different_images(first, run)
 
 
@@ -330,7 +354,7 @@ def _test_set(study: StudyResults, run: FinishedRun) -> str:
 
 def _check_training_images(study: StudyResults) -> None:
     """Raises UserError where runs of the same training options had different training images."""
-    prints = {name: run.environment["data"].get("train") for name, run in study.finished.items()}
+    prints = {name: run.environment.data.get("train") for name, run in study.finished.items()}
     if len(set(prints.values()) - {None}) < 2:
         return
     first: dict[tuple[str, ...], FinishedRun] = {}

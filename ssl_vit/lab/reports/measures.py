@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import stats
 from ...config.parsing import flatten, load_yaml
+from ...config.records import ObjectiveFacts
 from ...formatting import format_share
 from ...metrics import SHARE, find_metric, is_of_model, is_split
 from ...runs.objective_facts import facts_of
@@ -105,14 +106,14 @@ def tested(study: StudyResults) -> Iterator[Measure]:
     taken = [*((final, name) for final in study.finals for name in TESTED), *found]
     for part, name in found:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
-        runs = {arm: study.runs(part, arm) for arm in study.plan["arms"]}
+        runs = {arm: study.runs(part, arm) for arm in study.plan.arms}
         measure = _measure(name, suffix, find_metric(name).words + suffix, part, _own(study))
         yield from _with_results(study, measure, name, runs)
 
 
 def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterator[Measure]:
     """A final part's top-1 and top-5, with the extra parts beside it."""
-    arms = study.plan["arms"]
+    arms = study.plan.arms
     runs = {arm: study.runs(final, arm) for arm in arms}
     for part in extra:
         runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
@@ -188,7 +189,7 @@ def obstacles(
         reasons, keys = question_keys(name, recipes, _facts(runs, recipes))
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
-    data = [run.environment["data"] for one in runs for run in one.values()]
+    data = [run.environment.data for one in runs for run in one.values()]
     if len({str(one.get("validation")) for one in data}) > 1:
         reasons.append("the images held out")
     return reasons, keys
@@ -196,10 +197,10 @@ def obstacles(
 
 def _facts(
     runs: Sequence[Mapping[int, FinishedRun]], recipes: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> ObjectiveFacts:
     """What the first run of these arms recorded of its objective."""
-    first = next((run for one in runs for run in one.values()), None)
-    return facts_of(first.environment, recipes[0]) if first else {}
+    first = next(run for one in runs for run in one.values())
+    return facts_of(first.environment, recipes[0])
 
 
 def _suffix(part: str, several: bool) -> str:
@@ -259,7 +260,7 @@ def _with_results(
     counts = [run.images(metric) for one in runs.values() for run in one.values()]
     measure = measure._replace(images=fewest(counts))
     if not measure.question_keys:
-        baseline = study.report.get("baseline") or ""
+        baseline = study.report.baseline or ""
         chance = _probabilities(measure)
         for results in (measure.results, measure.not_compared):
             results[:] = [

@@ -17,7 +17,7 @@ from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
 from . import scaling_curve, task_means
 from .axes import format_place
-from .load import FinishedRun, StudyResults
+from .load import FinishedRun, StudyResults, total
 from .measures import Measure, fewest, held_out, tested
 from .scaling_curve import ScalingCurve
 from .task_means import Benchmark
@@ -28,7 +28,8 @@ SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task choos
 class Pair(NamedTuple):
     """`arm` minus `other` on a measure, seed by seed; positive where `arm` is better. No difference
     without a seed in common; `resampled` and McNemar's test by seed are of top-1 after
-    fine-tuning, whose predictions are kept."""
+    fine-tuning, whose predictions are kept. Of several pairs that were asked for, `corrected` is
+    the interval that is wide enough for all of them together."""
 
     arm: str
     other: str
@@ -36,6 +37,7 @@ class Pair(NamedTuple):
     difference: SeedSummary | None
     resampled: Interval | None
     mcnemar: dict[int, McNemar]
+    corrected: Interval | None = None
 
 
 class Sweep(NamedTuple):
@@ -77,7 +79,8 @@ class Numbers(NamedTuple):
         settings: {arm: {key: value}} of the arms that are compared.
         incomparable: {held-out metric: why it does not compare}; these are no measures.
         main: the name of the measure that the study is judged by.
-        pairs: on the main measure: arms minus the baseline, then minus the reference.
+        pairs: on the main measure: those that are asked for, then arms minus the baseline, then
+            minus the reference.
         claim: what the study's claim says is above zero.
         scaling: accuracy against labels, images or compute, of a study over one of them.
         benchmark: means over tasks, of a study of a benchmark's tasks.
@@ -118,13 +121,13 @@ def compute(study: StudyResults) -> Numbers:
     measures = [*tested(study), *held_out(study, incomparable)]
     main = _main(study, measures)
     return Numbers(
-        study=study.plan["name"],
-        title=study.plan["title"],
-        tasks=len(study.plan["tasks"]),
+        study=study.plan.name,
+        title=study.plan.title,
+        tasks=len(study.plan.tasks),
         missing=study.missing,
         left_out=study.foreign,
         broken=[run.name for run in study.finished.values() if _broken(run)],
-        match=study.plan.get("match") or ("steps" if study.vary else None),
+        match=study.plan.match or ("steps" if study.vary else None),
         settings=study.settings,
         measures=measures,
         incomparable=incomparable,
@@ -153,7 +156,7 @@ def plain(value: Any) -> Any:
 def _broken(run: FinishedRun) -> bool:
     """Whether it measured something not finite; what a sweep tried is shown as it is."""
     return not run.values and not all(
-        math.isfinite(run.metric(name)) for name in run.result["metrics"]
+        math.isfinite(run.metric(name)) for name in run.result.metrics
     )
 
 
@@ -161,8 +164,8 @@ def _main(study: StudyResults, measures: list[Measure]) -> Measure:
     """The measure that the study is judged by: the one it names, that of its claim, of arms that
     are compared after fine-tuning their top-1, else the first by `Metric.main`."""
     names = [one.name for one in measures]
-    claimed = (study.report.get("claim") or {}).get("measure")
-    wanted = study.report.get("measure") or claimed
+    claimed = study.report.claim.measure if study.report.claim else None
+    wanted = study.report.measure or claimed
     for name in (claimed, wanted):
         if name is not None and name not in names:
             raise UserError(
@@ -174,7 +177,7 @@ def _main(study: StudyResults, measures: list[Measure]) -> Measure:
             f"{study.folder}: nothing was measured that compares; "
             "expected report: probes: with the parts that measure"
         )
-    if wanted is None and (study.report.get("candidate") or not study.compares):
+    if wanted is None and (study.report.candidate or not study.compares):
         fine_tuned = [one for one in measures if one.part == study.final]
         if fine_tuned:
             return fine_tuned[0]
@@ -184,23 +187,32 @@ def _main(study: StudyResults, measures: list[Measure]) -> Measure:
 
 
 def _pairs(study: StudyResults, main: Measure) -> Iterator[Pair]:
-    """Each arm minus the baseline, then each other arm minus the reference."""
-    baseline = study.report.get("baseline")
-    reference = study.report.get("reference")
-    arms = [arm for arm in study.plan["arms"] if main.seeds(arm)]
+    """Those asked for, then each arm minus the baseline, then each other arm minus the
+    reference."""
+    wanted = study.pairs
+    for arm, other in wanted:
+        pair = _pair(study, main, arm, other)
+        if len(wanted) > 1 and pair.difference:
+            pair = pair._replace(corrected=stats.simultaneous(pair.difference, len(wanted)))
+        yield pair
+    baseline = study.report.baseline
+    reference = study.report.reference
+    arms = [arm for arm in study.plan.arms if main.seeds(arm)]
     if baseline is not None:
-        yield from (_pair(study, main, arm, baseline) for arm in arms if arm != baseline)
+        others = [arm for arm in arms if arm != baseline and (arm, baseline) not in wanted]
+        yield from (_pair(study, main, arm, baseline) for arm in others)
     if reference is not None:
         others = [arm for arm in arms if arm not in (baseline, reference)]
+        others = [arm for arm in others if (arm, reference) not in wanted]
         yield from (_pair(study, main, arm, reference) for arm in others)
 
 
 def _claim(study: StudyResults, measures: list[Measure], main: Measure) -> Pair | None:
-    claim = study.report.get("claim")
+    claim = study.report.claim
     if not claim:
         return None
-    measure = next((one for one in measures if one.name == claim.get("measure")), main)
-    return _pair(study, measure, claim["better"], claim["worse"])
+    measure = next((one for one in measures if one.name == claim.measure), main)
+    return _pair(study, measure, claim.better, claim.worse)
 
 
 def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
@@ -231,7 +243,7 @@ def _sweeps(study: StudyResults) -> Iterator[Sweep]:
         for run in own:
             runs.setdefault(str(run.values), []).append(run)
         by = _chosen_by(study, part, arm)
-        if by is None and any(SWEPT_BY not in run.result["metrics"] for run in own):
+        if by is None and any(SWEPT_BY not in run.result.metrics for run in own):
             continue
         by = by or SWEPT_BY
         tried = [
@@ -247,18 +259,18 @@ def _sweeps(study: StudyResults) -> Iterator[Sweep]:
 
 def _chosen_by(study: StudyResults, part: str, arm: str) -> str | None:
     """The metric of the task that chooses from a sweep; None without one."""
-    for task in study.plan["tasks"]:
-        if (task.get("best"), task["arm"]) == (part, arm) and task.get("by"):
-            return task["by"]
+    for task in study.plan.tasks:
+        if (task.best, task.arm) == (part, arm) and task.by:
+            return task.by
     return None
 
 
 def choices(study: StudyResults, sweeps: Iterable[Sweep], part: str | None) -> dict[str, Sweep]:
     """{arm: the sweep that its runs of a part choose from}. Sweeps with runs that are missing are
     left out: what is best of the others is not what was chosen."""
-    tasks = study.plan["tasks"]
-    wanted = {(task.get("best"), task["arm"]) for task in tasks if task["part"] == part}
-    partial = {(one["part"], one["arm"]) for one in tasks if one["name"] not in study.finished}
+    tasks = study.plan.tasks
+    wanted = {(task.best, task.arm) for task in tasks if task.part == part}
+    partial = {(one.part, one.arm) for one in tasks if one.name not in study.finished}
     return {
         sweep.arm: sweep
         for sweep in sweeps
@@ -278,7 +290,7 @@ def edges(tried: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
 
 
 def _costs(study: StudyResults) -> Iterator[Cost]:
-    for arm in study.plan["arms"]:
+    for arm in study.plan.arms:
         every = [run for run in study.finished.values() if run.arm == arm]
         for at, before in _pretraining(study, arm).items():
             trained = [run for runs in before.values() for run in runs]
@@ -323,17 +335,17 @@ def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iter
     corrupted = [
         run.metric(name)
         for run in runs
-        for name in run.result["metrics"]
+        for name in run.result.metrics
         if name.endswith("corrupted")
     ]
-    spent = [run.result["exaflop"] for run in runs]
+    spent = total([run.result.exaflop for run in runs])
     yield Cost(
         arm=arm,
         stage=stage,
         runs=len(runs),
-        steps=sorted({int(run.result["steps"]) for run in runs}),
+        steps=sorted({int(run.result.steps) for run in runs}),
         corrupted=corrupted[0] if corrupted else None,
-        images=sum(run.result["images"] for run in runs) / seeds,
-        exaflop=None if None in spent else sum(spent) / seeds,
-        device_hours=sum(run.result["device_hours"] for run in runs) / seeds,
+        images=sum(run.result.images for run in runs) / seeds,
+        exaflop=None if spent is None else spent / seeds,
+        device_hours=sum(run.result.device_hours for run in runs) / seeds,
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import stats
 from ...stats import SeedSummary
-from .load import FinishedRun, StudyResults
+from .load import FinishedRun, StudyResults, total
 from .measures import Measure
 
 EXACT = 1e-12  # of an accuracy: below this, a difference is rounding
@@ -100,7 +100,7 @@ def build(study: StudyResults, measures: Iterable[Measure]) -> ScalingCurve | No
     found = {part: share for part, share in study.points.items() if part in by_part}
     if not found:
         return None
-    baseline = study.report.get("baseline") or ""
+    baseline = study.report.baseline or ""
     points = []
     for part, share in found.items():
         measure = by_part[part]
@@ -111,24 +111,23 @@ def build(study: StudyResults, measures: Iterable[Measure]) -> ScalingCurve | No
         if place is not None:
             points.append(LabelPoint(place, _images(study, part), measure, known))
     points.sort(key=lambda point: point.share)
-    arms = [arm for arm in study.plan["arms"] if arm != baseline]
+    arms = [arm for arm in study.plan.arms if arm != baseline]
     compared = (_compare(arm, baseline, points) for arm in arms)
     return ScalingCurve(baseline, points, [one for one in compared if one], study.curve)
 
 
 def _before(study: StudyResults, part: str) -> list[list[FinishedRun]]:
     """What was pre-trained before each run of a final part."""
-    every = (study.pretraining(arm, part).values() for arm in study.plan["arms"])
+    every = (study.pretraining(arm, part).values() for arm in study.plan.arms)
     return [runs for found in every for runs in found if runs]
 
 
 def _exaflop(study: StudyResults, part: str) -> float | None:
     """Of pre-training: equal for all arms but for whole steps; None where it is not counted."""
     before = _before(study, part)
-    if any(run.result["exaflop"] is None for runs in before for run in runs):
-        return None
-    found = [sum(run.result["exaflop"] for run in runs) for runs in before]
-    return float(np.mean(found)) if found else None
+    found = [total([run.result.exaflop for run in runs]) for runs in before]
+    counted = total(found)
+    return counted / len(found) if found and counted is not None else None
 
 
 def _images(study: StudyResults, part: str) -> int | None:
@@ -137,7 +136,7 @@ def _images(study: StudyResults, part: str) -> int | None:
     runs = [run for run in study.finished.values() if run.part == part]
     if study.curve != "labels":
         runs = [run for before in _before(study, part) for run in before]
-    found = {(run.environment.get("images") or {}).get("train") for run in runs}
+    found = {(run.environment.images or {}).get("train") for run in runs}
     return found.pop() if len(found) == 1 else None
 
 

@@ -111,7 +111,7 @@ def arms(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """What the arms are, where their labels do not say it."""
     described = {
         arm: text
-        for arm, text in study.plan["arms"].items()
+        for arm, text in study.plan.arms.items()
         if text != arm_label(arm, numbers.settings)
     }
     if described:
@@ -121,12 +121,27 @@ def arms(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 def pairs(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
     seed's two networks."""
-    found = [*([numbers.claim] if numbers.claim else []), *numbers.pairs]
+    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
+    claim = numbers.claim
+    own = claim is not None and (claim.arm, claim.other, claim.measure) not in shown
+    found = [*([claim] if claim and own else []), *numbers.pairs]
     if not found:
         return
     head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
-    yield Table(head, [_pair(pair, numbers) for pair in found], labels=2)
+    rows = [_pair(pair, numbers) for pair in found]
+    if any(pair.corrected for pair in found):
+        head.append(f"95% for all {len(study.pairs)}")
+        for row, pair in zip(rows, found, strict=True):
+            percent = numbers.measure(pair.measure).percent
+            row.append(span(pair.corrected, percent, signed=True))
+    yield Table(head, rows, labels=2)
     yield Text(SIGN)
+    if any(pair.corrected for pair in found):
+        yield Text(
+            f"{len(study.pairs)} pairs were asked for. The last column is corrected for their "
+            f"number (Bonferroni: each interval is of {1 - 0.05 / len(study.pairs):.2%}), so that "
+            "all of its intervals hold together with 95%; the others hold each by itself."
+        )
     for pair in candidate_pairs(study, numbers)[:1]:
         yield Text(_seeds_needed(pair, numbers))
     tests = [
@@ -208,8 +223,8 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
 def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
     """Columns that no arm has a value of are left out."""
     every = [*measure.results, *measure.not_compared]
-    baseline = arm_label(study.report.get("baseline") or "", numbers.settings)
-    paper = study.report.get("paper") or {}
+    baseline = arm_label(study.report.baseline or "", numbers.settings)
+    paper = study.report.paper or {}
     if measure.name != "top1" or measure.part != study.final:
         paper = {}
     head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, "best with"]
@@ -329,8 +344,8 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     text = "Pre-training and fine-tuning: the mean of a seed. Sweep and all: the sum of the runs."
     trained = [one for one in numbers.costs if one.stage.startswith("pre-training")]
     pre = {one.arm: one.exaflop for one in reversed(trained)}
-    candidate = study.report.get("candidate") or ""
-    baseline = study.report.get("baseline") or ""
+    candidate = study.report.candidate or ""
+    baseline = study.report.baseline or ""
     ours, theirs = pre.get(candidate), pre.get(baseline)
     if ours and theirs:
         times = ours / theirs
@@ -359,10 +374,10 @@ def _cost(cost: Cost, corrupted: bool) -> list[str]:
 
 def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     """How the study's protocol differs from the paper's."""
-    if study.report.get("differs"):
-        if study.report.get("paper"):
+    if study.report.differs:
+        if study.report.paper:
             yield Text("The paper's figures come from another protocol. What differs:")
-        yield Listing(study.report["differs"])
+        yield Listing(study.report.differs)
 
 
 # The report, in this order; the first one has no title

@@ -6,37 +6,26 @@ Legend: M labelled test images.
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
-from ...config import parsing
+from ...config import records
 from ...config.fields import is_name
+from ...config.records import StudyPlan, Task
 from ...errors import UserError
 from .axes import CURVE_OF
 
 
-def read_plan(path: Path) -> dict[str, Any]:
+def read_plan(path: Path) -> StudyPlan:
     """A study.json whose tasks are in order.
 
     Raises:
         UserError: it is missing or damaged.
     """
     with suppress(OSError, ValueError):
-        plan = parsing.read_study(path)
-        if _in_order(plan["tasks"]) and _right_shares(plan):
+        plan = records.read(path, StudyPlan)
+        if _in_order(plan.tasks) and _right_shares(plan):
             return plan
-    raise damaged(path)
-
-
-def read_object(path: Path, shape: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object of that shape.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    with suppress(OSError, ValueError):
-        return cast(dict[str, Any], parsing.read_json(path, shape))
     raise damaged(path)
 
 
@@ -62,25 +51,25 @@ def _integers(*arrays: np.ndarray) -> bool:
     return all(np.issubdtype(array.dtype, np.integer) for array in arrays)
 
 
-def _in_order(tasks: list[dict[str, Any]]) -> bool:
+def _in_order(tasks: list[Task]) -> bool:
     """Whether each task has a name of its own, which is a folder's, and comes after those that it
     needs."""
     known: set[str] = set()
     for task in tasks:
-        new = task["name"] not in known and is_name(task["name"])
-        if not new or not known.issuperset(task["needs"]):
+        new = task.name not in known and is_name(task.name)
+        if not new or not known.issuperset(task.needs):
             return False
-        known.add(task["name"])
+        known.add(task.name)
     return True
 
 
-def _right_shares(plan: dict[str, Any]) -> bool:
+def _right_shares(plan: StudyPlan) -> bool:
     """Whether the places along the curve of a study.json are different, each with a part."""
-    points = plan.get("labels") or []
-    parts = {task["part"] for task in plan["tasks"]}
-    shares = [point["share"] for point in points]
-    finals = {point["final"] for point in points}
-    of = plan.get("curve", "labels")
+    points = plan.labels or []
+    parts = {task.part for task in plan.tasks}
+    shares = [point.share for point in points]
+    finals = {point.final for point in points}
+    of = plan.curve
     most = np.inf if of == "compute" else 1
     fits = of in CURVE_OF and all(0 < share <= most for share in shares) and finals <= parts
     return fits and len(set(shares)) == len(finals) == len(points)

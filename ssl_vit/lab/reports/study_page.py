@@ -1,5 +1,6 @@
 """The report of a study, as report.md and report.html. No torch here."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from ...pages import blocks
 from ...pages.blocks import Figure, Section, Text
 from ...pages.run_page import INDEX, PAGE
 from ...runs.files import write_atomically
-from . import numbers, sections, wording
+from . import exports, numbers, sections, wording
 from .load import load_study
 from .numbers import Numbers
 
@@ -20,16 +21,20 @@ class Report(NamedTuple):
     numbers: Numbers
 
 
-def write(folder: Path) -> Report:
+def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
     """Write report.md, report.html and figures/ into a study's folder, from what is finished of it.
 
     The same runs give the same text, to the byte.
+
+    Args:
+        folder: of the study.
+        pairs: more arms to compare, A:B.
 
     Raises:
         UserError: the folder is no study, a file in it is damaged, an arm that the report names has
             no finished run, a run lacks a metric, or two runs were tested on different images.
     """
-    study = load_study(folder)
+    study = load_study(folder, pairs)
     found = numbers.compute(study)
     shown = sections.build(study, found)
     (folder / "figures").mkdir(exist_ok=True)
@@ -40,6 +45,16 @@ def write(folder: Path) -> Report:
     above = INDEX if (folder / INDEX).exists() else ""
     write_atomically(folder / PAGE, blocks.html(found.title, shown, above))
     return Report(wording.answer(study, found), found)
+
+
+def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:
+    """Write what a paper needs of a study into its folder, in one of exports.FORMATS; the files.
+
+    Raises:
+        UserError: as `write`.
+    """
+    study = load_study(folder, pairs)
+    return exports.write(folder, form, study, sections.build(study, numbers.compute(study)))
 
 
 def live(folder: Path) -> str:

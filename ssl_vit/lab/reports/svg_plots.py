@@ -1,4 +1,4 @@
-"""Drawing: values against an axis, learning curves, and a grid of two keys, as SVG text. Uses
+"""Drawing: values against an axis, learning curves, and a grid of two keys, as SVG or PDF. Uses
 matplotlib's Figure objects, without pyplot's state.
 
 Legend: R rows, C columns of a grid.
@@ -7,8 +7,9 @@ Legend: R rows, C columns of a grid.
 import io
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -33,6 +34,7 @@ class Style(NamedTuple):
 
 LIGHT = Style("#24292f", "#ffffff")
 DARK = Style("#c9d1d9", "#14171c")
+PRINTED = Style("#000000", "#ffffff")
 
 
 class Point(NamedTuple):
@@ -88,7 +90,7 @@ class Grid(NamedTuple):
     label: str
 
 
-def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> str:
+def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> Figure:
     """A panel for each measure: each seed a dot, the mean a diamond with its interval; the means of
     a line are joined unless x has categories. `order` gives names their colours."""
     columns = min(COLUMNS, len(panels))
@@ -106,7 +108,7 @@ def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style
     for axis in cells[len(panels) :]:
         axis.set_axis_off()
     _add_legend(figure, style)
-    return _svg(figure)
+    return figure
 
 
 def _colours(order: Sequence[str]) -> dict[str, str]:
@@ -155,7 +157,7 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
 
-def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> str:
+def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:
     """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick
     one. `order` gives the arms their colours."""
     figure = _figure(style, 6.4, 2.9 * len(panels))
@@ -167,7 +169,7 @@ def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style
         _dress(axis, style, "step", panel.label, panel.title)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     _add_legend(figure, style)
-    return _svg(figure)
+    return figure
 
 
 def _draw_curves(axis: Axes, arm: str, curves: Sequence[Curve], colour: str) -> None:
@@ -192,7 +194,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     return Curve(common, [float(np.mean([values[step] for values in found])) for step in common])
 
 
-def grid(means: Grid, style: Style) -> str:
+def grid(means: Grid, style: Style) -> Figure:
     """Means as colours, each with its number."""
     figure = _figure(style, 1.8 + 0.9 * len(means.columns), 1.2 + 0.5 * len(means.rows))
     axis = figure.subplots()
@@ -214,7 +216,7 @@ def grid(means: Grid, style: Style) -> str:
     axis.set_yticks(np.arange(len(means.rows)) + 0.5, [label(name) for name in means.rows])
     _dress(axis, style, means.x, means.y, means.label)
     axis.grid(False)
-    return _svg(figure)
+    return figure
 
 
 def _figure(style: Style, width: float, height: float) -> Figure:
@@ -252,16 +254,29 @@ def _add_legend(figure: Figure, style: Style) -> None:
         )
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """The figure's text, the same each time: no date, and names that are hashed with a fixed
     salt."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+    plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with _settings({"svg.hashsalt": "ssl_vit"}):
+        figure.savefig(text, format="svg", metadata=plain)
+    return text.getvalue()
+
+
+def pdf(figure: Figure) -> bytes:
+    """The figure as PDF, with its text as text; the same each time."""
+    content = io.BytesIO()
+    plain = {"CreationDate": None, "Creator": None, "Producer": None}
+    with _settings({"pdf.fonttype": 42}):
+        figure.savefig(content, format="pdf", metadata=plain)
+    return content.getvalue()
+
+
+@contextmanager
+def _settings(values: Any) -> Iterator[None]:
+    """Draw with these of matplotlib's settings."""
+    with matplotlib.rc_context(values), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(
-            text,
-            format="svg",
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-        )
-    return text.getvalue()
+        yield

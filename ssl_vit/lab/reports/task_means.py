@@ -58,7 +58,7 @@ def build(study: StudyResults, measures: list[Measure]) -> Benchmark | None:
         for group in groups
         if any(group in one for one in means)
     ]
-    planned = study.plan["arms"]
+    planned = study.plan.arms
     finished = {one.arm for one in results}
     other = _other_test(study, rows)
     return Benchmark(
@@ -83,7 +83,7 @@ def _other_test(study: StudyResults, rows: dict[str, dict[str, int]]) -> dict[st
     found = {}
     for run in study.finished.values():
         if run.part == study.final:
-            count = run.result["metrics"]["top1"].get("n")
+            count = run.result.metrics["top1"].n
             wanted = rows[run.arm]["test_images"]
             if count is not None and count != wanted:
                 found[run.arm] = (count, wanted)

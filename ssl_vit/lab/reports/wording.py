@@ -95,7 +95,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         label = difference_of(numbers.measure(numbers.main))
         parts.append(f"On {label}, {differences}.")
     for found in numbers.scaling.comparisons if numbers.scaling else ():
-        if found.arm == study.report.get("candidate"):
+        if found.arm == study.report.candidate:
             place = numbers.scaling.place(study.final) if numbers.scaling else None
             own = worth(found, numbers).get(place or 0.0)
             parts.append("; ".join(filter(None, [own, *crossings(found, numbers)])) + ".")
@@ -144,10 +144,13 @@ def _mean(one: Score) -> str:
 
 
 def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
-    """The candidate with the baseline, and with the reference if there is one."""
-    candidate = study.report.get("candidate")
-    others = (study.report.get("baseline"), study.report.get("reference"))
-    return [pair for pair in numbers.pairs if pair.arm == candidate and pair.other in others]
+    """Those that the answer is about: the candidate with the baseline, and with the reference if
+    there is one; then those asked for."""
+    candidate = study.report.candidate
+    others = (study.report.baseline, study.report.reference)
+    named = [pair for pair in numbers.pairs if pair.arm == candidate and pair.other in others]
+    wanted = [numbers.pair(*both) for both in study.pairs]
+    return [*named, *(pair for pair in wanted if pair not in named)]
 
 
 def _difference(pair: Pair, numbers: Numbers) -> str:
@@ -163,7 +166,11 @@ def _difference(pair: Pair, numbers: Numbers) -> str:
         return f"{text}, on one seed, which gives no interval"
     ends = span(found.interval, percent, signed=True)
     excludes = f"which {zero(found.interval)} zero"
-    return f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes})"
+    text = f"{text} (95% interval in pairs {ends} over {found.n} seeds, {excludes}"
+    if pair.corrected is None:
+        return f"{text})"
+    wide = span(pair.corrected, percent, signed=True)
+    return f"{text}; {wide} where all pairs asked for hold, which {zero(pair.corrected)} zero)"
 
 
 def crossings(found: ArmComparison, numbers: Numbers) -> list[str]:
@@ -242,10 +249,11 @@ def _ends(found: Estimate, write: Callable[[float], str]) -> str:
 
 def _claim(study: StudyResults, numbers: Numbers, pair: Pair) -> str:
     """The claim's difference, and what its interval makes of the claim."""
-    claim = study.report["claim"]
-    source = str(claim.get("source") or "the claim")
-    if claim.get("says"):
-        source += f": {claim['says']}"
+    claim = study.report.claim
+    assert claim is not None
+    source = str(claim.source or "the claim")
+    if claim.says:
+        source += f": {claim.says}"
     measure = numbers.measure(pair.measure)
     verdict = _verdict(pair.difference, measure)
     return f"On {difference_of(measure)}, {_difference(pair, numbers)}: {verdict} ({source})."

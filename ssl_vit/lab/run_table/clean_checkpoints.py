@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
 
-from ...config import parsing
+from ...config import records
 from ...errors import UserError
 from ...hub import manifest
 from ...hub.payload import open_run
@@ -102,7 +102,7 @@ def _reason(record: RunRecord) -> str:
         if others := other_files(path):
             return f"{path.name} holds what is no part of a checkpoint: {others[0].name}"
     assert record.result is not None
-    if record.result.get("recipe") not in (None, written_hash(record.values)):
+    if record.result.recipe not in (None, written_hash(record.values)):
         return "its result.json is of another recipe than its recipe.yaml"
     if not _is_finite(folder / "export" / "model.safetensors"):
         return "its export has weights that are not finite"
@@ -121,7 +121,7 @@ def _owed(folder: Path) -> str:
     try:
         run = open_run(folder)
         if run.ledger.exists():
-            parsing.read_json(run.ledger, {str: object})  # manifest.read takes damage for absence
+            records.read(run.ledger, dict[str, Any])  # manifest.read takes damage for absence
         known = manifest.read(run)
         for repo in dict.fromkeys((run.recipe.hub.repo, *known["pushed"])):
             run.recipe.hub.repo = repo

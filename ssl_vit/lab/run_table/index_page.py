@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...config import parsing
+from ...config import computed, records
 from ...config.computed import counts
+from ...config.records import StudyPlan
 from ...errors import UserError
 from ...formatting import format_value
 from ...metrics import HELD_OUT, all_metrics
@@ -55,13 +56,13 @@ def _folders(folder: Path) -> Iterator[Path]:
 def _study(folder: Path) -> ListedStudy | None:
     """The study of a folder; None where there is none, or a damaged one."""
     try:
-        plan = parsing.read_study(folder / "study.json")
+        plan = records.read(folder / "study.json", StudyPlan)
     except (OSError, ValueError):
         return None
-    names = [task["name"] for task in plan["tasks"]]
+    names = [task.name for task in plan.tasks]
     finished = sum((folder / name / "result.json").exists() for name in names)
     reported = (folder / PAGE).exists()
-    return ListedStudy(folder, plan["title"], finished, len(names), reported)
+    return ListedStudy(folder, plan.title, finished, len(names), reported)
 
 
 def write(folder: Path) -> list[RunRecord]:
@@ -125,7 +126,7 @@ def _sections(
 def _summary(records: Sequence[RunRecord]) -> str:
     states = [record.state for record in records]
     counted = [f"{states.count(state):,} {state}" for state in dict.fromkeys(sorted(states))]
-    hours = sum((record.result or {}).get("device_hours", 0.0) for record in records)
+    hours = sum(record.result.device_hours for record in records if record.result)
     number = "1 run" if len(records) == 1 else f"{len(records):,} runs"
     return f"{number}: {', '.join(counted)}. {hours:.3g} device-hours in all."
 
@@ -185,21 +186,23 @@ def _facts(record: RunRecord) -> list[str | Cell]:
     values = record.values
     texts = [record.state, *(str(values.get(key, NONE)) for key in ("objective", "data.name"))]
     texts.append(str(values.get("model.name") or values.get("model.timm") or NONE))
-    made = (record.result or {}).get("steps", record.step)
+    made = record.result.steps if record.result else record.step
     steps = f"{made:,} of {record.steps:,}" if record.steps and not record.result else f"{made:,}"
     return [*texts, Cell(steps, value=made)]
 
 
 def _metric(record: RunRecord, name: str) -> str | Cell:
     entry = record.metrics().get(name)
-    if entry is None or not math.isfinite(entry["value"]):
+    if entry is None or not math.isfinite(entry.value):
         return NONE
-    return Cell(metric_tables.with_count(name, entry, record.measured_on), value=entry["value"])
+    return Cell(metric_tables.with_count(name, entry, record.measured_on), value=entry.value)
 
 
 def _hours(record: RunRecord) -> str | Cell:
-    hours = (record.result or {}).get("device_hours")
-    return NONE if hours is None else Cell(f"{hours:.3g}", value=hours)
+    if not (record.result and record.result.has("device_hours")):
+        return NONE
+    hours = record.result.device_hours
+    return Cell(f"{hours:.3g}", value=hours)
 
 
 def _written(record: RunRecord) -> str | Cell:
@@ -226,13 +229,11 @@ def _curves(
 
 def differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
     """{key: each run's value}, of the keys that change what is computed and have two values."""
-    keys = dict.fromkeys(key for record in records for key in record.values if counts(key))
-    found = {}
-    for key in keys:
-        texts = [_text(record.values, key) for record in records]
-        if len(set(texts)) > 1:
-            found[key] = texts
-    return found
+    known = [record.values for record in records]
+    # sorted as in the recipes; a key that one lacks has its default there
+    differ = {one.key for values in known[1:] for one in computed.differences(known[0], values)}
+    keys = dict.fromkeys(key for values in known for key in values if key in differ)
+    return {key: [_text(values, key) for values in known] for key in keys if counts(key)}
 
 
 def _text(values: dict[str, Any], key: str) -> str:

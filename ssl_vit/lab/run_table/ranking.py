@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...config.computed import keys
+from ...config.schema import defaults
 from ...errors import UserError, suggest
 from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
@@ -73,7 +74,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
     groups = []
     for facts, members in whole.items():
         for more, same in _split_by_question(metric, members):
-            best = sorted(same, key=lambda run: run.measured[metric]["value"], reverse=higher)
+            best = sorted(same, key=lambda run: run.measured[metric].value, reverse=higher)
             groups.append(RankedGroup(dict(facts) | more, best))
     groups.sort(key=lambda group: -len(group.runs))
     left_out = [run for run in having if run not in sound]
@@ -83,8 +84,8 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What a metric's question is, besides what `question_keys` compares."""
     record = run.record
-    split = str(run.measured[metric]["split"])
-    prints = record.environment.get("data") or {}
+    split = str(run.measured[metric].split)
+    prints = record.environment.data or {}
     facts = {
         "split": split,
         "data": str(record.values.get("data.name", NONE)),
@@ -102,15 +103,17 @@ def _split_by_question(
 ) -> list[tuple[dict[str, str], list[ListedRun]]]:
     """Runs by the values of the keys that make a held-out metric another question."""
     recipes = [run.record.values for run in runs]
-    if runs[0].measured[metric]["split"] == "test":
+    if runs[0].measured[metric].split == "test":
         return [({}, list(runs))]
     first = runs[0].record
     facts = facts_of(first.environment, first.values)
     keys, corruption = question_keys(metric, recipes, facts)
+    default = defaults()
     found: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     for run in runs:
         values = tuple(
-            (key, format_value(run.record.values.get(key))) for key in (*keys, *corruption)
+            (key, format_value(run.record.values.get(key, default.get(key))))
+            for key in (*keys, *corruption)
         )
         found.setdefault(values, []).append(run)
     return [(dict(values), same) for values, same in found.items()]

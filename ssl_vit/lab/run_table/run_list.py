@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ...config import export_files
+from ...config.records import Measured, Result
 from ...errors import UserError
 from ...formatting import NOT_COUNTED, duration, text_line
 from ...metrics import is_of_model
@@ -48,30 +49,36 @@ class ListedRun(NamedTuple):
 
     @property
     def step(self) -> int:
-        made: int = (self.record.result or {}).get("steps", self.record.step)
-        return made
+        return self.record.result.steps if self.record.result else self.record.step
+
+    @property
+    def exaflop(self) -> float | None:
+        """None where they were not counted, and of a run that has not finished."""
+        result = self.record.result
+        return result.exaflop if result and result.has("exaflop") else None
 
     @property
     def ended(self) -> datetime | None:
         """When it finished, else when it last wrote."""
-        with suppress(KeyError, TypeError, ValueError):
-            found = datetime.fromisoformat((self.record.result or {})["finished"])
-            return found if found.tzinfo else found.replace(tzinfo=UTC)
+        if self.record.result:
+            with suppress(ValueError):
+                found = datetime.fromisoformat(self.record.result.finished)
+                return found if found.tzinfo else found.replace(tzinfo=UTC)
         return self.record.updated
 
     @property
-    def measured(self) -> dict[str, dict[str, Any]]:
+    def measured(self) -> dict[str, Measured]:
         """Its metrics as RunRecord.metrics, without baselines and what is not finite."""
         return {
             name: entry
             for name, entry in self.record.metrics().items()
-            if is_of_model(name) and math.isfinite(entry["value"])
+            if is_of_model(name) and math.isfinite(entry.value)
         }
 
     def main_metric(self, test: bool) -> str | None:
         """The name of its first metric, by the order of the index's columns, of the test split or
         of held-out images; None without one."""
-        of_split = [name for name, one in self.measured.items() if (one["split"] == "test") == test]
+        of_split = [name for name, one in self.measured.items() if (one.split == "test") == test]
         for known in columns():
             for name in of_split:
                 if name == known or name.endswith(f"/{known}"):
@@ -182,11 +189,11 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 def row(run: ListedRun, now: datetime) -> list[str]:
     """A run as the texts of HEAD's columns."""
-    result = run.record.result or {}
+    result = run.record.result
     steps = f"{run.step:,}"
     if run.record.steps and run.record.values.get("objective") != "probe":
         steps += f" of {run.record.steps:,}"
-    seconds = result.get("seconds")
+    seconds = result.seconds if result else math.nan
     return [
         text_line(run.name),
         _objective(run.record),
@@ -195,22 +202,22 @@ def row(run: ListedRun, now: datetime) -> list[str]:
         _metric(run, test=False),
         _metric(run, test=True),
         _exaflop(result),
-        NONE if seconds is None or not math.isfinite(seconds) else duration(seconds),
+        duration(seconds) if math.isfinite(seconds) else NONE,
         format_bytes(run.disk),
         NONE if run.ended is None else _age(now - run.ended),
     ]
 
 
-def _exaflop(result: Mapping[str, Any]) -> str:
-    if "exaflop" not in result:
+def _exaflop(result: Result | None) -> str:
+    if result is None or not result.has("exaflop"):
         return NONE
-    return NOT_COUNTED if result["exaflop"] is None else f"{result['exaflop']:.3g}"
+    return NOT_COUNTED if result.exaflop is None else f"{result.exaflop:.3g}"
 
 
 def _objective(record: RunRecord) -> str:
     """The objective and, of a recipe file with another name, that name."""
     objective = str(record.values.get("objective", NONE))
-    recipe = (record.environment.get("recipe_file") or {}).get("name")
+    recipe = record.environment.recipe_file and record.environment.recipe_file.name
     return text_line(objective if recipe in (None, objective) else f"{objective} ({recipe})")
 
 
@@ -220,7 +227,7 @@ def _metric(run: ListedRun, test: bool) -> str:
         return NONE
     entry = run.measured[name]
     text = f"{name} {metric_tables.with_count(name, entry, run.record.measured_on)}"
-    return f"{text} (on training images)" if entry["split"] == "train" else text
+    return f"{text} (on training images)" if entry.split == "train" else text
 
 
 def _age(age: Any) -> str:

@@ -5,21 +5,22 @@ import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ... import hub_files
-from ...config import declaration, parsing
+from ...config import declaration, records
 from ...config.computed import computed_values
 from ...config.recipe_files import file_values, find_recipe
+from ...config.records import Measured, WithMetrics, WithSeconds
 from ...config.resolve import names_images, of_images, resolve
-from ...config.schema import Data, Recipe, all_groups
+from ...config.schema import Data, Recipe, all_groups, options
 from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
 from ...metrics import score
 from . import benchmark_images, match_compute
 from .spec import PLACEHOLDER, SEED, Part, Study, split_reference
-from .spec_fields import combinations, swept_together
+from .spec_fields import Mistakes, combinations, swept_together
 from .sweep import image_options
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
@@ -158,11 +159,18 @@ def _name(part: str, arm: str, seed: int, values: dict[str, Any]) -> str:
     return "-".join([part, arm, str(seed), *grid]).replace("/", "_")
 
 
-def check(study: Study, plan: Plan) -> dict[str, Recipe]:
+def check(
+    study: Study, plan: Plan, mistakes: Mistakes | None = None, here: bool = True
+) -> dict[str, Recipe]:
     """Resolve and check every task's options; {task: its recipe}.
 
     A task that starts from another task's run has that run's model; what else such a run decides is
     checked when it is there.
+
+    Args:
+        study, plan: the study and its tasks.
+        mistakes: collects those of all parts and arms; what needs a wrong task is left out.
+        here: check that images are on this machine.
 
     Raises:
         UserError: options are wrong, two arms train the same, or weights have learned more labels
@@ -173,16 +181,25 @@ def check(study: Study, plan: Plan) -> dict[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     known: dict[tuple[str, str, str, int], Recipe] = {}
+    mistakes = mistakes or Mistakes()
     for task in plan.values():
-        values = task.values or next((plan[name].values for name in task.needs[:1]), {})
-        same = _decisive(task, values, plan, recipes)
-        found = resolved.get(same) or _recipe(task, values, plan, recipes)
-        recipes[task.name] = known[task.part, task.arm, str(values), task.seed] = found
-        if same not in resolved:
-            resolved[same] = found
-            _check_distinct(task, values, known)
-        if task.part in shares:
-            _check_labels_seen(task, shares[task.part], plan, recipes)
+        before = origin(task, plan)
+        if before is not None and before.name not in recipes:
+            continue  # its mistake is found
+        with mistakes.of():
+            if not options()["name"].allows(task.name):
+                text = f"the name of its run is too long, {task.name[:80]}..."
+                expected = f"expected {options()['name'].allowed}"
+                raise UserError(f"part {task.part[:80]}, arm {task.arm[:80]}: {text}; {expected}")
+            values = task.values or next((plan[name].values for name in task.needs[:1]), {})
+            same = _decisive(task, values, plan, recipes)
+            found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
+            recipes[task.name] = known[task.part, task.arm, str(values), task.seed] = found
+            if same not in resolved:
+                resolved[same] = found
+                _check_distinct(task, values, known)
+            if task.part in shares:
+                _check_labels_seen(task, shares[task.part], plan, recipes)
     return recipes
 
 
@@ -219,7 +236,9 @@ def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
     return brought | options
 
 
-def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]) -> Recipe:
+def _recipe(
+    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe], here: bool
+) -> Recipe:
     options = known_options(task)
     before = origin(task, plan)
     if before is not None:
@@ -227,7 +246,7 @@ def _recipe(task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, R
     if task.best:
         options |= {key: option_text(value) for key, value in values.items()}
     try:
-        recipe = resolve([f"{key}={value}" for key, value in options.items()])
+        recipe = resolve([f"{key}={value}" for key, value in options.items()], here)
         if task.values and before is not None:
             _check_unseen(recipes[before.name], recipe, before.part)
     except UserError as error:
@@ -334,6 +353,14 @@ def finished(folder: Path, name: str) -> bool:
     return (folder / name / "result.json").exists()
 
 
+def seconds_of(folder: Path, name: str) -> float:
+    """How long a finished task's run took; 0 where its result does not say."""
+    try:
+        return float(records.read(folder / name / "result.json", WithSeconds).seconds)
+    except (OSError, ValueError):
+        return 0.0
+
+
 def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     """The grid values with the best metric `by`, averaged over seeds; the first among equals.
     Runs without a result are left out.
@@ -351,12 +378,12 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
         metrics = _metrics(folder / run.name / "result.json")
         if task.by not in metrics:
             raise UserError(f"{where}: {run.name} has {', '.join(metrics)}")
-        split = metrics[task.by]["split"]
+        split = metrics[task.by].split
         if split != "validation":
             reason = "nothing is chosen but on held-out ones"
             raise UserError(f"{where}: of {run.name} it is of the {split} images; {reason}")
         values[str(run.values)] = run.values
-        scores.setdefault(str(run.values), []).append(metrics[task.by]["value"])
+        scores.setdefault(str(run.values), []).append(metrics[task.by].value)
     means = {
         key: sum(found) / len(found)
         for key, found in scores.items()
@@ -367,14 +394,13 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     return values[max(means, key=lambda key: score(task.by, means[key]))]
 
 
-def _metrics(path: Path) -> dict[str, Any]:
+def _metrics(path: Path) -> dict[str, Measured]:
     try:
-        result = parsing.read_json(path, {"metrics": parsing.METRICS})
+        return records.read(path, WithMetrics).metrics
     except (OSError, ValueError):
         raise UserError(
             f"{path} is damaged; remove its folder and give the command again"
         ) from None
-    return cast(dict[str, Any], result["metrics"])
 
 
 def command(task: Task, plan: Plan, folder: Path) -> list[str]:

@@ -19,8 +19,8 @@ from ...errors import UserError
 from ...formatting import duration, process_command, process_environment, typed
 from ...runs.environment import cores
 from . import scheduling
-from .expand import Plan, Task, command, finished, unreachable
-from .progress import ProgressScreen, Running
+from .expand import Plan, Task, command, finished, seconds_of, unreachable
+from .progress import ProgressScreen, Running, time_left
 
 PATIENCE = 15.0  # seconds for the process of a killed run to release its folder
 LOOK = 2.0  # seconds between two checks of the memory when it is full
@@ -84,6 +84,7 @@ class Local:
     waits: set[str] = field(default_factory=set)  # tasks reported as waiting for memory
     # task -> time of the next memory check
     look: dict[str, float] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)  # task -> seconds, of those finished
 
     def run(self) -> dict[str, str]:
         """Run the tasks that have not finished; {task: why} of those that failed or were left out.
@@ -92,6 +93,7 @@ class Local:
             KeyboardInterrupt: SIGINT or SIGTERM came; it was passed on and every process has ended.
         """
         self.done = {name for name in self.plan if finished(self.folder, name)}
+        self.took = {name: seconds_of(self.folder, name) for name in self.done}
         self.begun = time.monotonic()
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         with self._signals():
@@ -105,6 +107,7 @@ class Local:
                         len(self.done),
                         len(self.plan),
                         len(self.failed),
+                        self._left,
                     )
                     time.sleep(0.05)
             finally:
@@ -113,6 +116,13 @@ class Local:
         if self.stopped_by:
             raise KeyboardInterrupt
         return self.failed
+
+    def _left(self) -> str:
+        """How long the rest will take, in words."""
+        now = time.monotonic()
+        elapsed = {name: now - child.begun for name, child in self.running.items()}
+        over = self.done | self.failed.keys()
+        return time_left(self.plan, self.took, elapsed, over, self.parallel)
 
     def _waiting(self) -> list[Task]:
         """Tasks not started, in the plan's order."""
@@ -196,6 +206,7 @@ class Local:
             del self.running[name]
             if status == 0 and finished(self.folder, name):
                 self.done.add(name)
+                self.took[name] = time.monotonic() - child.begun
                 self.screen.say(f"finished  {name} in {duration(time.monotonic() - child.begun)}")
             elif not self.stopped_by:
                 self._retry_or_fail(name, child, status)

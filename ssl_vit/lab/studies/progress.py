@@ -4,6 +4,7 @@ output is not a terminal."""
 import json
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...config.parsing import NUMBER, fits, flatten, load_yaml
+from ...config.parsing import flatten, load_yaml
+from ...config.records import Number, Whole, fits
 from ...errors import UserError
 from ...formatting import duration
 from ...metrics import HELD_OUT, all_metrics, format_metrics
+from .expand import Plan
 
 QUIET = 15.0  # seconds between plain lines
 REFRESH = 0.5  # and between two looks at the runs, on a terminal
@@ -38,7 +41,7 @@ def last_rows(path: Path) -> dict[str, Any]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        newest |= row if fits(row, {str: NUMBER}) else {}
+        newest |= row if fits(row, dict[str, Number]) else {}
     return newest
 
 
@@ -65,7 +68,7 @@ class Running:
         if not self.steps and path.exists():
             with suppress(UserError):
                 steps = flatten(load_yaml(path)).get("optim.steps", 0)
-                self.steps = int(steps) if fits(steps, int) else 0
+                self.steps = steps if fits(steps, Whole) else 0
         return self.steps
 
     def _left(self, step: int) -> str:
@@ -89,6 +92,48 @@ def _metrics(row: dict[str, Any]) -> str:
     return format_metrics(
         {name: row[name] for name in names if isinstance(row.get(name), int | float)}
     )
+
+
+def time_left(
+    plan: Plan,
+    took: Mapping[str, float],
+    elapsed: Mapping[str, float],
+    over: Collection[str],
+    parallel: int,
+) -> str:
+    """How long the rest of a study will take, from the tasks of the same part, if there are some of
+    the same arm, that have finished; empty where nothing is known.
+
+    Args:
+        plan: the study's tasks.
+        took: {task: seconds} of finished ones, 0 where that is not known.
+        elapsed: {task: seconds} of running ones.
+        over: tasks that have finished or will not run.
+        parallel: how many run at once.
+    """
+    known: dict[tuple[str, ...], list[float]] = {}
+    for name, seconds in took.items():
+        task = plan[name]
+        for alike in ((task.part, task.arm), (task.part,)) if seconds else ():
+            known.setdefault(alike, []).append(seconds)
+    left: list[float] = []
+    unknown: list[str] = []
+    for name, task in plan.items():
+        if name in over:
+            continue
+        times = known.get((task.part, task.arm)) or known.get((task.part,))
+        if times is None:
+            unknown.append(task.part)
+            continue
+        left.append(max(0.0, sum(times) / len(times) - elapsed.get(name, 0.0)))
+    if not left:
+        return ""
+    seconds = max(max(left), sum(left) / parallel)
+    if unknown:
+        parts = ", ".join(dict.fromkeys(unknown))
+        more = f"{len(unknown)} tasks of {parts}, of which none has finished"
+        return f"left about {duration(seconds)} and {more}"
+    return f"left about {duration(seconds)}"
 
 
 class ProgressScreen:
@@ -116,8 +161,11 @@ class ProgressScreen:
         """Print a line that stays."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, running: list[Any], done: int, total: int, failed: int) -> None:
-        """Show the running tasks and the total, at most every REFRESH or QUIET seconds."""
+    def show(
+        self, running: list[Any], done: int, total: int, failed: int, left: Callable[[], str]
+    ) -> None:
+        """Show the running tasks, the total and the time left (`time_left`), at most every REFRESH
+        or QUIET seconds."""
         if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
             return
         self.shown = time.monotonic()
@@ -125,6 +173,8 @@ class ProgressScreen:
         total_line = f"{done} of {total} finished"
         if failed:
             total_line = f"{total_line}, {failed} failed or left out"
+        if text := left():
+            total_line = f"{total_line}; {text}"
         if self.live is None:
             for line in cells:
                 self.say("running   " + "  ".join(cell for cell in line if cell))

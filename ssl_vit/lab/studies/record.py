@@ -3,12 +3,12 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from ...config import parsing
+from ...config import records
 from ...config.computed import computed_values, counts, keys
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten, load_yaml
+from ...config.records import StudyPlan
 from ...config.resolve import names_images, resolve
 from ...config.schema import Recipe
 from ...errors import UserError
@@ -88,10 +88,13 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
             record["curve"] = study.scaling.of
     if study.benchmark:
         record["benchmark"] = study.benchmark
-    record |= {"parts": list(study.parts), "tasks": [_record(task) for task in plan.values()]}
+    record |= {
+        "parts": list(study.parts),
+        "tasks": [_record(task).content() for task in plan.values()],
+    }
     content = json.dumps(record, indent=2) + "\n"
     if path.exists():
-        differ = _differences(path, json.loads(content)["tasks"])
+        differ = _differences(path, plan)
         if differ:
             more = f" and {len(differ) - LISTED} more" if len(differ) > LISTED else ""
             text = f"{folder} holds another plan: {', '.join(differ[:LISTED])}{more}"
@@ -101,27 +104,27 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
     write_atomically(path, content)
 
 
-def _record(task: Task) -> dict[str, Any]:
+def _record(task: Task) -> records.Task:
     """A task as study.json has it; its options as on a command line."""
-    record = asdict(task)
-    options = record.pop("options")
-    return record | {"options": [f"{key}={value}" for key, value in options.items()]}
+    values = asdict(task) | {"needs": list(task.needs)}
+    values["options"] = [f"{key}={value}" for key, value in task.options.items()]
+    return records.Task(**values)
 
 
-def _differences(path: Path, tasks: list[dict[str, Any]]) -> list[str]:
-    """Descriptions of the tasks in study.json that differ from these."""
+def _differences(path: Path, plan: Plan) -> list[str]:
+    """Descriptions of the tasks in study.json that differ from the plan's."""
     try:
-        record = parsing.read_study(path)
+        record = records.read(path, StudyPlan)
     except (OSError, ValueError):
         raise UserError(f"{path} is damaged; remove it, or take another name=") from None
-    now = {task["name"]: task for task in tasks}
-    found = [_difference(task, now.get(task["name"])) for task in record["tasks"]]
+    now = {name: _record(task) for name, task in plan.items()}
+    found = [_difference(task, now.get(task.name)) for task in record.tasks]
     return [text for text in found if text]
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any] | None) -> str:
+def _difference(before: records.Task, now: records.Task | None) -> str:
     """Description of a task's difference between two plans; empty if there is none."""
-    name = before["name"]
+    name = before.name
     if now is None:
         return f"{name} (only there)"
     was = _computed_options(before)
@@ -131,11 +134,11 @@ def _difference(before: dict[str, Any], now: dict[str, Any] | None) -> str:
         for key in was | new
         if was.get(key) != new.get(key)
     ]
-    texts += [key for key in ("tool", "best", "by", "needs") if before.get(key) != now[key]]
+    texts += [key for key in ("tool", "best", "by", "needs") if before[key] != now[key]]
     return f"{name} ({'; '.join(texts)})" if texts else ""
 
 
-def _computed_options(task: dict[str, Any]) -> dict[str, str]:
+def _computed_options(task: records.Task) -> dict[str, str]:
     """A recorded task's options that change what is computed."""
-    pairs = (option.partition("=") for option in task.get("options") or ())
+    pairs = (option.partition("=") for option in task.options or ())
     return {key: value for key, _, value in pairs if counts(key)}

@@ -14,42 +14,14 @@ from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES
 from ...errors import UserError, suggest
 from ...formatting import option_text
+from ..arms import Settings, arm_pairs
 from ..lab_tools import MATCHES
-from . import benchmark, scaling
+from . import benchmark, scaling, study_keys
 from .scaling import Scaling
-from .spec_fields import arm_grids, grid_of, hold, known, listed, mapping, seeds
-from .vary import Settings, check_report, expand
+from .spec_fields import Mistakes, arm_grids, grid_of, hold, known, listed, mapping, seeds
+from .vary import check_report, expand
 
 TOOLS = ("pretrain", "finetune", "evaluate")
-STUDY_KEYS = (
-    "title",
-    "extends",
-    "places",
-    "optional",
-    "seeds",
-    "arms",
-    "benchmark",
-    "vary",
-    "match",
-    *scaling.CURVES,
-    "options",
-    "parts",
-    "report",
-)
-PART_KEYS = ("extends", "tool", "seeds", "options", "by_arm", "grid", "grid_by_arm", "best")
-REPORT_KEYS = (
-    "final",
-    "probes",
-    "baseline",
-    "candidate",
-    "reference",
-    "extra",
-    "paper",
-    "differs",
-    "claim",
-    "measure",
-    "axis",
-)
 TESTED = ("top1", "top5", "real")  # metrics of the test split
 # options that no part may set
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
@@ -131,13 +103,18 @@ def find(name: str | None) -> Path:
     return path
 
 
-def read(path: Path) -> Study:
+def read(path: Path, mistakes: Mistakes | None = None) -> Study:
     """The study in a file.
 
+    Args:
+        path: of the file.
+        mistakes: collects those after which others can be found. What it found is left out of the
+            study.
+
     Raises:
-        UserError: the first mistake in it, in one line.
+        UserError: the first mistake, in one line; with `mistakes` one that is none of theirs.
     """
-    return build(_extended(path), str(path))
+    return build(_extended(path), str(path), mistakes)
 
 
 def _extended(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -192,9 +169,12 @@ def _extended_part(base: Any, body: Any) -> Any:
     return base | body | {"options": flatten(below) | flatten(own)}
 
 
-def build(raw: dict[str, Any], where: str) -> Study:
+def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
-    known(raw, STUDY_KEYS, where)
+    mistakes = mistakes or Mistakes()
+    for key in raw:
+        with mistakes.of():
+            known({key: None}, study_keys.STUDY, where)
     raw = benchmark.expand(raw, where)
     raw, curve = scaling.expand(raw, where)
     raw, settings = expand(raw, where)
@@ -222,12 +202,16 @@ def build(raw: dict[str, Any], where: str) -> Study:
     for name, body in _whole_parts(raw, where).items():
         if isinstance(body, dict):
             body = _extended_part({"options": options}, body)
-        body = benchmark.options_by_task(body, study.benchmark, f"{where}: part {name}")
-        study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
-    _names(study, where)
+        with mistakes.of():
+            body = benchmark.options_by_task(body, study.benchmark, f"{where}: part {name}")
+            study.parts[name] = _part(name, body, tuple(arms), f"{where}: part {name}")
+    with mistakes.of():
+        _names(study, where)
     for part in study.parts.values():
-        _check_part(part, study, f"{where}: part {part.name}")
-    _check_report(study, f"{where}: report")
+        with mistakes.of():
+            _check_part(part, study, f"{where}: part {part.name}")
+    with mistakes.of():
+        _check_report(study, f"{where}: report")
     scaling.check(curve, study.parts, settings, where)
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
 
@@ -253,7 +237,7 @@ def _whole_parts(raw: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _part(name: str, body: Any, arms: tuple[str, ...], where: str) -> Part:
     hold(isinstance(body, dict), where, "expected a mapping")
-    known(body, PART_KEYS, where)
+    known(body, study_keys.PART, where)
     tool = body.get("tool")
     hold(tool in TOOLS, where, f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}")
     common = _options(mapping(body, "options", where), where)
@@ -364,7 +348,7 @@ def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:
 def _check_report(study: Study, where: str) -> None:
     """Check that a report's keys name parts and arms of the study, and comparable ones."""
     report = study.report
-    known(report, REPORT_KEYS, where)
+    known(report, study_keys.REPORT, where)
     parts = list(study.parts)
     arms = list(study.arms)
     roles = [key for key in ("baseline", "candidate", "reference") if key in report]
@@ -381,7 +365,13 @@ def _check_report(study: Study, where: str) -> None:
     for key, names, choices in named:
         for name in names:
             hold(name in choices, where, f"{key}: unknown {name}; {suggest(str(name), choices)}")
-    listed(report, "differs", where)
+    texts = all(isinstance(one, str) for one in listed(report, "differs", where))
+    hold(texts, where, "differs: expected texts")
+    pairs = [str(one) for one in listed(report, "pairs", where)]
+    try:
+        arm_pairs(pairs, study.arms, study.vary)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     check_report(report, study.vary, where)
     if report and not study.vary and not study.benchmark:
         compared = roles or study.scaling.points  # a curve is compared with the baseline's
@@ -397,4 +387,5 @@ def _check_report(study: Study, where: str) -> None:
         text = "is no part of tool finetune without a grid, whose test images could be compared"
         hold(part.tool == "finetune" and not part.grid, where, f"{name} {text}")
     for arm, value in paper.items():
-        hold(isinstance(value, int | float), where, f"paper: {arm}: {value}: expected a number")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        hold(number, where, f"paper: {arm}: {value}: expected a number")

@@ -1,11 +1,36 @@
 """Checks of a study's file that raise one-line errors."""
 
 import itertools
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...config.parsing import flatten
+from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
+
+
+class Mistakes:
+    """Mistakes of a study: the first is raised, or all are collected.
+
+    Args:
+        collect: whether they are collected, in `found`.
+    """
+
+    def __init__(self, collect: bool = False) -> None:
+        self.collect = collect
+        self.found: list[str] = []
+
+    @contextmanager
+    def of(self) -> Iterator[None]:
+        """Collect the mistake that ends the block."""
+        try:
+            yield
+        except UserError as error:
+            if not self.collect:
+                raise
+            self.found.append(str(error))
 
 
 def hold(holds: Any, where: str, message: str) -> None:
@@ -14,7 +39,7 @@ def hold(holds: Any, where: str, message: str) -> None:
         raise UserError(f"{where}: {message}")
 
 
-def known(node: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+def known(node: dict[str, Any], keys: Collection[str], where: str) -> None:
     for key in node:
         hold(key in keys, where, f"unknown key {key}; {suggest(str(key), keys)}")
 
@@ -45,7 +70,9 @@ def seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
     found = tuple(listed(node, "seeds", where))
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)
     distinct = whole and len(set(found)) == len(found)
-    hold(distinct, where, f"seeds: {option_text(list(found))}: expected different whole numbers")
+    fits = distinct and all(map(options()["seed"].allows, found))
+    text = "expected different whole numbers, each of 64 bits"
+    hold(fits, where, f"seeds: {option_text(list(found))[:200]}: {text}")
     return found or None
 
 

@@ -12,7 +12,7 @@ from ...config.parsing import load_yaml
 from ...config.recipe_files import TABLES
 from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import Recipe
-from ...config.uses import has_use
+from ...config.validate import has_use
 from ...config.values import parse
 from ...errors import UserError
 from ...formatting import option_text

@@ -17,13 +17,13 @@ from ...config.parsing import flatten, has_interpolation
 from ...config.values import check_key, typed
 from ...errors import UserError, suggest
 from ...formatting import option_text
+from ..arms import Settings, find_arm
+from . import study_keys
 from .spec_fields import hold, known, mapping, pretraining
 
 PRESETS = ("recipe", "model", "data")
 # keys that change what is computed, whatever their group says
 PLACE = ("data.path", "data.hub", "compute.precision")
-CLAIM_KEYS = ("better", "worse", "measure", "source", "says")
-Settings = dict[str, dict[str, Any]]  # arm -> {key: value}
 
 
 def expand(raw: dict[str, Any], where: str) -> tuple[dict[str, Any], Settings]:
@@ -61,7 +61,7 @@ def check_report(report: dict[str, Any], settings: Settings, where: str) -> None
     Raises:
         UserError: one is not.
     """
-    known(mapping(report, "claim", where), CLAIM_KEYS, f"{where}: claim")
+    known(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
     axes = list(dict.fromkeys(key for setting in settings.values() for key in setting))
     for key in ("claim", "axis", "measure"):
         message = f"{key}: the study varies nothing that it could be about"
@@ -75,25 +75,6 @@ def describe(setting: dict[str, Any]) -> str:
     return (
         ", ".join(f"{key}={option_text(value)}" for key, value in setting.items())
         or "as the study's options say"
-    )
-
-
-def find(value: Any, settings: Settings) -> str | None:
-    """The arm that is called `value`, or the only one that has it; None where there is no such
-    arm."""
-    if str(value) in settings:
-        return str(value)
-    having = [
-        arm
-        for arm, setting in settings.items()
-        if any(_same(value, own) for own in setting.values())
-    ]
-    return having[0] if len(having) == 1 else None
-
-
-def _same(one: Any, other: Any) -> bool:
-    return option_text(one) == option_text(other) or (
-        type(one) is not bool and type(other) is not bool and one == other
     )
 
 
@@ -118,7 +99,7 @@ def _claimed(report: Any, settings: Settings, where: str) -> Any:
     arms = {}
     for role in ("better", "worse"):
         hold(role in claim, where, f"claim: {role}: is missing")
-        arms[role] = find(claim[role], settings)
+        arms[role] = find_arm(claim[role], settings)
         hold(
             arms[role],
             where,

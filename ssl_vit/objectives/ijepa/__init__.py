@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
+from ...config.rules import Rule, fewer_than
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
-from ...config.validate import fewer_than, require
 from ...metrics import Metric
 
 HEADS, PREDICTOR_MLP = 4, 4  # of the predictor: heads, and its MLP over its width
@@ -32,6 +32,11 @@ def predictor_width(width: int) -> int:
     return max(4 * HEADS, width // 2 // (4 * HEADS) * (4 * HEADS))
 
 
+def predicted_count(recipe: Recipe) -> int:
+    """Patches of an image whose features are predicted."""
+    return selected_count(recipe.group(IjepaOptions).rate, costs.patches(recipe))
+
+
 class IjepaDeclaration(ObjectiveDeclaration):
     name = "ijepa"
     title = "Prediction of a teacher's features (I-JEPA)"
@@ -43,6 +48,22 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
     options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, and the teacher.")
     class_token_is_trained = False
+    rules = (
+        Rule(
+            "model",
+            lambda r: r.model.convolutional or r.model.hybrid,
+            "objective=ijepa needs patches of pixels; model={r.model.name} has none",
+            "{r.model.name}",
+        ),
+        Rule(
+            "ijepa.rate",
+            lambda r: predicted_count(r) >= costs.patches(r),
+            lambda r: (
+                f"leaves none of an image's {costs.patches(r)} patches visible;"
+                f" {fewer_than(costs.patches(r))}"
+            ),
+        ),
+    )
     metrics = (
         Metric(
             "feature_spread",
@@ -50,19 +71,6 @@ class IjepaDeclaration(ObjectiveDeclaration):
             " collapsed",
         ),
     )
-
-    def check(self, recipe: Recipe) -> None:
-        """The encoder sees patches, and at least one of them."""
-        model = recipe.model
-        reason = f"objective=ijepa needs patches of pixels; model={model.name} has none"
-        require(not model.convolutional and not model.hybrid, "model", model.name, reason)
-        rate, patches = recipe.group(IjepaOptions).rate, costs.patches(recipe)
-        reason = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
-        require(self.predicted(recipe) < patches, "ijepa.rate", rate, reason)
-
-    def predicted(self, recipe: Recipe) -> int:
-        """Patches of an image whose features are predicted."""
-        return selected_count(recipe.group(IjepaOptions).rate, costs.patches(recipe))
 
     def parameters(self, recipe: Recipe) -> int:
         d = recipe.model.width
@@ -89,17 +97,17 @@ class IjepaDeclaration(ObjectiveDeclaration):
         return costs.encoder_multiply_adds(recipe) + 3 * self._trained(recipe)
 
     def _trained(self, recipe: Recipe) -> int:
-        d, t, predicted = recipe.model.width, costs.tokens(recipe), self.predicted(recipe)
+        d, t, predicted = recipe.model.width, costs.tokens(recipe), predicted_count(recipe)
         w = predictor_width(d)
         blocks = self._depth(recipe) * costs.block_multiply_adds(t, w, PREDICTOR_MLP * w)
         visible = costs.encoder_multiply_adds(recipe, costs.patches(recipe) - predicted)
         return visible + (t - predicted) * d * w + blocks + predicted * w * d
 
     def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
-        return tokens - self.predicted(recipe)
+        return tokens - predicted_count(recipe)
 
     def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        d, t, predicted = recipe.model.width, costs.tokens(recipe), self.predicted(recipe)
+        d, t, predicted = recipe.model.width, costs.tokens(recipe), predicted_count(recipe)
         w = predictor_width(d)
         block = costs.block_bytes(t, w, PREDICTOR_MLP * w, value, mask=0)
         block += 0 if fused else value * HEADS * t * t

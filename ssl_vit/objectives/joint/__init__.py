@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ...config import declaration
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
+from ...config.rules import Rule
 from ...config.schema import Recipe
-from ...config.validate import require
 
 
 @dataclass
@@ -22,6 +22,14 @@ class JointDeclaration(ObjectiveDeclaration):
     options = Group("joint", JointOptions, "Weights of the losses of objective=joint.")
     labels = True
     parts = ("mpp", "supervised")
+    rules = (
+        Rule(
+            "joint.mpp + .supervised",
+            lambda r: not any(vars(r.group(JointOptions)).values()),
+            "expected at least one weight above 0",
+            "0",
+        ),
+    )
 
     def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
         weights = recipe.group(JointOptions)
@@ -29,13 +37,6 @@ class JointDeclaration(ObjectiveDeclaration):
 
     def learns_labels(self, recipe: Recipe) -> bool:
         return any(part.learns_labels(recipe) for part in self.trained(recipe))
-
-    def check(self, recipe: Recipe) -> None:
-        weights = recipe.group(JointOptions)
-        total = sum(getattr(weights, part) for part in self.parts)
-        require(total > 0, "joint.mpp + .supervised", 0, "expected at least one weight above 0")
-        for part in self.parts:
-            declaration.objective(part).check(recipe)
 
     def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
         found = (part.needs_one_label(recipe) for part in self.trained(recipe) if part.labels)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
+from ...config.rules import Rule, fewer_than
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
-from ...config.validate import fewer_than, require
 from ..patch_question import FIGURE, PATCHES, target_sentence
 
 DECODER_MLP = 4  # the MLP of the decoder over its width
@@ -21,6 +21,11 @@ class MaeOptions:
     heads: int = option(16, "Decoder: attention heads.", above=0, maximum=65536)
 
 
+def masked_count(recipe: Recipe) -> int:
+    """Patches of an image that are masked."""
+    return selected_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
+
+
 class MaeDeclaration(ObjectiveDeclaration):
     name = "mae"
     title = "Masked autoencoding"
@@ -29,21 +34,26 @@ class MaeDeclaration(ObjectiveDeclaration):
     figure = FIGURE
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
-
-    def check(self, recipe: Recipe) -> None:
-        """The encoder sees a patch, and the decoder's width divides."""
-        mae = recipe.group(MaeOptions)
-        patches = costs.patches(recipe)
-        reason = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
-        require(self.masked(recipe) < patches, "mae.rate", mae.rate, reason)
-        reason = f"no multiple of mae.heads={mae.heads}"
-        require(mae.width % mae.heads == 0, "mae.width", mae.width, reason)
-        reason = "expected a multiple of 4: sines and cosines of row and column"
-        require(mae.width % 4 == 0, "mae.width", mae.width, reason)
-
-    def masked(self, recipe: Recipe) -> int:
-        """Patches of an image that are masked."""
-        return selected_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
+    rules = (
+        Rule(
+            "mae.rate",
+            lambda r: masked_count(r) >= costs.patches(r),
+            lambda r: (
+                f"leaves none of an image's {costs.patches(r)} patches visible;"
+                f" {fewer_than(costs.patches(r))}"
+            ),
+        ),
+        Rule(
+            "mae.width",
+            lambda r: r.group(MaeOptions).width % r.group(MaeOptions).heads,
+            "no multiple of mae.heads={r.groups[mae].heads}",
+        ),
+        Rule(
+            "mae.width",
+            lambda r: r.group(MaeOptions).width % 4,
+            "expected a multiple of 4: sines and cosines of row and column",
+        ),
+    )
 
     def parameters(self, recipe: Recipe) -> int:
         """Decoder and head."""
@@ -64,7 +74,7 @@ class MaeDeclaration(ObjectiveDeclaration):
         if not outputs:
             return None
         mae = recipe.group(MaeOptions)
-        masked = self.masked(recipe)
+        masked = masked_count(recipe)
         t = costs.tokens(recipe)
         enter = (t - masked) * recipe.model.width * mae.width
         blocks = mae.depth * costs.block_multiply_adds(t, mae.width, DECODER_MLP * mae.width)
@@ -73,11 +83,11 @@ class MaeDeclaration(ObjectiveDeclaration):
         return costs.encoder_multiply_adds(recipe, visible) + enter + blocks + head
 
     def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
-        return tokens - self.masked(recipe)
+        return tokens - masked_count(recipe)
 
     def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
         mae = recipe.group(MaeOptions)
-        masked = self.masked(recipe)
+        masked = masked_count(recipe)
         t = costs.tokens(recipe)
         block = costs.block_bytes(t, mae.width, DECODER_MLP * mae.width, value, mask=0)
         block += 0 if fused else value * mae.heads * t * t

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
+from ...config.rules import Rule
 from ...config.schema import Recipe
-from ...config.validate import require
 
 VIEWS = 2  # of an image
 
@@ -38,14 +38,19 @@ class MocoDeclaration(ObjectiveDeclaration):
     options = Group("moco", MocoOptions, "MoCo v3: what is compared, and the momentum copy.")
     shared = ("views",)
     views = VIEWS
-
-    def check(self, recipe: Recipe) -> None:
-        model = recipe.model
-        reason = f"objective={recipe.objective} needs a Vision Transformer"
-        require(not model.convolutional, "model", model.name, reason)
-        frozen = recipe.group(MocoOptions).freeze_patches
-        reason = f"model={model.name} has a ResNet before its patch projection; expected false"
-        require(not (frozen and model.hybrid), "moco.freeze_patches", "true", reason)
+    rules = (
+        Rule(
+            "model",
+            lambda r: r.model.convolutional,
+            "objective={r.objective} needs a Vision Transformer",
+            "{r.model.name}",
+        ),
+        Rule(
+            "moco.freeze_patches",
+            lambda r: r.group(MocoOptions).freeze_patches and r.model.hybrid,
+            "model={r.model.name} has a ResNet before its patch projection; expected false",
+        ),
+    )
 
     def parameters(self, recipe: Recipe) -> int:
         return _mlp_parameters(_projector(recipe)) + _mlp_parameters(_predictor(recipe))

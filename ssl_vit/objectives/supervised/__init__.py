@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
+from ...config.rules import Rule
 from ...config.schema import Recipe
-from ...config.validate import require
 
 
 @dataclass
@@ -35,18 +35,24 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     labels = True
     only_labelled = True
     mixes = True
+    rules = (
+        Rule(
+            "supervised.pool",
+            lambda r: r.model.convolutional and r.group(SupervisedOptions).pool != "token",
+            "model={r.model.name} has no use for it",
+        ),
+        Rule(
+            "supervised.smoothing",
+            lambda r: (
+                r.group(SupervisedOptions).smoothing
+                and r.group(SupervisedOptions).loss != "softmax"
+            ),
+            "supervised.loss=sigmoid has no use for it",
+        ),
+    )
 
     def fine_tunes(self, recipe: Recipe) -> bool:
         return not recipe.init_source.is_scratch
-
-    def check(self, recipe: Recipe) -> None:
-        own, model = recipe.group(SupervisedOptions), recipe.model
-        pooled = not model.convolutional or own.pool == "token"
-        reason = f"model={model.name} has no use for it"
-        require(pooled, "supervised.pool", own.pool, reason)
-        reason = "supervised.loss=sigmoid has no use for it"
-        smooth = own.smoothing == 0 or own.loss == "softmax"
-        require(smooth, "supervised.smoothing", own.smoothing, reason)
 
     def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
         """The sigmoid loss takes several."""

@@ -17,7 +17,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import plan_tool
 from ssl_vit.lab.lab_tools import PlanOptions
 from ssl_vit.lab.planning import budget, forecast, pace
-from ssl_vit.lab.study_tool import parse_request
+from ssl_vit.lab.studies.request import parse_request
 
 H100 = budget.devices()["h100"]
 

@@ -801,7 +801,7 @@ def test_a_sweep_is_reported_before_its_final_runs(tmp_path, monkeypatch):
 
 def test_study_json_holds_what_is_read():
     planned = Task("final-mpp-0", "final", "finetune", "mpp", 0, {}, (), {"recipe": "finetune"})
-    assert set(load.TASK) | {"best", "by", "options"} <= record._record(planned).keys()
+    assert {*load.TASK, "best", "by", "options"} <= record._record(planned).content().keys()
 
 
 def tool(*words):

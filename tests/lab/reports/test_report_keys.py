@@ -13,6 +13,7 @@ from helpers import arm_studies as arms
 from helpers.key_studies import CLAIM, FEW, RATES, study
 from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
+from ssl_vit.config.records import Environment
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
 from ssl_vit.runs.objective_facts import facts_of
@@ -150,7 +151,7 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
 
 
 def question_keys(name, recipes):
-    return comparable.question_keys(name, recipes, facts_of({}, recipes[0]))
+    return comparable.question_keys(name, recipes, facts_of(Environment(), recipes[0]))
 
 
 def test_a_masked_autoencoder_has_a_difficulty_of_its_own():
@@ -333,7 +334,6 @@ def panels(monkeypatch, undrawn):
 
     def learning(panels, *rest):
         found[:] = [(panel.title, list(panel.arms)) for panel in panels]
-        return "<svg/>"
 
     monkeypatch.setattr(svg_plots, "learning", learning)
     return found

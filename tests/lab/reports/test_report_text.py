@@ -53,10 +53,10 @@ def drawn_ends(monkeypatch):
             for line in panel.lines.values()
             for point in line
         )
-        return "<svg/>"
 
     monkeypatch.setattr(svg_plots, "points", points)
-    monkeypatch.setattr(svg_plots, "learning", lambda *arguments: "<svg/>")
+    monkeypatch.setattr(svg_plots, "learning", lambda *arguments: None)
+    monkeypatch.setattr(svg_plots, "svg", lambda figure: "<svg/>")
     return found
 
 
@@ -225,18 +225,19 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     monkeypatch.setattr(Text, "draw", noted)
     points = [svg_plots.Point([1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
     panel = svg_plots.Panel(name, {name: points}, {"": 2.0})
-    svg = svg_plots.points([panel], svg_plots.XAxis(name), [name, ""], svg_plots.LIGHT)
-    ElementTree.fromstring(svg)
+    drawing = svg_plots.points([panel], svg_plots.XAxis(name), [name, ""], svg_plots.LIGHT)
+    ElementTree.fromstring(svg_plots.svg(drawing))
     wanted = svg_plots.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
     assert wanted.strip().replace(r"\$", "$") == formatting.text_line(name)
     before = len(drawn)
     panel = svg_plots.Panel("", {"": [svg_plots.Point([0.0], [1.0], None)]}, {name: 2.0})
     axis = svg_plots.XAxis("", categories=[name])
-    ElementTree.fromstring(svg_plots.points([panel], axis, ["", name], svg_plots.DARK))
+    drawing = svg_plots.points([panel], axis, ["", name], svg_plots.DARK)
+    ElementTree.fromstring(svg_plots.svg(drawing))
     assert drawn[before:].count(wanted) >= 2, "the legend and the category"
     curve = {name: [svg_plots.Curve([1, 2], [0.5, 0.6])]}
-    ElementTree.fromstring(
-        svg_plots.learning([svg_plots.LearningPanel(name, name, curve)], [name], svg_plots.LIGHT)
-    )
+    panel = svg_plots.LearningPanel(name, name, curve)
+    drawing = svg_plots.learning([panel], [name], svg_plots.LIGHT)
+    ElementTree.fromstring(svg_plots.svg(drawing))
     assert drawn[before:].count(wanted) >= 5, "the legend, the title and the axis"

@@ -76,18 +76,21 @@ def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
     assert len(of_share.train) + len(of_share.validation) == 100
 
 
-class Labelled:
+class Labelled(base.Source):
     """A source of labels alone."""
 
-    classes: tuple[str, ...] = ()
-    columns = ""
-
     def __init__(self, labels_N):
-        self.label_of = lambda rows: labels_N[rows]
-        self.size = len(labels_N)
+        self.label_N = labels_N
+        self.classes = []
 
     def __len__(self):
-        return self.size
+        return len(self.label_N)
+
+    def fetch(self, rows):
+        return [b""] * len(rows), self.label_N[rows]
+
+    def name(self, row):
+        return f"row {row}"
 
 
 DRAWN = {"validation": 0.1, "validation_from": "train"}
@@ -131,7 +134,7 @@ def test_draws_of_other_seeds_are_other_images(shards):
 def test_labels_are_shown_for_the_images_of_a_drawn_share(shards):
     drawn = cut(shards, share=0.3, share_seed=5, **DRAWN)
     shown = cut(shards, labelled=0.3, share_seed=5, **DRAWN)
-    with_label = np.flatnonzero(base.labels_of(shown.train, np.arange(len(shown.train))) >= 0)
+    with_label = np.flatnonzero(shown.train.label_of(np.arange(len(shown.train))) >= 0)
     assert {images(shown.train)[row] for row in with_label} == set(images(drawn.train))
 
 

@@ -33,8 +33,9 @@ from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import local as locals_
 from ssl_vit.lab.studies import progress as screens
 from ssl_vit.lab.studies import record, scheduling
+from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.lab.studies.spec import build
-from ssl_vit.lab.study_tool import main, parse_request
+from ssl_vit.lab.study_tool import main
 
 NAMES = [
     *("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1"),
@@ -905,14 +906,36 @@ def test_a_line_for_each_running_task(tmp_path, monkeypatch):
 def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
     run = screens.Running(a_run(tmp_path / "a", [{"step": 100, "loss": 1.25}]))
     with screens.ProgressScreen() as screen:
-        screen.show([run], 1, 3, 0)
+        screen.show([run], 1, 3, 0, str)
         assert capsys.readouterr().out == ""
         monkeypatch.setattr(screens, "QUIET", 0.0)
-        screen.show([run], 1, 3, 1)
+        screen.show([run], 1, 3, 1, lambda: "left about 2 min")
     assert (
-        capsys.readouterr().out
-        == "running   a  step 100/400  loss 1.250\n1 of 3 finished, 1 failed or left out\n"
+        capsys.readouterr().out == "running   a  step 100/400  loss 1.250\n"
+        "1 of 3 finished, 1 failed or left out; left about 2 min\n"
     )
+
+
+def test_the_time_left_is_that_of_tasks_alike() -> None:
+    """Of the same part and arm, else of the part; several at once take turns."""
+
+    def planned(part: str, arm: str, seed: int) -> plans.Task:
+        return plans.Task(f"{part}-{arm}-{seed}", part, "pretrain", arm, seed, {}, (), {})
+
+    tasks = [planned("pre", arm, seed) for arm in "ab" for seed in range(3)]
+    plan = {task.name: task for task in [*tasks, planned("fin", "a", 0)]}
+    took = {"pre-a-0": 100.0, "pre-b-0": 40.0}
+    over = set(took)
+    rest = "1 tasks of fin, of which none has finished"
+    # 2 x 100 and 2 x 40 of the arms, less the 60 s that one has run
+    left = screens.time_left(plan, took, {"pre-a-1": 60.0}, over, 1)
+    assert left == f"left about {formatting.duration(220)} and {rest}"
+    left = screens.time_left(plan, took, {}, over, 2)
+    assert left == f"left about {formatting.duration(140)} and {rest}"
+    left = screens.time_left(plan, {"pre-a-0": 100.0}, {}, {"pre-a-0"}, 100)
+    assert left == f"left about {formatting.duration(100)} and {rest}"
+    assert screens.time_left(plan, {"pre-a-0": 0.0}, {}, {"pre-a-0"}, 1) == ""
+    assert screens.time_left(plan, took, {}, plan.keys(), 1) == ""
 
 
 def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
@@ -927,7 +950,7 @@ def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
     ]
     with screens.ProgressScreen() as screen:
         screen.say("finished  zeroth in 3 s")
-        screen.show(runs, 1, 3, 0)
+        screen.show(runs, 1, 3, 0, str)
     console.file.close()
     shown = (tmp_path / "screen").read_text()
     for line in ("finished  zeroth", "first", "second", "step 100/400", "1 of 3 finished"):

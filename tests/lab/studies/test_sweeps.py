@@ -17,8 +17,9 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm
+from ssl_vit.lab.studies.request import StudyRequest, parse_request
 from ssl_vit.lab.studies.spec import build, read
-from ssl_vit.lab.study_tool import main, parse_request
+from ssl_vit.lab.study_tool import main
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
 PRETRAIN = {
@@ -428,8 +429,8 @@ def test_a_sweep_takes_the_plugin_that_the_command_line_names(bench, monkeypatch
     assert started["plugin"] == own
 
 
-def table4(*given: str) -> study_tool.StudyRequest:
-    return study_tool.parse_request(["recipe=study/table4", "init=/e", *given])
+def table4(*given: str) -> StudyRequest:
+    return parse_request(["recipe=study/table4", "init=/e", *given])
 
 
 def test_table_4_is_swept_as_the_paper_says() -> None:
@@ -481,7 +482,7 @@ def test_data_sets_that_are_not_given_are_left_out_and_named() -> None:
 )
 def test_a_study_without_any_of_its_places_is_one_line(given: list[str], says: str) -> None:
     with pytest.raises(UserError) as caught:
-        study_tool.parse_request(given)
+        parse_request(given)
     assert str(caught.value).startswith(says)
 
 

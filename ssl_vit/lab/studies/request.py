@@ -1,0 +1,159 @@
+"""A study as the command line gives it: its plan, its places and the tool's own options."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...config import tool_options
+from ...config.init_source import SCRATCH
+from ...config.resolve import run_plugin
+from ...config.schema import options
+from ...config.validate import check_value
+from ...config.values import check_renamed, parse
+from ...errors import UserError, suggest
+from ..lab_tools import StudyOptions
+from . import sweep
+from .expand import Plan, tasks
+from .optional_places import without_missing
+from .spec import OURS, PLACEHOLDER, Study, find, read
+
+OWN = tuple(StudyOptions.options())
+OF_PLACES = ("init",)  # keys that only a study's file sets, and so may be places
+SEED = re.compile(r"-?[0-9]{1,18}")
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """A study as the command line gives it."""
+
+    study: Study
+    plan: Plan
+    name: str
+    folder: Path
+    own: StudyOptions
+    places: dict[str, str]
+    overrides: dict[str, str]  # options of a recipe
+    left_out: list[str]  # arms whose optional places are not given
+
+
+def parse_request(arguments: list[str]) -> StudyRequest:
+    """The study, its plan and the tool's own options.
+
+    Raises:
+        UserError: an option or the study's file is wrong.
+    """
+    given, axes = sweep.split(arguments)
+    run_plugin(given.get("plugin"))  # whose keys are known from here on
+    left_out: list[str] = []
+    if axes is None:
+        path = find(given.get("recipe"))
+        study, left_out = without_missing(read(path), given)
+        stem = path.stem
+        places, own, overrides = _sorted(given, study.places)
+    else:
+        places, own, overrides = _sorted(given, ())
+        axes = [key for key in axes if key not in own]
+        study, stem = sweep.study(own.get("recipe"), overrides, axes)
+        # the study's parts have them; a plugin runs because the command line names it
+        overrides = {key: value for key, value in overrides.items() if key == "plugin"}
+    settings = tool_options.build(StudyOptions, own)
+    if settings.match is not None:
+        study = _matched(study, settings.match)
+    if settings.seeds is not None:
+        study = dataclasses.replace(study, seeds=_seeds(settings.seeds))
+    if settings.source is not None and not study.benchmark:
+        text = "is for studies of a benchmark, as study/vtab"
+        raise UserError(f"source={settings.source}: {text}")
+    if (settings.only is None) != (settings.index is None):
+        raise UserError("only= and index= belong together: a part, and the number of one task")
+    name = settings.name or stem
+    check_value("name", name)
+    plan = tasks(study, places, overrides)
+    folder = Path(settings.out) / name
+    return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
+
+
+def _matched(study: Study, match: str) -> Study:
+    """The study with its arms matched by steps or exaFLOP."""
+    if len(study.arms) < 2:
+        raise UserError(f"match={match}: the study has one arm, and nothing to match it with")
+    return dataclasses.replace(study, match=match)
+
+
+def _sorted(
+    given: dict[str, str], needed: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The options as the places that the study needs, the tool's own, and those of a recipe.
+
+    Raises:
+        UserError: a place is missing, or an option is unknown.
+    """
+    for place in needed:
+        if place in (*OWN, *options()) and place not in OF_PLACES:
+            raise UserError(f"places: {place}= means something else already; take another name")
+    missing = [f"{place}=" for place in needed if place not in given]
+    if missing:
+        text = f"{', '.join(missing)} is missing: the study needs the places {', '.join(needed)}"
+        raise UserError(text)
+    places = {place: _absolute(given[place]) for place in needed}
+    own = {key: value for key, value in given.items() if key in OWN}
+    overrides = {key: value for key, value in given.items() if key not in places | own}
+    if "plugin" in overrides:
+        overrides["plugin"] = _absolute(overrides["plugin"])
+    for key, value in overrides.items():
+        _check_override(key, value, needed)
+    return places, own, overrides
+
+
+def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
+    """Check that an option is a recipe's key that a command line may set for a whole study."""
+    if key == "seed":
+        seeds = value if "," in value else f"{value},"
+        text = f"say seeds={seeds} for just that, or seeds=N for the first N"
+        raise UserError(f"seed={value}: {text}")
+    fixed = (*OURS, "init", "data.name", "model.name")
+    known = [name for name in (*options(), "model", "data") if name not in fixed]
+    if key not in known:
+        check_renamed(key)
+        nearest = suggest(key, [*OWN, *places, *known]).partition("choices:")[0]
+        choices = f"choices: {', '.join((*OWN, *places))}, or a recipe's key"
+        raise UserError(f"unknown option {key}; {nearest}{choices}")
+    if PLACEHOLDER.search(value):
+        raise UserError(f"{key}={value}: braces are for the study's file")
+
+
+def _absolute(place: str) -> str:
+    """A path that does not depend on the working directory; anything else as it is."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """`3` is 0, 1, 2; `0,1` and `5,` are lists."""
+    parts = text.removesuffix(",").split(",")
+    numbers = [int(part) for part in parts if SEED.fullmatch(part)]
+    seeds = tuple(numbers)
+    if "," not in text and numbers:
+        seeds = tuple(range(min(numbers[0], MOST_SEEDS + 1)))
+    whole = len(numbers) == len(parts) and len(set(seeds)) == len(seeds)
+    if not whole or not 0 < len(seeds) <= MOST_SEEDS:
+        raise UserError(f"seeds={text}: expected how many (seeds=3) or which ones (seeds=0,2)")
+    return seeds
+
+
+def study_places(options: list[str]) -> tuple[str, ...]:
+    """The places of the study that the options are of."""
+    if "sweep" in options:
+        return ()
+    return read(find(parse(options).get("recipe"))).places
+
+
+def with_places(options: list[str]) -> list[str]:
+    """The options, and for each of the study's places that they leave out a stand-in: no images are
+    read."""
+    given = () if "sweep" in options else parse(options)
+    places = study_places(options)
+    stand_ins = {place: place for place in places} | {"init": SCRATCH}
+    left_out = [place for place in places if place not in given]
+    return [*options, *(f"{place}={stand_ins[place]}" for place in left_out)]

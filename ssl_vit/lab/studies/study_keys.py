@@ -1,0 +1,54 @@
+"""Every key of a study's file and what it means: the one list that files are checked against and
+docs/study_files.md is made of."""
+
+STUDY = {
+    "title": "What the study asks: the first line of its report.",
+    "extends": "A study, or a file beside this one, whose keys hold where this one has none; its"
+    " `options` and those of its parts are added to, a part of null is left out.",
+    "places": "Names that the command line gives a value: `{cifar10}` in options is what"
+    " `cifar10=PATH` says.",
+    "optional": "Of the places those without which the arms that need them are left out.",
+    "seeds": "Whole numbers: each task is run with each. Default: 0 alone.",
+    "arms": "{name: description} of what is compared.",
+    "benchmark": "vtab: the arms are the benchmark's tasks, `{task}` and `{classes}` in options.",
+    "vary": "{key: values}, every combination of them, or a list of named settings: arms of the"
+    " parts that pre-train.",
+    "match": "What arms have in common: steps, or exaflop, which sets optim.steps of each arm.",
+    "labels": "Shares of the labels, such as {share: 0.01, steps: 400}: parts that name `{share}`"
+    " or another key of it are repeated for each.",
+    "images": "The same for shares of the images of pre-training.",
+    "compute": "The same for lengths of pre-training, {steps: 1000}.",
+    "options": "Options of every part, below its own.",
+    "parts": "{name: part}; a part that another's options name is done first.",
+    "report": "What the report compares.",
+}
+PART = {
+    "extends": "A part whose tool and options it has, but for its own.",
+    "tool": "pretrain, finetune or evaluate.",
+    "seeds": "In place of the study's.",
+    "options": "Those of the tool. `{NAME}` is a place or the run of the part NAME of the same arm"
+    " and seed, `{NAME@ARM}` that of another arm, `{seed}` the task's seed.",
+    "by_arm": "{arm: options of its own}; arms that are not named do not have the part.",
+    "grid": "{key: values}, every combination; an entry of any other name is a list of mappings of"
+    " keys that are swept together.",
+    "grid_by_arm": "{arm: other values of the grid's entries}.",
+    "best": "{of: a part with a grid, by: a metric of held-out images}: takes the values of that"
+    " part's best runs.",
+}
+REPORT = {
+    "final": "The part whose test predictions are compared.",
+    "probes": "Parts of tool evaluate whose metrics are shown.",
+    "baseline": "The arm that every other is compared with.",
+    "candidate": "The arm that the answer is about.",
+    "reference": "An arm that the others are compared with too.",
+    "extra": "Parts of tool finetune that are shown beside the final one, compared with nothing.",
+    "paper": "{arm: the published value}, a column.",
+    "differs": "Texts: what differs from the paper.",
+    "pairs": "Two arms each, `A:B`: A minus B; several have corrected intervals beside the plain"
+    " ones.",
+    "claim": "{better, worse: values that are varied; measure; source; says}: a published finding,"
+    " which the report supports, contradicts or leaves open.",
+    "measure": "The measure that the study is judged by; default: the claim's, else the first.",
+    "axis": "Of varied keys the one along the curves.",
+}
+CLAIM = ("better", "worse", "measure", "source", "says")

@@ -1,0 +1,131 @@
+"""Records of files that others may have edited."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssl_vit.config import export_files, records
+from ssl_vit.config.init_source import InitSource
+from ssl_vit.config.records import Claim, Measured, Number, Record, Result, Task, Whole
+from ssl_vit.errors import UserError
+
+RESULT = {
+    "steps": 3,
+    "seconds": 1.5,
+    "metrics": {"loss": {"value": 0.5, "split": "validation"}},
+    "finished": "then",
+}
+
+
+class One(Record):
+    a: Whole
+    b: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fits"),
+    [
+        ({"a": 1}, One, True),
+        ({"a": 1, "b": None, "more": []}, One, True),
+        ({"a": 1, "b": 2}, One, False),
+        ({}, One, False),
+        ({"a": True}, One, False),
+        ({"a": 1.0}, One, False),
+        ([1, 2.5], list[Number], True),
+        ([1, [2]], list[Number], False),
+        ([True], list[Number], False),
+        ({"x": [1]}, dict[str, list[Whole]], True),
+        ({"x": None}, dict[str, list[Whole]], False),
+        ("3", Whole, False),
+        (10**18, Whole, True),
+        (10**400, Whole, False),
+        (10**400, Number, False),
+        (None, str, False),
+    ],
+)
+def test_by_hand(value: Any, kind: Any, fits: bool) -> None:
+    assert records.fits(value, kind) is fits
+
+
+def test_what_is_read_is_written_as_it_was(tmp_path: Path) -> None:
+    """Keys of later versions too; a whole number stays one."""
+    later = RESULT | {"images": 64, "more": {"x": [1, None]}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(later))
+    found = records.read(path, Result)
+    assert json.dumps(found.content(), sort_keys=True) == json.dumps(later, sort_keys=True)
+    assert found.has("images") and not found.has("images", "exaflop")
+    assert found["more"] == {"x": [1, None]} and found["metrics"]["loss"]["value"] == 0.5
+    with pytest.raises(KeyError, match="less"):
+        found["less"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": None}, "steps: expected a valid integer"),
+        ({"metrics": {"loss": {"value": "0.5", "split": "x"}}}, "metrics.loss.value"),
+        ({"seconds": 10**400}, "seconds"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(
+    change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT | change))
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
+        records.read(path, Result)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_is_read_as_a_mapping() -> None:
+    result = records.check(RESULT | {"own": 1}, Result)
+    assert "metrics" in result and "own" in result and "best" not in result
+    assert result["metrics"]["loss"]["value"] == 0.5 and result["own"] == 1
+
+
+def test_tasks_of_a_grid_of_lists_and_claims_of_numbers_are_read() -> None:
+    """Both stand in study.json of earlier versions."""
+    task = {"name": "a", "part": "p", "tool": "finetune", "arm": "x", "seed": 0, "needs": []}
+    values = {"optim.betas": [0.9, 0.99], "optim.lr": 0.1, "data.path": None}
+    assert records.check({**task, "values": values, "options": []}, Task).values == values
+    claim = {"better": "a", "worse": "b", "source": 4.6}
+    assert records.check(claim, Claim).content() == claim
+
+
+def test_an_export_without_its_preprocessing_is_one_line(tmp_path: Path) -> None:
+    config = {"model_type": "vit", "pretrained_cfg": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="pretrained_cfg"):
+        export_files.read(tmp_path)
+
+
+def test_a_cost_that_a_result_lacks_is_not_none(tmp_path: Path) -> None:
+    (tmp_path / "run" / "export").mkdir(parents=True)
+    (tmp_path / "run" / "export" / "config.json").write_text("{}")
+    (tmp_path / "run" / "recipe.yaml").write_text("objective: mpp\n")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(RESULT))
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        InitSource(str(tmp_path / "run")).upstream_cost()
+
+
+def test_defaults_are_not_shared() -> None:
+    first, second = (Result.model_validate(RESULT) for _ in range(2))
+    first.metrics["top1"] = Measured(value=1, split="test")
+    assert "top1" not in second.metrics
+
+
+@pytest.mark.parametrize("words", [["--help"], ["study", "recipe=study/labels", "--help"]])
+def test_help_imports_no_pydantic(words: list[str]) -> None:
+    code = (
+        f"import runpy, sys\nsys.argv = {['ssl_vit', *words]}\n"
+        "try:\n    runpy.run_module('ssl_vit', run_name='__main__')\n"
+        "except SystemExit:\n    pass\nsys.exit('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr

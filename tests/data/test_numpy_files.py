@@ -1,0 +1,171 @@
+"""Folders of .npy images."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+from PIL import Image
+
+from helpers.options import altered
+from helpers.runs import rows
+from helpers.sources import content, load
+from ssl_vit.config.schema import Data
+from ssl_vit.data import fingerprints, image_formats, make_shards, sources, transforms
+from ssl_vit.jobs import cli
+
+
+def noise(number: int, side: int = 16) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
+
+
+def saved(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def png(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    return file.getvalue()
+
+
+def folder(root: Path, ending: str = "npy", each: int = 6, side: int = 16) -> Path:
+    """split/class/number.ending, the same pixels whatever the ending."""
+    encode = saved if ending == "npy" else png
+    for s, split in enumerate(("train", "test")):
+        for c, name in enumerate(("ant", "bee")):
+            (root / split / name).mkdir(parents=True)
+            for i in range(each):
+                raw = encode(noise(100 * s + 10 * c + i, side))
+                (root / split / name / f"{i}.{ending}").write_bytes(raw)
+    return root
+
+
+ARRAYS = st_numpy.arrays(
+    np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([(), (3,)]))
+    .map(lambda sides: (*sides[:2], *sides[2]))
+)  # fmt: skip
+
+
+@given(ARRAYS, st.booleans())
+def test_an_array_is_read_as_it_was_saved(array: np.ndarray, by_columns: bool) -> None:
+    found = transforms.decode(saved(np.asfortranarray(array) if by_columns else array))
+    wanted = array if array.ndim == 3 else np.stack([array] * 3, 2)
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (
+            saved(np.zeros((4, 4, 3), np.float32)),
+            r"float32 \(4, 4, 3\); expected uint8 \(H, W, 3\)",
+        ),
+        (saved(np.zeros((4, 4, 4), np.uint8)), r"uint8 \(4, 4, 4\); expected"),
+        (saved(np.zeros((4,), np.uint8)), r"uint8 \(4,\); expected"),
+        (saved(np.zeros((0, 4, 3), np.uint8)), "without pixels"),
+        (saved(np.zeros((4, 4, 3), np.uint8))[:-1], "not a whole image"),
+        (saved(np.array([{}], dtype=object)), "object"),
+        (b"\x93NUMPY", "not a whole image"),
+    ],
+)
+def test_what_is_no_array_of_pixels_says_so(raw: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        transforms.decode(raw)
+
+
+def test_an_array_that_would_take_all_memory_is_refused_by_its_header() -> None:
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": (10**5, 10**5, 3)}
+    np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match="more than 64 million"):
+        transforms.decode(file.getvalue())
+
+
+def test_a_folder_of_arrays_is_one_of_images(tmp_path: Path) -> None:
+    arrays, images = (load(folder(tmp_path / kind, kind), test=True) for kind in ("npy", "png"))
+    for mine, other in zip(arrays[:3], images[:3], strict=True):
+        assert mine is not None and other is not None and mine.classes == other.classes
+        every = np.arange(len(other))
+        (raw, label), (wanted, wanted_label) = mine.fetch(every), other.fetch(every)
+        assert label.tolist() == wanted_label.tolist()
+        for one, two in zip(raw, wanted, strict=True):
+            assert transforms.decode(one).equal(transforms.decode(two))
+
+
+def test_arrays_beside_images_are_left_out_and_counted(tmp_path: Path) -> None:
+    """They may be masks, boxes, or embeddings."""
+    place = folder(tmp_path / "both", "png")
+    np.save(place / "train" / "ant" / "0.npy", noise(0))
+    np.save(place / "boxes.npy", noise(1))
+    splits = load(place, test=True)
+    assert len(splits.train) + len(splits.validation) == 12
+    assert any("left out: 2 .npy files" in note for note in splits.notes)
+
+
+def test_a_folder_of_arrays_streams(tmp_path: Path) -> None:
+    place = folder(tmp_path / "npy")
+    data = Data(name="own", path=str(place), stream=True, validation=0.0)
+    first = sources.load(data, first=12).train
+    assert content(first) == content(load(place, validation=0.0).train)
+
+
+def test_the_fingerprint_tells_pixels(tmp_path: Path) -> None:
+    prints = [
+        fingerprints.fingerprint_source(load(folder(tmp_path / f"{side}", side=side)).train)
+        for side in (16, 17)
+    ]
+    assert prints[0] != prints[1]
+
+
+def test_arrays_beside_images_change_no_stream(tmp_path: Path) -> None:
+    """Its fingerprint names the files that it may read."""
+    place = folder(tmp_path / "png", "png")
+    known = fingerprints._listed(place)
+    np.save(place / "boxes.npy", noise(1))
+    assert fingerprints._listed(place) == known
+    arrays = folder(tmp_path / "npy")
+    before = fingerprints._listed(arrays)
+    np.save(arrays / "train" / "ant" / "9.npy", noise(2))
+    assert fingerprints._listed(arrays) != before
+
+
+def test_shards_of_arrays_are_shown_by_other_programs(tmp_path: Path) -> None:
+    """A small array becomes a PNG, as a large one becomes an encoded image."""
+    place = folder(tmp_path / "npy")
+    make_shards.main(
+        [f"data.path={place}", f"out={tmp_path / 'shards'}", "data.size=16", "size=16", "workers=1"]
+    )
+    mine, made = (load(where, test=True).test for where in (place, tmp_path / "shards"))
+    assert mine is not None and made is not None
+    every = np.arange(len(mine))
+    (raw, label), (encoded, wanted) = mine.fetch(every), made.fetch(every)
+    assert label.tolist() == wanted.tolist()
+    for one, two in zip(raw, encoded, strict=True):
+        with Image.open(io.BytesIO(two)) as image:
+            assert image.format == "PNG"
+            assert np.array_equal(np.asarray(image), transforms.decode(one).permute(1, 2, 0))
+
+
+def test_a_run_on_arrays_is_the_run_on_images(tmp_path: Path, tiny: list[str]) -> None:
+    """Its curve is the same, a broken array is named and replaced."""
+    losses = []
+    for kind in ("npy", "png"):
+        place = folder(tmp_path / kind, kind)
+        (place / "train" / "ant" / f"3.{kind}").write_bytes(b"broken")
+        given = [f"data.path={place}", "data.validation=0", "data.unreadable=0.5"]
+        cli.pretrain(altered(tiny, *given, f"name={kind}"))
+        out = next(option for option in tiny if option.startswith("out=")).removeprefix("out=")
+        losses.append(rows(Path(out) / kind))
+        assert f"3.{kind}" in (Path(out) / kind / "log.txt").read_text()
+    assert losses[0] == losses[1] and losses[0]
+
+
+def test_every_ending_belongs_to_one_format() -> None:
+    endings = [ending for one in image_formats.FORMATS for ending in one.endings]
+    assert len(endings) == len(set(endings)) == len(image_formats.KINDS)
