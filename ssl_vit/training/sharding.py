@@ -1,6 +1,7 @@
 """Strategies that shard weights, gradients or moments over the processes: DeepSpeed ZeRO, FSDP2."""
 
 import logging
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -135,6 +136,8 @@ class ZeroStrategy(ShardedStrategy):
             compile_blocks(self.objective)
         # the loop reports skipped updates
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        # torch 2.14 renames two collectives, which DeepSpeed 0.19 calls in every pass
+        warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
         self.init_moments(self.local_shards)

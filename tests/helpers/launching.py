@@ -26,6 +26,7 @@ import threading
 import time
 import types
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,9 @@ def outcome(processes: Iterable[Process], seconds: float = 300) -> tuple[list[in
     timer = threading.Timer(seconds, end)
     timer.start()
     try:
-        outputs = [process.communicate()[0] for process in processes]
+        # all at once: one whose pipe is full would stand still, and the others wait for it
+        with ThreadPoolExecutor(len(processes)) as readers:
+            outputs = [found[0] for found in readers.map(Process.communicate, processes)]
     finally:
         timer.cancel()
         for process in processes:

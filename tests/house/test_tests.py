@@ -1,9 +1,11 @@
 """The tests themselves: what several files share is in tests/helpers/, and no test is in there."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
+from helpers.launching import launch, outcome
 from helpers.options import ROOT
 
 TESTS = ROOT / "tests"
@@ -52,3 +54,15 @@ def test_the_slowest_files_are_there(request: pytest.FixtureRequest) -> None:
     )
     assert not [name for name in listed if not (TESTS / name).is_file()]
     assert len(set(listed)) == len(listed)
+
+
+def test_processes_that_print_more_than_a_pipe_holds_do_not_wait_for_one_another(
+    tmp_path: Path,
+) -> None:
+    """The first ends once the second has written a megabyte."""
+    script = "import pathlib, sys, time\nfile = pathlib.Path(sys.argv[1])\n"
+    waits = script + "while not file.exists(): time.sleep(0.01)"
+    writes = script + "print('x' * 2**20); file.touch()"
+    pair = [launch("-c", text, str(tmp_path / "written")) for text in (waits, writes)]
+    statuses, outputs = outcome(pair, 60)
+    assert statuses == [0, 0] and [len(text) for text in outputs] == [0, 2**20 + 1]

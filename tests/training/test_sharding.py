@@ -101,6 +101,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
     statuses, outputs = outcome(pair, 600)
     assert statuses == [0, 0], outputs
+    assert "is deprecated" not in "".join(outputs)  # a line in every pass
     return out, json.loads((out / "facts.json").read_text())
 
 
