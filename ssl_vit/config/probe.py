@@ -4,8 +4,13 @@ from dataclasses import dataclass
 
 from .fields import option
 
-MEASURES = ["few_shot", "linear", "knn", "top1"]  # the last with the head that a run trained
+MEASURES = ["few_shot", "linear", "knn", "top1"]  # top1: with the head that a run trained
 DENSE = ["segmentation", "patch_knn"]  # measures of patches, which need masks and no labels
+# What some of them choose on held-out images
+CHOSEN = {
+    "linear": "the learning rate of the linear probe",
+    "segmentation": "the learning rate of the segmentation probe",
+}
 
 
 @dataclass

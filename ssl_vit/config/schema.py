@@ -18,7 +18,7 @@ from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten
-from .probe import DENSE, Probe
+from .probe import CHOSEN, DENSE, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
@@ -433,9 +433,7 @@ def chosen_on_held_out(recipe: Recipe) -> list[str]:
     """What a run chooses on its held-out images."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
-    rates = {"linear": "linear probe", "segmentation": "segmentation probe"}
-    names = [rates[name] for name in recipe.probe.measures if name in rates]
-    return [f"the learning rate of the {name}" for name in names]
+    return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from .. import costs, formatting, metrics
+from ..config.probe import CHOSEN
 from ..config.recipe_files import suggest_model
 from ..config.schema import chosen_on_held_out, compared_views
 from ..data import loaders
@@ -55,12 +56,14 @@ def _early_warnings(job: Job) -> Iterator[str]:
     yield from changed_images(job.run)
     counts = measured_on(job.recipe, job.splits)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
-    if job.probes and "linear" in job.recipe.probe.measures:
-        chosen = job.probes.chosen_on(min(job.recipe.probe.images, len(job.splits.train)))
-        if chosen < formatting.FEW_IMAGES:
+    for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
+        if job.probes is None:
+            break
+        count = job.probes.chosen_on(min(job.recipe.probe.images, len(job.splits.train)))
+        if count < formatting.FEW_IMAGES:
             yield (
-                f"probe.images={job.recipe.probe.images}: the learning rate of the linear probe is"
-                f" chosen on a tenth of them, {formatting.count_of_images(chosen)}"
+                f"probe.images={job.recipe.probe.images}: {what} is"
+                f" chosen on a tenth of them, {formatting.count_of_images(count)}"
             )
     yield from job.splits.guesses
     if note := distributed.macos_warning():

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 
 from .. import costs
 from ..config.init_source import InitSource
-from ..config.probe import DENSE
+from ..config.probe import CHOSEN, DENSE
 from ..config.records import Result
 from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
@@ -137,8 +137,8 @@ def _features(
     if not probed:
         return {}, None, len(splits.test) if "top1" in recipe.probe.measures else 0
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    if "linear" not in probed:
-        del named["validation"]  # only chooses the linear probe's learning rate
+    if probed.isdisjoint(CHOSEN):
+        del named["validation"]
     picks = None
     images = 0
     extracted: dict[str, features.Features] = {}

@@ -11,6 +11,7 @@ import pytest
 from helpers.commands import commands
 from helpers.options import ROOT, TINY
 from ssl_vit.__main__ import TOOLS
+from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import ShardOptions
@@ -190,6 +191,14 @@ def test_the_design_page_names_every_module() -> None:
     assert named - modules == set(), "lines without a module"
     for path in re.findall(r"`([a-z_]+/[a-z_]+\.py)`", text):
         assert (ROOT / path).exists() or (ROOT / "ssl_vit" / path).exists(), path
+
+
+def test_the_guide_names_every_objective_and_target() -> None:
+    text = (ROOT / "docs" / "guide.md").read_text().partition("## Objectives")[2]
+    table = text.partition("\n\n## ")[0]
+    evaluates = {"probe"}
+    for name in (declaration.objectives().keys() - evaluates) | declaration.targets().keys():
+        assert f"`{name}`" in table, name
 
 
 def test_the_readme_keeps_to_what_the_interface_has() -> None:

@@ -476,3 +476,22 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
     options = altered(tiny, "objective=joint", "joint.mpp=2")
     differs = recipe_file(options, resolve(options))["differs"]
     assert differs["objective"] == "mpp" and differs["joint.mpp"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
+        ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
+    ],
+)
+def test_a_declaration_without_a_name_of_its_own_is_refused(
+    tmp_path: Path, tiny: list[str], was: str, now: str, message: str
+) -> None:
+    file = tmp_path / "turned.py"
+    assert OWN_KEYS.count(was) == 1
+    file.write_text(OWN_KEYS.replace(was, now))
+    mae = declaration.objectives()["mae"]
+    with pytest.raises(UserError, match=message):
+        resolve(altered(tiny, f"plugin={file}"))
+    assert declaration.objectives()["mae"] is mae and "" not in declaration.objectives()

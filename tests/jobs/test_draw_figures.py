@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
@@ -304,3 +304,13 @@ def test_nothing_is_written_over_and_no_option_is_ignored(run: Path, tmp_path: P
         f"init={run}", "model=vit_n8", *place
     )
     assert "is given twice" in refusal(f"init=[{run},{run}/export]", *place)
+
+
+@pytest.mark.parametrize("content", [b"x", save({"other": torch.zeros(2)})])
+def test_damaged_heads_are_one_line(run: Path, tmp_path: Path, content: bytes) -> None:
+    mine = shutil.copytree(run, tmp_path / "mine")
+    heads = mine / "export" / "heads.safetensors"
+    heads.write_bytes(content)
+    with pytest.raises(UserError, match=f"init={mine}: {heads}: ") as caught:
+        draw_figures.main([f"init={mine}", "figures=reconstruction", "images=3"])
+    assert "\n" not in str(caught.value)
