@@ -4,12 +4,21 @@ study folders, of exports and of checkpoints. Pydantic checks them, which `--hel
 A record's fields are what this package reads. More keys may be there: later versions write them.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from .parsing import read_json
 
@@ -23,7 +32,14 @@ def _fits_float(value: int | float) -> int | float:
     return value
 
 
+def _is_amount(value: int | float) -> int | float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError("expected a finite number, at least 0")
+    return value
+
+
 Number = Annotated[int | float, AfterValidator(_fits_float)]
+Amount = Annotated[Number, AfterValidator(_is_amount)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
 Scalar = str | bool | Number | None
 
@@ -75,7 +91,7 @@ class WithMetrics(Record):
 class WithSeconds(Record):
     """A result of which the time alone is read."""
 
-    seconds: Number
+    seconds: Amount
 
 
 class Best(Record):
@@ -85,19 +101,25 @@ class Best(Record):
     step: Whole | None
     value: Number | None
 
+    @model_validator(mode="after")
+    def _both(self) -> "Best":
+        if (self.step is None) != (self.value is None):
+            raise ValueError("expected step and value, or nulls for both")
+        return self
+
 
 class Result(WithRecipe):
     """result.json. Exaflop are null where they were not counted."""
 
     steps: Whole
-    seconds: Number
+    seconds: Amount
     metrics: dict[str, Measured]
     finished: str
-    images: Number = 0
-    exaflop: Number | None = 0
-    device_hours: Number = 0
-    total_exaflop: Number | None = None
-    total_device_hours: Number | None = None
+    images: Amount = 0
+    exaflop: Amount | None = 0
+    device_hours: Amount = 0
+    total_exaflop: Amount | None = None
+    total_device_hours: Amount | None = None
     best: Best | None = None
     measured_on: dict[str, Whole] | None = None
     pool: str | None = None  # of an evaluation
@@ -134,8 +156,8 @@ class ObjectiveFacts(Record):
 class Cost(Record):
     """What the runs took that first weights come from."""
 
-    exaflop: Number | None
-    device_hours: Number
+    exaflop: Amount | None
+    device_hours: Amount
 
 
 class RecipeFile(Record):
@@ -365,7 +387,7 @@ class OwnExportConfig(ExportConfig):
 class RunEnvironment(Environment):
     """That of a run, which has the fingerprints of its images."""
 
-    data: dict[str, Any]
+    data: Annotated[dict[str, str], Field(min_length=1)]
 
 
 @cache

@@ -49,7 +49,7 @@ class Rule(NamedTuple):
     key: str
     broken: Callable[[Recipe], object]
     reason: Text
-    value: Text = ""
+    value: Text | None = None
 
     def check(self, recipe: Recipe) -> None:
         """
@@ -57,7 +57,10 @@ class Rule(NamedTuple):
             UserError: the recipe is what it must not be.
         """
         if self.broken(recipe):
-            value = _filled(self.value, recipe) or format_value(value_of(recipe, self.key))
+            if self.value is None:
+                value = format_value(value_of(recipe, self.key))
+            else:
+                value = _filled(self.value, recipe)
             raise UserError(f"{self.key}={value}: {_filled(self.reason, recipe)}")
 
 

@@ -265,13 +265,14 @@ class ImageDataset(Dataset):
 
 
 def check_unreadable(unreadable: int, seen: int, data: Data, last: str) -> None:
-    """Check that the share of unreadable images does not exceed data.unreadable. Fewer than 1,000
-    images count as 1,000, so that a single one does not stop a small run.
+    """Check that the share of unreadable images does not exceed data.unreadable, and that not all
+    are unreadable. Fewer than 1,000 images count as 1,000, so that a single one does not stop a
+    small run.
 
     Raises:
         UserError: it does.
     """
-    if unreadable > data.unreadable * max(seen, 1000):
+    if unreadable > data.unreadable * max(seen, 1000) or unreadable == seen > 0:
         raise UserError(
             f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read,"
             f" the last {last}"

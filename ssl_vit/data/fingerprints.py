@@ -16,7 +16,7 @@ import numpy as np
 
 from .base import FullSource, ReadUnits, Source, View
 from .image_formats import IMAGES, KINDS
-from .layout import SHARDS
+from .layout import METADATA, SHARDS
 from .sources import Splits, SyntheticImages
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
@@ -135,9 +135,14 @@ def _listed(place: Path) -> str:
     files = [Path(folder, name) for folder, _, names in folders for name in names]
     if place.is_file():
         files = [place]
-    endings = {file.suffix.lower() for file in files}
-    kinds = FILES if endings & FILES else ARRAYS  # which are images where there are no others
-    read = kinds | BESIDE
+    # arrays are images where there are no others; hidden files and metadata are none
+    endings = {
+        file.suffix.lower()
+        for file in files
+        if file.name.lower() not in METADATA
+        and not any(part.startswith(".") for part in file.relative_to(place).parts)
+    }
+    read = (FILES if endings & FILES else ARRAYS) | BESIDE | {".parquet"}
     known = [file for file in files if file.suffix.lower() in read and file.is_file()]
     lines = [f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known]
     return "\n".join(sorted(lines))

@@ -27,7 +27,7 @@ from .table import TableSource
 
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
-OTHERS = {"tar": "tars", "images": "images"}
+OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
 IMAGE_KINDS = tuple(dict.fromkeys(("images", *KINDS.values())))  # a file each, by precedence
 # From this many images on, texts of which more than half are different are captions, not classes,
 # unless data.label_column names them
@@ -84,8 +84,6 @@ def inspect_path(place: Path) -> FolderContents:
         return FolderContents("saved", {}, None, [], [])
     tree = layout.walk(place)
     kinds = [kind for kind in (*layout.SHARDS, *IMAGE_KINDS) if tree.holds(kind)]
-    if kinds[1:] and kinds[-1] == "arrays":  # which may hold anything about the images
-        tree.skipped[".npy files"] = tree.count(kinds.pop())
     skipped = [f"{count:,} {what}" for what, count in sorted(tree.skipped.items())]
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
@@ -94,14 +92,15 @@ def inspect_path(place: Path) -> FolderContents:
             f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
         )
     kind = kinds[0]
-    if kind in IMAGE_KINDS:
-        return FolderContents(kind, {}, tree, skipped, [])
-    found, guesses = layout.shard_files(place, tree, kind)
-    if tree.holds("metadata"):
-        skipped.append(f"{tree.count('metadata'):,} metadata files")
-    beside = [f"{tree.count(other):,} {OTHERS[other]}" for other in kinds[1:]]
-    if beside:
-        guesses.append(f"{' and '.join(beside)} beside {kind} files are left out")
+    found: dict[str, list[Path]] = {}
+    guesses = []
+    if kind not in IMAGE_KINDS:
+        found, guesses = layout.shard_files(place, tree, kind)
+        if tree.holds("metadata"):
+            skipped.append(f"{tree.count('metadata'):,} metadata files")
+    if beside := [f"{tree.count(other):,} {OTHERS[other]}" for other in kinds[1:]]:
+        shown = "images" if kind == "images" else f"{kind} files"
+        guesses.append(f"{' and '.join(beside)} beside {shown} are left out")
     return FolderContents(kind, found, tree, skipped, guesses)
 
 

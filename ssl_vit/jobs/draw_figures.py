@@ -162,12 +162,14 @@ def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None
     Raises:
         UserError: they are of other encoders, or of other weights of these.
     """
-    try:
-        found = records.read(folder / RECORD, FigureRecord)
-    except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
-        return {}
     if run is not None:
-        return found.figures
+        try:
+            return records.read(folder / RECORD, FigureRecord).figures
+        except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
+            return {}
+    found = _output(folder).read()
+    if found is None:
+        return {}
     if found.encoders != [one.identity for one in named]:
         others = ", ".join(found.encoders)
         raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")

@@ -43,19 +43,25 @@ from .encoders import NamedEncoder
 
 RECORD = "embed.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})")
+PRECISIONS = ("float32", "bfloat16")  # what compute.precision=auto becomes
+# Settings that every version has recorded
+FIRST = ("init", "patches", "format", "rows", "data.size", "compute.precision")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
 
 
-def _has_precision(settings: dict[str, Any]) -> dict[str, Any]:
-    if "compute.precision" not in settings:
-        raise ValueError("expected compute.precision")
+def _of_features(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings that have what every version has recorded, and a precision that was computed in."""
+    if lacking := [key for key in FIRST if key not in settings]:
+        raise ValueError(f"expected {', '.join(lacking)}")
+    if settings["compute.precision"] not in PRECISIONS:
+        raise ValueError(f"compute.precision: expected one of {', '.join(PRECISIONS)}")
     return settings
 
 
 class Embedded(Record):
     """embed.json."""
 
-    settings: Annotated[dict[str, Any], AfterValidator(_has_precision)]
+    settings: Annotated[dict[str, Any], AfterValidator(_of_features)]
     splits: dict[str, Any]
     encoder: str | None = None
     width: Whole | None = None

@@ -9,7 +9,6 @@ import ast
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,9 +91,10 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: it is missing or damaged.
     """
-    with suppress(OSError, ValueError):
+    try:
         return records.read(path, kind)
-    state = "damaged; remove it, or take" if path.exists() else "missing; take"
+    except (OSError, ValueError) as error:
+        state = f"damaged ({error}); remove it, or take" if path.exists() else "missing; take"
     raise UserError(f"{path} is {state} another name=")
 
 

@@ -50,8 +50,8 @@ class OutputFolder(Generic[Content]):
         tool's files. The folder is created if it does not exist.
 
         Raises:
-            UserError: another process writes it, it lies in a run's, it holds something else, or it
-                cannot be written.
+            UserError: another process writes it, it lies in a run's, it holds something else, its
+                record is damaged, or it cannot be written.
         """
         names = [name for name in (self.record, "lock") if name]
         lock.check_own(self.option, self.path, names)
@@ -59,6 +59,7 @@ class OutputFolder(Generic[Content]):
         out = str(self.path.parent if self.key == "name" else self.path)
         with lock.hold(self.path, out, lambda: None, self.key):
             self.check()  # another tool may have been faster
+            self.read()  # or it is a folder of others
             remove_torn(self.path, self.own)
             yield
 
@@ -85,15 +86,21 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it is damaged.
         """
-        assert self.record and self.content
-        path = self.path / self.record
-        if not path.exists():
+        if not self.record or not self.content or not (self.path / self.record).exists():
             return None
+        path = self.path / self.record
         try:
             return records.read(path, self.content)
-        except (OSError, ValueError):
-            text = f"remove {self.path}, or give another {self.key}="
-            raise UserError(f"{path} is damaged; {text}") from None
+        except (OSError, ValueError) as error:
+            text = f"give another {self.key}="
+            if self._is_own():
+                text = f"remove {self.path}, or {text}"
+            raise UserError(f"{path} is damaged ({error}); {text}") from None
+
+    def _is_own(self) -> bool:
+        """Whether all files in the folder have names that the tool writes."""
+        names = (path.name for path in self.path.iterdir() if not path.name.startswith("."))
+        return all(name == "lock" or self.own.fullmatch(name) for name in names)
 
     def write(self, content: Content) -> None:
         """Write the record.

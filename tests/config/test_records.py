@@ -1,6 +1,7 @@
 """Records of files that others may have edited."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,16 @@ import pytest
 
 from ssl_vit.config import export_files, records
 from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.records import Claim, Measured, Number, Record, Result, Task, Whole
+from ssl_vit.config.records import (
+    Claim,
+    Measured,
+    Number,
+    Record,
+    Result,
+    RunEnvironment,
+    Task,
+    Whole,
+)
 from ssl_vit.errors import UserError
 
 RESULT = {
@@ -129,3 +139,25 @@ def test_help_imports_no_pydantic(words: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seconds": math.nan}, "seconds: expected a finite number, at least 0"),
+        ({"seconds": math.inf}, "seconds: expected a finite"),
+        ({"device_hours": -1}, "device_hours: expected a finite"),
+        ({"best": {"metric": "loss", "step": 3, "value": None}}, "best: expected step and value"),
+    ],
+)
+def test_what_no_run_writes_is_damaged(change: dict[str, Any], says: str) -> None:
+    """Each was a traceback where it was shown."""
+    with pytest.raises(ValueError, match=says):
+        records.check(RESULT | change, Result)
+
+
+@pytest.mark.parametrize("data", [{}, {"train": 5}, ["train"]])
+def test_a_run_without_fingerprints_of_its_images_is_damaged(data: Any) -> None:
+    """Other images would be taken for its own."""
+    assert records.fits({"data": {"train": "0123"}}, RunEnvironment)
+    assert not records.fits({"data": data}, RunEnvironment)

@@ -211,3 +211,12 @@ def test_every_kind_of_ignored_option_is_among_these(monkeypatch: pytest.MonkeyP
     for options, _ in IGNORED:
         error_of(options)
     assert found == set(range(len(UNUSED)))
+
+
+def test_a_model_without_a_name_is_shown_as_one() -> None:
+    """The error printed the whole model."""
+    recipe = resolve(["recipe=mpp"])
+    recipe.model.name, recipe.model.convolutional = "", True
+    with pytest.raises(UserError, match=r"^model=: objective=mpp needs patches"):
+        for rule in RULES:
+            rule.check(recipe)

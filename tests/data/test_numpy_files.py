@@ -105,7 +105,7 @@ def test_arrays_beside_images_are_left_out_and_counted(tmp_path: Path) -> None:
     np.save(place / "boxes.npy", noise(1))
     splits = load(place, test=True)
     assert len(splits.train) + len(splits.validation) == 12
-    assert any("left out: 2 .npy files" in note for note in splits.notes)
+    assert any("2 .npy files beside images are left out" in note for note in splits.guesses)
 
 
 def test_a_folder_of_arrays_streams(tmp_path: Path) -> None:
@@ -169,3 +169,13 @@ def test_a_run_on_arrays_is_the_run_on_images(tmp_path: Path, tiny: list[str]) -
 def test_every_ending_belongs_to_one_format() -> None:
     endings = [ending for one in image_formats.FORMATS for ending in one.endings]
     assert len(endings) == len(set(endings)) == len(image_formats.KINDS)
+
+
+def test_a_stream_of_arrays_is_told_apart_beside_hidden_images(tmp_path: Path) -> None:
+    """A replaced array was not seen where a folder had a thumbnail, or labels in a table."""
+    place = folder(tmp_path / "own")
+    (place / ".thumbs").mkdir()
+    (place / ".thumbs" / "x.png").write_bytes(png(noise(0)))
+    before = fingerprints._listed(place)
+    (place / "train" / "ant" / "5.npy").write_bytes(saved(noise(5, 8)))
+    assert fingerprints._listed(place) != before

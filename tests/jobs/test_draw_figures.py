@@ -314,3 +314,17 @@ def test_damaged_heads_are_one_line(run: Path, tmp_path: Path, content: bytes) -
     with pytest.raises(UserError, match=f"init={mine}: {heads}: ") as caught:
         draw_figures.main([f"init={mine}", "figures=reconstruction", "images=3"])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("record", ['{"mine": 1}', '{"encoders": [5], "figures": {}}', "{"])
+def test_a_named_folder_with_a_record_of_others_stays_as_it_is(
+    run: Path, tmp_path: Path, record: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "figures.json").write_text(record)
+    with pytest.raises(UserError, match=r"figures\.json is damaged"):
+        draw_figures.main([f"init={run}", "figures=filters", f"out={tmp_path}", "name=mine"])
+    assert [path.name for path in (tmp_path / "mine").iterdir() if path.name != "lock"] == [
+        "figures.json"
+    ]
+    assert (tmp_path / "mine" / "figures.json").read_text() == record

@@ -208,15 +208,65 @@ def test_hashes_of_another_split_stay(options: list[str], tmp_path: Path) -> Non
         ssl_vit.embed([*words, "split=train"])
 
 
-def test_a_record_without_its_precision_is_damaged(
-    options: list[str], whole: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compute.precision", None),
+        ("compute.precision", "auto"),
+        ("compute.precision", 5),
+        ("data.size", ...),
+        ("init", ...),
+    ],
+)
+def test_a_record_that_does_not_say_what_was_computed_is_damaged(
+    options: list[str], whole: Path, tmp_path: Path, key: str, value: object
 ) -> None:
+    """Features of two sizes or precisions would stand in one folder."""
     shutil.copytree(whole, tmp_path / "f")
     record = json.loads((tmp_path / "f" / "embed.json").read_text())
-    del record["settings"]["compute.precision"]
+    if value is ...:
+        del record["settings"][key]
+    else:
+        record["settings"][key] = value
     (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"embed\.json is damaged; remove "):
+    with pytest.raises(UserError, match=rf"embed\.json is damaged \(.*{key}.*; remove "):
         ssl_vit.embed([*options, "name=f", *TOLERANT])
+
+
+def test_a_damaged_record_beside_files_of_others_is_not_said_to_be_removed(
+    options: list[str], tmp_path: Path
+) -> None:
+    """Nor is a hidden file there."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("embed.json", "mine.txt", ".train-00000-of-00001.parquet.12"):
+        (other / name).write_text("{}")
+    with pytest.raises(UserError, match=r"embed\.json is damaged \(.*\); give another name="):
+        ssl_vit.embed([*options, "name=other", *TOLERANT])
+    assert len(list(other.glob("*.txt"))) == len(list(other.glob(".train*"))) == 1
+
+
+def test_arrays_beside_an_image_are_named(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    place = tmp_path / "images"
+    place.mkdir()
+    Image.new("RGB", (16, 16)).save(place / "logo.png")
+    np.save(place / "0.npy", np.zeros((16, 16, 3), np.uint8))
+    words = [word for word in options if not word.startswith("data.path=")]
+    ssl_vit.embed([*words, f"data.path={place}", "name=f"])
+    assert "1 .npy files beside images are left out" in capsys.readouterr().out
+
+
+def test_nothing_is_finished_where_no_image_can_be_read(options: list[str], tmp_path: Path) -> None:
+    """As arrays with the channels first."""
+    place = tmp_path / "images"
+    place.mkdir()
+    for number in range(3):
+        np.save(place / f"{number}.npy", np.zeros((3, 16, 16), np.uint8))
+    words = [word for word in options if not word.startswith("data.path=")]
+    with pytest.raises(UserError, match=r"data\.unreadable=.*: 3 of 3 images cannot be read"):
+        ssl_vit.embed([*words, f"data.path={place}", "name=f"])
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz"])
