@@ -1,0 +1,158 @@
+"""The columns of a table of runs, as they stand in a terminal and in a page. No torch here."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...formatting import NOT_COUNTED, duration, format_age, format_bytes, text_line
+from ...metrics import find_metric
+from ...pages import metric_tables
+from .listed_run import NONE, ListedRun, metric_columns
+
+
+class Column(NamedTuple):
+    """A column of a table of runs.
+
+    Attributes:
+        text: a run's cell.
+        value: what runs are sorted by; None where a run has none, and of a column of texts.
+        key: its name in sort=; empty where it has none.
+        rising: whether the lowest value comes first.
+    """
+
+    head: str
+    text: Callable[[ListedRun], str]
+    value: Callable[[ListedRun], Any] = lambda run: None
+    key: str = ""
+    rising: bool = False
+
+
+def of_terminal() -> list[Column]:
+    """The columns of tools/runs.py."""
+    return [
+        Column("run", lambda run: text_line(run.name), lambda run: run.name, "name", True),
+        Column("objective", _objective, _by_objective, "objective", True),
+        Column("state", _state, lambda run: (run.state, run.name), "state", True),
+        Column("step", _step, lambda run: run.step, "step"),
+        Column("held out", partial(_main_metric, test=False)),
+        Column("test", partial(_main_metric, test=True)),
+        Column("exaFLOP", _exaflop, lambda run: run.exaflop, "exaflop"),
+        Column("time", _time, lambda run: run.seconds, "time"),
+        Column("disk", lambda run: format_bytes(run.disk), lambda run: run.disk, "disk"),
+        Column("age", _age, lambda run: run.ended, "age"),
+    ]
+
+
+def of_page(runs: Sequence[ListedRun]) -> list[Column]:
+    """The columns of index.html after the run's name; values are numbers."""
+    measured = set().union(*(run.record.metrics() for run in runs))
+    return [
+        Column("state", lambda run: run.record.state),
+        Column("objective", lambda run: run.setting("objective")),
+        Column("data", lambda run: run.setting("data.name")),
+        Column("model", _model),
+        Column("steps", _steps_so_far, lambda run: run.step),
+        *(
+            Column(head, partial(ListedRun.metric_text, metric=name), _value_of(name))
+            for name, head in metric_columns().items()
+            if name in measured
+        ),
+        Column("device-hours", _device_hours, lambda run: run.device_hours),
+        Column("last written", _written, _written_at),
+        Column("warnings", lambda run: str(run.record.warning_count)),
+    ]
+
+
+def of_metric(metric: str) -> Column:
+    """The column of the metric that runs are sorted by."""
+
+    def text(run: ListedRun) -> str:
+        entry = run.measured.get(metric)
+        if entry is None:
+            return NONE
+        return f"{metric_tables.number(metric, entry.value)} ({entry.split})"
+
+    return Column(metric, text, _value_of(metric), metric, not find_metric(metric).higher)
+
+
+def ordered(runs: Sequence[ListedRun], column: Column, backwards: bool) -> list[ListedRun]:
+    """Runs in the order of a column, or the other way round; those without a value come last."""
+    having = [run for run in runs if column.value(run) is not None]
+    having.sort(key=column.value, reverse=column.rising == backwards)
+    return having + [run for run in runs if column.value(run) is None]
+
+
+def _value_of(metric: str) -> Callable[[ListedRun], float | None]:
+    return partial(ListedRun.value, metric=metric)
+
+
+def _objective(run: ListedRun) -> str:
+    """The objective and, of a recipe file with another name, that name."""
+    objective = str(run.record.values.get("objective", NONE))
+    file = run.record.environment.recipe_file
+    recipe = file and file.name
+    return text_line(objective if recipe in (None, objective) else f"{objective} ({recipe})")
+
+
+def _by_objective(run: ListedRun) -> tuple[str, str]:
+    return str(run.record.values.get("objective")), run.name
+
+
+def _state(run: ListedRun) -> str:
+    return text_line(run.state)
+
+
+def _step(run: ListedRun) -> str:
+    planned = run.record.steps if run.record.values.get("objective") != "probe" else None
+    return f"{run.step:,} of {planned:,}" if planned else f"{run.step:,}"
+
+
+def _steps_so_far(run: ListedRun) -> str:
+    planned = run.record.steps if run.record.result is None else None
+    return f"{run.step:,} of {planned:,}" if planned else f"{run.step:,}"
+
+
+def _main_metric(run: ListedRun, test: bool) -> str:
+    name = run.main_metric(test)
+    if name is None:
+        return NONE
+    text = f"{name} {run.metric_text(name)}"
+    return f"{text} (on training images)" if run.measured[name].split == "train" else text
+
+
+def _exaflop(run: ListedRun) -> str:
+    result = run.record.result
+    if result is None or not result.has("exaflop"):
+        return NONE
+    return NOT_COUNTED if result.exaflop is None else f"{result.exaflop:.3g}"
+
+
+def _time(run: ListedRun) -> str:
+    if run.seconds is None or not math.isfinite(run.seconds):
+        return NONE
+    return duration(run.seconds)
+
+
+def _age(run: ListedRun) -> str:
+    if run.ended is None:
+        return NONE
+    return format_age((datetime.now(UTC) - run.ended).total_seconds())
+
+
+def _model(run: ListedRun) -> str:
+    values = run.record.values
+    return str(values.get("model.name") or values.get("model.timm") or NONE)
+
+
+def _device_hours(run: ListedRun) -> str:
+    return NONE if run.device_hours is None else f"{run.device_hours:.3g}"
+
+
+def _written(run: ListedRun) -> str:
+    return NONE if run.record.updated is None else f"{run.record.updated:%Y-%m-%d %H:%M}"
+
+
+def _written_at(run: ListedRun) -> float | None:
+    return None if run.record.updated is None else run.record.updated.timestamp()
