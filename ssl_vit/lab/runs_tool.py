@@ -12,7 +12,7 @@ from ..formatting import few_images, format_bytes, plain_table, text_line, tool_
 from . import reports
 from .lab_tools import RunsOptions
 from .run_table import clean_checkpoints, ranking, run_columns
-from .run_table.listed_run import ListedRun, differing, read_runs
+from .run_table.listed_run import ListedRun, counted, differing, read_runs
 from .run_table.run_columns import Column
 
 SHOWN = 6  # values of a key that differs
@@ -56,7 +56,8 @@ def _list(options: RunsOptions, runs: list[ListedRun]) -> dict[str, Any]:
     rows = [[column.text(run) for column in columns] for run in ordered]
     print("\n".join(plain_table([column.head for column in columns], rows)))
     total = format_bytes(sum(run.disk for run in runs))
-    print(f"\n{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {_states(runs)}")
+    kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
+    print(f"\n{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(kinds)}")
     if not options.differs:
         for name, texts in differ.items():
             print(f"differs     {name}: {_few(texts)}")
@@ -75,11 +76,6 @@ def _sorted_by(key: str, columns: Sequence[Column], runs: Sequence[ListedRun]) -
     if key not in known:
         ranking.check_metric("sort", key, runs, list(known))
     return known.get(key) or run_columns.of_metric(key)
-
-
-def _states(runs: Sequence[ListedRun]) -> str:
-    kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
-    return ", ".join(f"{kinds.count(kind):,} {kind}" for kind in sorted(set(kinds)))
 
 
 def _few(texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from ...pages.run_page import INDEX, PAGE
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
 from . import run_columns, run_search
-from .listed_run import ListedRun, differing, listed
+from .listed_run import ListedRun, counted, differing, listed
 from .run_search import ListedStudy
 
 POINTS = 120_000  # of all curves in a page, about 1 MB
@@ -76,11 +76,10 @@ def _sections(
 
 
 def _summary(runs: Sequence[ListedRun]) -> str:
-    states = [run.record.state for run in runs]
-    counted = [f"{states.count(state):,} {state}" for state in dict.fromkeys(sorted(states))]
-    hours = sum(run.device_hours or 0 for run in runs)
+    states = counted([run.record.state for run in runs])
+    hours = sum(run.cost("device_hours") or 0 for run in runs)
     number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
-    return f"{number}: {', '.join(counted)}. {hours:.3g} device-hours in all."
+    return f"{number}: {states}. {hours:.3g} device-hours in all."
 
 
 def _study_row(folder: Path, study: ListedStudy) -> list[str | Cell]:

@@ -42,8 +42,8 @@ class ListedRun:
         problems = list(self.record.problems)
         values = self.record.values
         if self.record.result is not None and values and values.get("objective") != "probe":
-            problems += [text for text in [export_problem(self.record.folder / "export")] if text]
-        return "; ".join(problems)
+            problems.append(export_problem(self.record.folder / "export"))
+        return "; ".join(filter(None, problems))
 
     @cached_property
     def disk(self) -> int:
@@ -63,22 +63,11 @@ class ListedRun:
     def step(self) -> int:
         return self.record.result.steps if self.record.result else self.record.step
 
-    @property
-    def exaflop(self) -> float | None:
-        """None where they were not counted, and of a run that has not finished."""
+    def cost(self, name: str) -> float | None:
+        """exaflop, seconds or device_hours; None where they were not counted, and of a run that has
+        not finished."""
         result = self.record.result
-        return result.exaflop if result and result.has("exaflop") else None
-
-    @property
-    def seconds(self) -> float | None:
-        """None of a run that has not finished."""
-        return self.record.result.seconds if self.record.result else None
-
-    @property
-    def device_hours(self) -> float | None:
-        """None where they are not known, and of a run that has not finished."""
-        result = self.record.result
-        return result.device_hours if result and result.has("device_hours") else None
+        return result[name] if result is not None and name in result else None
 
     @property
     def ended(self) -> datetime | None:
@@ -136,8 +125,8 @@ class ListedRun:
             "metrics": {name: one.content() for name, one in self.record.metrics().items()},
             "held_out": self.main_metric(test=False),
             "test": self.main_metric(test=True),
-            "exaflop": self.exaflop,
-            "seconds": self.seconds,
+            "exaflop": self.cost("exaflop"),
+            "seconds": self.cost("seconds"),
             "bytes": self.disk,
             "ended": None if self.ended is None else self.ended.isoformat(timespec="seconds"),
         }
@@ -152,6 +141,11 @@ def listed(folder: Path, record: RunRecord) -> ListedRun:
 def read_runs(folder: Path) -> list[ListedRun]:
     """The runs in and below a folder. Raises as `run_search.find`."""
     return [listed(folder, read_run(path)) for path in run_search.find(folder).runs]
+
+
+def counted(states: Sequence[str]) -> str:
+    """How many runs are in each state: 3 finished, 1 running."""
+    return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
 def metric_columns() -> dict[str, str]:

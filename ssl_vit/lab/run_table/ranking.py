@@ -41,11 +41,11 @@ class Ranking(NamedTuple):
     @property
     def differing(self) -> list[str]:
         """The facts in which the groups differ."""
-        names = dict.fromkeys(name for group in self.groups for name in group.facts)
-        return [name for name in names if len(self._values(name)) > 1]
-
-    def _values(self, name: str) -> set[str]:
-        return {group.facts[name] for group in self.groups if name in group.facts}
+        values: dict[str, set[str]] = {}
+        for group in self.groups:
+            for name, value in group.facts.items():
+                values.setdefault(name, set()).add(value)
+        return [name for name, known in values.items() if len(known) > 1]
 
 
 def check_metric(key: str, metric: str, runs: Sequence[ListedRun], others: Sequence[str]) -> None:

@@ -34,12 +34,12 @@ def of_terminal() -> list[Column]:
     return [
         Column("run", lambda run: text_line(run.name), lambda run: run.name, "name", True),
         Column("objective", _objective, _by_objective, "objective", True),
-        Column("state", _state, lambda run: (run.state, run.name), "state", True),
-        Column("step", _step, lambda run: run.step, "step"),
+        Column("state", lambda run: text_line(run.state), _by_state, "state", True),
+        Column("step", _step_of_training, lambda run: run.step, "step"),
         Column("held out", partial(_main_metric, test=False)),
         Column("test", partial(_main_metric, test=True)),
-        Column("exaFLOP", _exaflop, lambda run: run.exaflop, "exaflop"),
-        Column("time", _time, lambda run: run.seconds, "time"),
+        Column("exaFLOP", _exaflop, _cost("exaflop"), "exaflop"),
+        Column("time", _time, _cost("seconds"), "time"),
         Column("disk", lambda run: format_bytes(run.disk), lambda run: run.disk, "disk"),
         Column("age", _age, lambda run: run.ended, "age"),
     ]
@@ -53,13 +53,13 @@ def of_page(runs: Sequence[ListedRun]) -> list[Column]:
         Column("objective", lambda run: run.setting("objective")),
         Column("data", lambda run: run.setting("data.name")),
         Column("model", _model),
-        Column("steps", _steps_so_far, lambda run: run.step),
+        Column("steps", lambda run: _step(run, run.record.result is None), lambda run: run.step),
         *(
-            Column(head, partial(ListedRun.metric_text, metric=name), _value_of(name))
+            Column(head, partial(ListedRun.metric_text, metric=name), _metric(name))
             for name, head in metric_columns().items()
             if name in measured
         ),
-        Column("device-hours", _device_hours, lambda run: run.device_hours),
+        Column("device-hours", _device_hours, _cost("device_hours")),
         Column("last written", _written, _written_at),
         Column("warnings", lambda run: str(run.record.warning_count)),
     ]
@@ -74,7 +74,7 @@ def of_metric(metric: str) -> Column:
             return NONE
         return f"{metric_tables.number(metric, entry.value)} ({entry.split})"
 
-    return Column(metric, text, _value_of(metric), metric, not find_metric(metric).higher)
+    return Column(metric, text, _metric(metric), metric, not find_metric(metric).higher)
 
 
 def ordered(runs: Sequence[ListedRun], column: Column, backwards: bool) -> list[ListedRun]:
@@ -84,34 +84,38 @@ def ordered(runs: Sequence[ListedRun], column: Column, backwards: bool) -> list[
     return having + [run for run in runs if column.value(run) is None]
 
 
-def _value_of(metric: str) -> Callable[[ListedRun], float | None]:
+def _metric(metric: str) -> Callable[[ListedRun], float | None]:
     return partial(ListedRun.value, metric=metric)
+
+
+def _cost(name: str) -> Callable[[ListedRun], float | None]:
+    return partial(ListedRun.cost, name=name)
+
+
+def _by_objective(run: ListedRun) -> tuple[str, str]:
+    return run.setting("objective"), run.name
+
+
+def _by_state(run: ListedRun) -> tuple[str, str]:
+    return run.state, run.name
 
 
 def _objective(run: ListedRun) -> str:
     """The objective and, of a recipe file with another name, that name."""
-    objective = str(run.record.values.get("objective", NONE))
-    file = run.record.environment.recipe_file
+    objective, file = run.setting("objective"), run.record.environment.recipe_file
     recipe = file and file.name
     return text_line(objective if recipe in (None, objective) else f"{objective} ({recipe})")
 
 
-def _by_objective(run: ListedRun) -> tuple[str, str]:
-    return str(run.record.values.get("objective")), run.name
+def _step(run: ListedRun, planned: bool) -> str:
+    """The last step and, with `planned`, how many there are to be."""
+    known = planned and run.record.steps
+    return f"{run.step:,} of {run.record.steps:,}" if known else f"{run.step:,}"
 
 
-def _state(run: ListedRun) -> str:
-    return text_line(run.state)
-
-
-def _step(run: ListedRun) -> str:
-    planned = run.record.steps if run.record.values.get("objective") != "probe" else None
-    return f"{run.step:,} of {planned:,}" if planned else f"{run.step:,}"
-
-
-def _steps_so_far(run: ListedRun) -> str:
-    planned = run.record.steps if run.record.result is None else None
-    return f"{run.step:,} of {planned:,}" if planned else f"{run.step:,}"
+def _step_of_training(run: ListedRun) -> str:
+    """An evaluation has no steps that it is to make."""
+    return _step(run, run.setting("objective") != "probe")
 
 
 def _main_metric(run: ListedRun, test: bool) -> str:
@@ -123,16 +127,15 @@ def _main_metric(run: ListedRun, test: bool) -> str:
 
 
 def _exaflop(run: ListedRun) -> str:
-    result = run.record.result
-    if result is None or not result.has("exaflop"):
-        return NONE
-    return NOT_COUNTED if result.exaflop is None else f"{result.exaflop:.3g}"
+    value, result = run.cost("exaflop"), run.record.result
+    if value is None:
+        return NOT_COUNTED if result is not None and "exaflop" in result else NONE
+    return f"{value:.3g}"
 
 
 def _time(run: ListedRun) -> str:
-    if run.seconds is None or not math.isfinite(run.seconds):
-        return NONE
-    return duration(run.seconds)
+    seconds = run.cost("seconds")
+    return NONE if seconds is None or not math.isfinite(seconds) else duration(seconds)
 
 
 def _age(run: ListedRun) -> str:
@@ -147,7 +150,8 @@ def _model(run: ListedRun) -> str:
 
 
 def _device_hours(run: ListedRun) -> str:
-    return NONE if run.device_hours is None else f"{run.device_hours:.3g}"
+    hours = run.cost("device_hours")
+    return NONE if hours is None else f"{hours:.3g}"
 
 
 def _written(run: ListedRun) -> str:
