@@ -19,6 +19,7 @@ OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
 NOT_COUNTED = "not counted"
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def visible_text(text: Any) -> str:
@@ -66,6 +67,15 @@ def code_block(lines: list[str], language: str) -> str:
     longest = max((len(run) for text in lines for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table in columns, two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in (head, *rows)
+    ]
 
 
 def markdown_table(
@@ -153,6 +163,23 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def format_age(seconds: float) -> str:
+    """How long ago, in one unit: 45 min, 3 h, 12 d."""
+    minutes = max(0, int(seconds // 60))
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} d"
+
+
+def format_bytes(size: float) -> str:
+    """Bytes for people: 14.2 MiB."""
+    for unit in BYTES[:-1]:
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} {BYTES[-1]}"
 
 
 def rounded_count(count: int) -> str:

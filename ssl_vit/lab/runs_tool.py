@@ -3,43 +3,19 @@ not needed any more. No torch."""
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 from ..config.tool_options import parse
 from ..errors import UserError
-from ..formatting import few_images, text_line, tool_command, typed
-from ..metrics import find_metric
-from ..pages import metric_tables
+from ..formatting import few_images, format_bytes, plain_table, text_line, tool_command, typed
 from . import reports
 from .lab_tools import RunsOptions
-from .run_table import clean_checkpoints, ranking, run_list
-from .run_table.clean_checkpoints import Cleaning
-from .run_table.run_list import ListedRun, format_bytes
+from .run_table import clean_checkpoints, ranking, run_columns
+from .run_table.listed_run import ListedRun, counted, differing, read_runs
+from .run_table.run_columns import Column
 
 SHOWN = 6  # values of a key that differs
-NEVER = datetime.min.replace(tzinfo=UTC)
-
-
-def _or_least(value: float | None) -> float:
-    return -1.0 if value is None else value
-
-
-# What runs are sorted by, besides metrics: the first is the largest, newest or furthest one
-KEYS: dict[str, Callable[[ListedRun], Any]] = {
-    "step": lambda run: run.step,
-    "exaflop": lambda run: _or_least(run.exaflop),
-    "time": lambda run: run.record.result.seconds if run.record.result else -1.0,
-    "disk": lambda run: run.disk,
-    "age": lambda run: run.ended or NEVER,
-}
-# and those that start with the lowest
-NAMES: dict[str, Callable[[ListedRun], Any]] = {
-    "name": lambda run: run.name,
-    "objective": lambda run: (str(run.record.values.get("objective")), run.name),
-    "state": lambda run: (run.state, run.name),
-}
 
 
 def main(arguments: list[str]) -> None:
@@ -53,7 +29,7 @@ def main(arguments: list[str]) -> None:
         raise UserError("yes=true: has no use without clean=checkpoints")
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected one with runs in it")
-    runs = run_list.read_runs(options.folder)
+    runs = read_runs(options.folder)
     record: dict[str, Any]
     if options.clean is not None:
         record = _clean(options, runs)
@@ -67,63 +43,39 @@ def main(arguments: list[str]) -> None:
 
 def _list(options: RunsOptions, runs: list[ListedRun]) -> dict[str, Any]:
     """Print the table; what --json has."""
-    ordered, metric = _sorted(options.sort, runs)
-    differing = run_list.differing(ordered)
-    now = datetime.now(UTC)
-    rows = [run_list.row(run, now) for run in ordered]
-    head = list(run_list.HEAD)
-    if metric is not None:
-        head.insert(1, metric)
-        rows = [
-            [row[0], _value(run, metric), *row[1:]] for row, run in zip(rows, ordered, strict=True)
-        ]
+    columns = run_columns.of_terminal()
+    key = options.sort.removeprefix("-")
+    order = _sorted_by(key, columns, runs)
+    ordered = run_columns.ordered(runs, order, backwards=key != options.sort)
+    by_metric = order not in columns
+    if by_metric:
+        columns.insert(1, order)
+    differ = differing(ordered)
     if options.differs:
-        head.append("differs")
-        settings = _settings(differing, len(rows))
-        rows = [[*row, text] for row, text in zip(rows, settings, strict=True)]
-    print("\n".join(run_list.plain_table(head, rows)))
+        columns.append(Column("differs", _settings(ordered, differ).__getitem__))
+    rows = [[column.text(run) for column in columns] for run in ordered]
+    print("\n".join(plain_table([column.head for column in columns], rows)))
     total = format_bytes(sum(run.disk for run in runs))
-    print(f"\n{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {_states(runs)}")
+    kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
+    print(f"\n{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(kinds)}")
     if not options.differs:
-        for key, texts in differing.items():
-            print(f"differs     {key}: {_few(texts)}")
-    if metric is not None:
-        _print_caution(ranking.rank(runs, metric))
-    return {"runs": [_plain(run) for run in ordered], "differs": differing}
+        for name, texts in differ.items():
+            print(f"differs     {name}: {_few(texts)}")
+    if by_metric:
+        _print_caution(ranking.rank(runs, key))
+    return {"runs": [run.content() for run in ordered], "differs": differ}
 
 
-def _sorted(text: str, runs: Sequence[ListedRun]) -> tuple[list[ListedRun], str | None]:
-    """The runs in the order of sort=, and the metric that it names; with a minus before it the
-    other way round. Runs without the metric come last.
+def _sorted_by(key: str, columns: Sequence[Column], runs: Sequence[ListedRun]) -> Column:
+    """The column that sort=key names: one of the table, or one of a metric.
 
     Raises:
         UserError: neither a column nor a metric of a run.
     """
-    key = text.removeprefix("-")
-    backwards = text != key
-    if key in NAMES:
-        return sorted(runs, key=NAMES[key], reverse=backwards), None
-    if key in KEYS:
-        return sorted(runs, key=KEYS[key], reverse=not backwards), None
-    ranking.check_metric("sort", key, runs, [*NAMES, *KEYS])
-    having = [run for run in runs if key in run.measured]
-    having.sort(
-        key=lambda run: run.measured[key].value,
-        reverse=find_metric(key).higher != backwards,
-    )
-    return having + [run for run in runs if key not in run.measured], key
-
-
-def _value(run: ListedRun, metric: str) -> str:
-    entry = run.measured.get(metric)
-    if entry is None:
-        return "-"
-    return f"{metric_tables.number(metric, entry.value)} ({entry.split})"
-
-
-def _states(runs: Sequence[ListedRun]) -> str:
-    kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
-    return ", ".join(f"{kinds.count(kind):,} {kind}" for kind in sorted(set(kinds)))
+    known = {column.key: column for column in columns if column.key}
+    if key not in known:
+        ranking.check_metric("sort", key, runs, list(known))
+    return known.get(key) or run_columns.of_metric(key)
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -141,12 +93,12 @@ def _number_first(text: str) -> tuple[bool, float, str]:
     return (False, number, text) if math.isfinite(number) else (True, 0.0, text)
 
 
-def _settings(differing: dict[str, list[str]], count: int) -> list[str]:
+def _settings(runs: Sequence[ListedRun], differ: dict[str, list[str]]) -> dict[ListedRun, str]:
     """Each run's values of the keys that differ, as options."""
-    return [
-        " ".join(f"{key}={text_line(texts[place])}" for key, texts in differing.items()) or "-"
-        for place in range(count)
-    ]
+    return {
+        run: " ".join(f"{key}={text_line(texts[place])}" for key, texts in differ.items()) or "-"
+        for place, run in enumerate(runs)
+    }
 
 
 def _print_caution(found: ranking.Ranking) -> None:
@@ -189,35 +141,21 @@ def _print_group(found: ranking.Ranking, group: ranking.RankedGroup) -> dict[str
     shown = [text for text in shown if not text.startswith(("split=", "data=", "objective="))]
     title = ", ".join([f"objective={facts['objective']}", *shown])
     print(f"\n{facts['split']} images of {text_line(facts['data'])}, {text_line(title)}:")
-    differing = run_list.differing(group.runs)
-    settings = _settings(differing, len(group.runs))
+    differ = differing(group.runs)
+    settings = _settings(group.runs, differ)
     rows = [
-        [
-            str(place),
-            metric_tables.with_count(
-                found.metric, run.measured[found.metric], run.record.measured_on
-            ),
-            text_line(run.name),
-            text,
-        ]
-        for place, (run, text) in enumerate(zip(group.runs, settings, strict=True), 1)
+        [str(place), run.metric_text(found.metric), text_line(run.name), settings[run]]
+        for place, run in enumerate(group.runs, 1)
     ]
-    print("\n".join(run_list.plain_table(("", found.metric, "run", "differs"), rows)))
+    print("\n".join(plain_table(("", found.metric, "run", "differs"), rows)))
     split = str(facts["split"])
     counts = [
         run.record.measured_on[split] for run in group.runs if split in run.record.measured_on
     ]
     for text in few_images({split: min(counts)}) if counts else ():
         print(f"warning: {text}")
-    ranked = [
-        {"name": run.name, "value": value}
-        for run, value in zip(group.runs, _values(found.metric, group.runs), strict=True)
-    ]
-    return {"facts": facts, "runs": ranked, "differs": differing}
-
-
-def _values(metric: str, runs: Sequence[ListedRun]) -> list[float]:
-    return [run.measured[metric].value for run in runs]
+    ranked = [{"name": run.name, "value": run.value(found.metric)} for run in group.runs]
+    return {"facts": facts, "runs": ranked, "differs": differ}
 
 
 def _clean(options: RunsOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
@@ -246,35 +184,5 @@ def _clean(options: RunsOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
     return {
         "removed": options.yes,
         "bytes": freed,
-        "clean": [_plain_cleaning(one) for one in found],
-    }
-
-
-def _plain_cleaning(one: Cleaning) -> dict[str, Any]:
-    """What is removed of a run, for --json."""
-    return {
-        "name": one.name,
-        "checkpoints": one.checkpoints,
-        "bytes": one.bytes,
-        "kept": one.kept or None,
-    }
-
-
-def _plain(run: ListedRun) -> dict[str, Any]:
-    """A run for --json."""
-    result = run.record.result
-    return {
-        "name": run.name,
-        "folder": str(run.record.folder),
-        "state": run.state,
-        "objective": run.record.values.get("objective"),
-        "step": run.step,
-        "steps": run.record.steps,
-        "metrics": {name: one.content() for name, one in run.record.metrics().items()},
-        "held_out": run.main_metric(test=False),
-        "test": run.main_metric(test=True),
-        "exaflop": run.exaflop,
-        "seconds": result.seconds if result else None,
-        "bytes": run.disk,
-        "ended": None if run.ended is None else run.ended.isoformat(timespec="seconds"),
+        "clean": [one.content() for one in found],
     }

@@ -21,7 +21,7 @@ from ..pages.run_record import FILES, RunRecord, is_run, read_run
 from ..runs import lock
 from .lab_tools import LOOPBACK, PORT
 from .reports import study_page
-from .run_table import index_page
+from .run_table import index_page, run_search
 
 # Hosts that a browser on this machine, or behind a tunnel to it, names. Another one is a page of
 # somewhere else whose name was pointed here to read what loopback protects (DNS rebinding).
@@ -137,11 +137,12 @@ class Pages:
                 signature = _stats(folder / "study.json", *sorted(folder.glob("*/result.json")))
                 write = partial(study_page.live, folder)
             else:
-                paths, studies = index_page.find(folder)
-                if not paths:
+                try:
+                    found = run_search.find(folder)
+                except UserError:  # no runs
                     return None
-                signature = ([(path, _signature(path)) for path in paths], studies)
-                write = partial(self._index, folder, paths, studies)
+                signature = ([(path, _signature(path)) for path in found.runs], found.studies)
+                write = partial(self._index, folder, found)
             known = self.written.get((folder, index))
             if known is None or known[0] != signature:
                 known = signature, write().encode(errors="replace")
@@ -151,9 +152,9 @@ class Pages:
     def _run(self, folder: Path, above: str) -> str:
         return run_page.render(self._record(folder), above, live=True)
 
-    def _index(self, folder: Path, paths: list[Path], studies: list[index_page.ListedStudy]) -> str:
-        records = [self._record(path) for path in paths]
-        return index_page.render(folder, records, studies, live=True)
+    def _index(self, folder: Path, found: run_search.Found) -> str:
+        records = [self._record(path) for path in found.runs]
+        return index_page.render(folder, records, found.studies, live=True)
 
     def _record(self, folder: Path) -> RunRecord:
         signature = _signature(folder)

@@ -74,19 +74,21 @@ def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
                 "folder"
             )
             raise UserError(f"{prefix}: {path} {text}")
-        if is_run(path):
+        if _is_started(path):
             text = (
                 "holds another run, which this one would overwrite; move it, or take another name="
             )
             raise UserError(f"{prefix}: {path} {text}")
     for above in folder.resolve().parents:
-        if is_run(above):
+        if _is_started(above):
             text = f"lies inside another run's folder, {above}; take another name= or out="
             raise UserError(f"{prefix}: {folder} {text}")
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
+def _is_started(folder: Path) -> bool:
+    """Whether a run was started in a folder. What is listed as a run may be less, so that what is
+    left of one is seen (pages.run_record.is_run); a recipe.yaml of one's own beside runs/ must not
+    keep a run from starting."""
     return (folder / "recipe.yaml").is_file() and (folder / "environment.json").is_file()
 
 

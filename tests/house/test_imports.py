@@ -65,7 +65,7 @@ LAB_MAY_IMPORT = {
         ),
         ALL,
     ),
-    "config.export_files": ("run_table.run_list",),
+    "config.export_files": ("run_table.listed_run",),
     "config.fields": ("lab_tools", "planning.forecast", "reports.study_files", "studies.spec"),
     "config.validate": ("studies.request", "studies.sweep"),
     # what a recipe costs

@@ -11,7 +11,7 @@ from ...config import records
 from ...errors import UserError
 from ...hub import manifest
 from ...hub.payload import open_run
-from ...pages.run_record import RunRecord, read_run
+from ...pages.run_record import read_run
 from ...runs import lock
 from ...runs.checkpoint_files import (
     delete,
@@ -21,8 +21,7 @@ from ...runs.checkpoint_files import (
     remove,
 )
 from ...runs.identity import written_hash
-from . import run_list
-from .run_list import ListedRun
+from .listed_run import ListedRun, disk_use
 
 
 class Cleaning(NamedTuple):
@@ -41,6 +40,15 @@ class Cleaning(NamedTuple):
     bytes: int
     kept: str
 
+    def content(self) -> dict[str, Any]:
+        """What is removed of the run, for --json."""
+        return {
+            "name": self.name,
+            "checkpoints": self.checkpoints,
+            "bytes": self.bytes,
+            "kept": self.kept or None,
+        }
+
 
 def plan(runs: Sequence[ListedRun]) -> list[Cleaning]:
     """What may be removed of the runs that have checkpoints, and why others keep theirs."""
@@ -49,8 +57,8 @@ def plan(runs: Sequence[ListedRun]) -> list[Cleaning]:
         root = run.record.folder / "checkpoints"
         paths = _removable(root)
         if paths:
-            size = sum(map(run_list.disk_use, paths))
-            reason = _locked(run.record.folder) or _reason(run.record)
+            size = sum(map(disk_use, paths))
+            reason = _locked(run.record.folder) or _reason(run)
             found.append(Cleaning(run.name, run.record.folder, len(paths), size, reason))
     return found
 
@@ -63,7 +71,7 @@ def clean(one: Cleaning) -> Cleaning:
             # is_held must not be called in here: closing the file would end this process's lock
             if not (one.folder / "result.json").exists():
                 return one._replace(kept="it has no result.json any more")
-            reason = _reason(read_run(one.folder))
+            reason = _reason(ListedRun(one.name, read_run(one.folder)))
             if reason:
                 return one._replace(kept=reason)
             root = one.folder / "checkpoints"
@@ -86,13 +94,13 @@ def _locked(folder: Path) -> str:
     return "a process holds its lock" if held else ""
 
 
-def _reason(record: RunRecord) -> str:
+def _reason(run: ListedRun) -> str:
     """Why a run keeps its checkpoints; empty where nothing needs them any more."""
-    folder = record.folder
+    record, folder = run.record, run.record.folder
     if record.result is None and not record.problems:
         return "it is running" if record.running else "it has not finished"
-    if damage := run_list.damage(record):
-        return f"it is damaged: {damage}"
+    if run.damage:
+        return f"it is damaged: {run.damage}"
     if record.values.get("objective") == "probe":
         return "it is an evaluation, which makes no checkpoints: they are not its own"
     root = folder / "checkpoints"

@@ -4,8 +4,9 @@ Losses and accuracies compare only on the same images of one split and for one o
 held-out patches only at one difficulty (comparable.question_keys).
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from ...config.computed import keys
 from ...config.schema import defaults
@@ -14,8 +15,7 @@ from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
 from ...runs.objective_facts import facts_of
 from ..reports.comparable import question_keys
-from .index_page import NONE
-from .run_list import ListedRun
+from .listed_run import NONE, ListedRun
 
 
 class RankedGroup(NamedTuple):
@@ -41,11 +41,11 @@ class Ranking(NamedTuple):
     @property
     def differing(self) -> list[str]:
         """The facts in which the groups differ."""
-        names = dict.fromkeys(name for group in self.groups for name in group.facts)
-        return [name for name in names if len(self._values(name)) > 1]
-
-    def _values(self, name: str) -> set[str]:
-        return {group.facts[name] for group in self.groups if name in group.facts}
+        values: dict[str, set[str]] = {}
+        for group in self.groups:
+            for name, value in group.facts.items():
+                values.setdefault(name, set()).add(value)
+        return [name for name, known in values.items() if len(known) > 1]
 
 
 def check_metric(key: str, metric: str, runs: Sequence[ListedRun], others: Sequence[str]) -> None:
@@ -67,53 +67,54 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
     """The finished runs that have a metric, the best first, in groups that compare."""
     having = [run for run in runs if metric in run.measured]
     sound = [run for run in having if run.record.result is not None and not run.damage]
-    whole: dict[tuple[Any, ...], list[ListedRun]] = {}
-    for run in sound:
-        whole.setdefault(tuple(_facts(run, metric).items()), []).append(run)
     higher = find_metric(metric).higher
     groups = []
-    for facts, members in whole.items():
-        for more, same in _split_by_question(metric, members):
+    for facts, members in _grouped(sound, partial(_facts, metric=metric)):
+        question = partial(_settings, keys=_question_keys(metric, members))
+        for more, same in _grouped(members, question):
             best = sorted(same, key=lambda run: run.measured[metric].value, reverse=higher)
-            groups.append(RankedGroup(dict(facts) | more, best))
+            groups.append(RankedGroup(facts | more, best))
     groups.sort(key=lambda group: -len(group.runs))
     left_out = [run for run in having if run not in sound]
     return Ranking(metric, higher, groups, left_out)
 
 
+def _grouped(
+    runs: Sequence[ListedRun], facts: Callable[[ListedRun], dict[str, str]]
+) -> list[tuple[dict[str, str], list[ListedRun]]]:
+    """Runs by their facts, in the order of the first of each group."""
+    found: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
+    for run in runs:
+        found.setdefault(tuple(facts(run).items()), []).append(run)
+    return [(dict(key), same) for key, same in found.items()]
+
+
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What a metric's question is, besides what `question_keys` compares."""
-    record = run.record
     split = str(run.measured[metric].split)
-    prints = record.environment.data or {}
+    prints = run.record.environment.data or {}
     facts = {
         "split": split,
-        "data": str(record.values.get("data.name", NONE)),
+        "data": run.setting("data.name"),
         "images": str(prints.get(split, NONE)),
-        "objective": str(record.values.get("objective", NONE)),
+        "objective": run.setting("objective"),
     }
     if split == "test":
         return facts
-    held_out = keys(lambda option: tuple(option.splits) == ("validation",))
-    return facts | {key: format_value(record.values.get(key)) for key in held_out}
+    return facts | _settings(run, keys(lambda option: tuple(option.splits) == ("validation",)))
 
 
-def _split_by_question(
-    metric: str, runs: Sequence[ListedRun]
-) -> list[tuple[dict[str, str], list[ListedRun]]]:
-    """Runs by the values of the keys that make a held-out metric another question."""
-    recipes = [run.record.values for run in runs]
+def _question_keys(metric: str, runs: Sequence[ListedRun]) -> list[str]:
+    """The keys that make a held-out metric another question; of the test split none does."""
     if runs[0].measured[metric].split == "test":
-        return [({}, list(runs))]
+        return []
     first = runs[0].record
     facts = facts_of(first.environment, first.values)
-    keys, corruption = question_keys(metric, recipes, facts)
-    default = defaults()
-    found: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
-    for run in runs:
-        values = tuple(
-            (key, format_value(run.record.values.get(key, default.get(key))))
-            for key in (*keys, *corruption)
-        )
-        found.setdefault(values, []).append(run)
-    return [(dict(values), same) for values, same in found.items()]
+    question, corruption = question_keys(metric, [run.record.values for run in runs], facts)
+    return [*question, *corruption]
+
+
+def _settings(run: ListedRun, keys: Iterable[str]) -> dict[str, str]:
+    """A run's values of keys; one that its recipe lacks has its default."""
+    values = defaults() | run.record.values
+    return {key: format_value(values.get(key)) for key in keys}

@@ -12,7 +12,7 @@ import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool, runs_tool
-from ssl_vit.lab.run_table import ranking, run_list
+from ssl_vit.lab.run_table import listed_run, ranking
 from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
@@ -109,7 +109,7 @@ def test_only_runs_of_one_question_are_ranked_together(
         metrics={name: one | {"split": "test"} for name, one in metrics.items()},
     )
     (runs / "study" / "deeper" / "second" / "result.json").unlink()
-    found = ranking.rank(run_list.read_runs(runs), "loss")
+    found = ranking.rank(listed_run.read_runs(runs), "loss")
     groups = [[run.name for run in group.runs] for group in found.groups]
     assert sorted(groups) == [["data"], ["first", "seed"], ["images"], ["rate"], ["test"]]
     assert set(found.differing) == {"split", "data", "images", "eval.images", "corruption.rate"}
@@ -126,7 +126,7 @@ def test_a_cleaned_run_reports_and_initialises(
 ) -> None:
     folder = runs / "first"
     shutil.rmtree(runs / "study")
-    size = sum(run_list.disk_use(path) for path in (folder / "checkpoints").iterdir())
+    size = sum(listed_run.disk_use(path) for path in (folder / "checkpoints").iterdir())
     report_tool.main([str(folder), "--json"])
     before = capsys.readouterr().out.splitlines()[-1]
     shown = record(capsys, str(runs), "clean=checkpoints")

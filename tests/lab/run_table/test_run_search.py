@@ -1,0 +1,146 @@
+"""Which folders are runs and studies: one rule for the runs tool, the index page and the server."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import arm_studies as arms
+from helpers.run_pages import get, make_run, rows, served
+from ssl_vit.errors import UserError
+from ssl_vit.lab import report_tool, runs_tool
+from ssl_vit.lab.run_table import index_page, listed_run, ranking, run_search
+
+
+def names(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in run_search.find(folder).runs]
+
+
+def listed_by(
+    tool: Callable[[list[str]], None], folder: Path, capsys: pytest.CaptureFixture
+) -> list[Path]:
+    """The folders of the runs in a tool's --json."""
+    tool([str(folder), "--json"])
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return [Path(run["folder"]) for run in record["runs"]]
+
+
+def test_the_runs_tool_the_index_and_the_server_find_the_same_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    root = tmp_path / "runs"
+    for place in ("b", "sweeps/rate/a", "sweeps/rate/b", ".trash/c"):
+        make_run(root / place)
+    arms.study(root / "old" / "gap")
+    (root / "again").symlink_to(root)
+    (root / "a link to b").symlink_to(root / "b")
+    found = listed_by(runs_tool.main, root, capsys)
+    assert found == listed_by(report_tool.main, root, capsys)
+    own = [str(path.relative_to(root)) for path in found]
+    assert [name for name in own if not name.startswith("old/gap/")] == [
+        "b",
+        "sweeps/rate/a",
+        "sweeps/rate/b",
+    ]
+    assert len(own) == 3 + 39
+    (study,) = run_search.find(root).studies
+    assert (study.folder, study.finished, study.tasks) == (root / "old" / "gap", 39, 39)
+    page = (root / "index.html").read_text()
+    assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
+    assert (root / "sweeps" / "rate" / "a" / "report.html").exists()
+    with served(root) as port:
+        assert 'href="sweeps/rate/a/report.html"' in get(port)[1]
+        assert 'href="a/report.html"' in get(port, "/sweeps/rate/index.html")[1]
+        assert get(port, "/sweeps/rate/a/report.html")[0] == 200
+
+
+def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "made")
+    make_run(folder / "inside")
+    assert run_search.find(folder).runs == [folder]
+    assert [run.name for run in listed_run.read_runs(folder)] == ["made"]
+    assert names(tmp_path) == ["made"]
+
+
+def test_runs_are_found_down_to_a_depth(tmp_path: Path) -> None:
+    deepest = tmp_path.joinpath(*"12345678")
+    make_run(deepest / "too deep")
+    with pytest.raises(UserError, match="at any depth"):
+        run_search.find(tmp_path)
+    make_run(deepest.parent / "run")
+    assert names(tmp_path) == ["1/2/3/4/5/6/7/run"]
+
+
+def test_a_link_out_of_the_folder_is_followed_and_a_run_has_one_name(tmp_path: Path) -> None:
+    make_run(tmp_path / "disk" / "made")
+    make_run(tmp_path / "runs" / "z" / "own")
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "disk")
+    (tmp_path / "runs" / "m").symlink_to(tmp_path / "disk" / "made")
+    (tmp_path / "runs" / "best").symlink_to(tmp_path / "runs" / "z" / "own")
+    assert names(tmp_path / "runs") == ["linked/made", "z/own"]
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "of others/b", "c"):
+        make_run(tmp_path / name)
+    scandir = os.scandir
+
+    def refused(folder: Path) -> object:
+        if Path(folder).name == "of others":
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert names(tmp_path) == ["a", "c"]
+
+
+def test_the_index_of_a_study_has_what_lies_below_it(tmp_path: Path) -> None:
+    """The same page, written from above and for the study itself."""
+    study = arms.study(tmp_path / "gap")
+    make_run(study / "more" / "made")
+    arms.study(study / "nested")
+    index_page.write(tmp_path)
+    from_above = (study / "index.html").read_text()
+    assert 'href="more/made/report.html"' in from_above and 'href="nested/index.html"' in from_above
+    index_page.write(study)
+    assert (study / "index.html").read_text() == from_above
+
+
+def test_runs_without_a_value_come_last_either_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    make_run(tmp_path / "done")
+    make_run(tmp_path / "going on", finished=False)
+    for sort in ("time", "-time", "exaflop", "-exaflop"):
+        runs_tool.main([str(tmp_path), f"sort={sort}", "--json"])
+        record = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert [run["name"] for run in record["runs"]] == ["done", "going on"], sort
+
+
+def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    (tmp_path / "a" / "recipe.yaml").unlink()
+    make_run(tmp_path / "b", "corruption.rate=0.25")
+    make_run(tmp_path / "c", "corruption.rate=0.75")
+    runs = listed_run.read_runs(tmp_path)
+    assert listed_run.differing(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
+    assert listed_run.differing(runs[:2]) == {}
+
+
+def test_a_key_that_a_run_lacks_ranks_at_its_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listed_run, "export_problem", lambda export: "")
+    make_run(tmp_path / "a", "eval.images=2000", metrics=rows(100))
+    make_run(tmp_path / "b", metrics=rows(100))
+    path = tmp_path / "b" / "recipe.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    made = "".join(line for line in lines if not line.startswith("  images: "))
+    assert len(made.splitlines()) == len(lines) - 1
+    path.write_text(made)
+    (group,) = ranking.rank(listed_run.read_runs(tmp_path), "loss").groups
+    assert [run.name for run in group.runs] == ["a", "b"]
