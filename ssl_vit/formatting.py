@@ -4,6 +4,7 @@ Names of arms, data sets, runs and studies come from folders and files of others
 so that none becomes a tag, a link, an emphasis or a heading.
 """
 
+import math
 import os
 import re
 import shlex
@@ -156,7 +157,9 @@ def format_exaflop(value: float | None, precision: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min."""
+    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min; those that cannot be as they are."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"

@@ -4,7 +4,6 @@ study folders, of exports and of checkpoints. Pydantic checks them, which `--hel
 A record's fields are what this package reads. More keys may be there: later versions write them.
 """
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
-    model_validator,
 )
 
 from .parsing import read_json
@@ -32,14 +30,7 @@ def _fits_float(value: int | float) -> int | float:
     return value
 
 
-def _is_amount(value: int | float) -> int | float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError("expected a finite number, at least 0")
-    return value
-
-
 Number = Annotated[int | float, AfterValidator(_fits_float)]
-Amount = Annotated[Number, AfterValidator(_is_amount)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
 Scalar = str | bool | Number | None
 
@@ -91,7 +82,7 @@ class WithMetrics(Record):
 class WithSeconds(Record):
     """A result of which the time alone is read."""
 
-    seconds: Amount
+    seconds: Number
 
 
 class Best(Record):
@@ -101,26 +92,26 @@ class Best(Record):
     step: Whole | None
     value: Number | None
 
-    @model_validator(mode="after")
-    def _both(self) -> "Best":
-        if (self.step is None) != (self.value is None):
-            raise ValueError("expected step and value, or nulls for both")
-        return self
+
+def _is_whole(best: Best) -> Best:
+    if (best.step is None) != (best.value is None):
+        raise ValueError("expected step and value, or nulls for both")
+    return best
 
 
 class Result(WithRecipe):
     """result.json. Exaflop are null where they were not counted."""
 
     steps: Whole
-    seconds: Amount
+    seconds: Number
     metrics: dict[str, Measured]
     finished: str
-    images: Amount = 0
-    exaflop: Amount | None = 0
-    device_hours: Amount = 0
-    total_exaflop: Amount | None = None
-    total_device_hours: Amount | None = None
-    best: Best | None = None
+    images: Number = 0
+    exaflop: Number | None = 0
+    device_hours: Number = 0
+    total_exaflop: Number | None = None
+    total_device_hours: Number | None = None
+    best: Annotated[Best, AfterValidator(_is_whole)] | None = None
     measured_on: dict[str, Whole] | None = None
     pool: str | None = None  # of an evaluation
 
@@ -156,8 +147,8 @@ class ObjectiveFacts(Record):
 class Cost(Record):
     """What the runs took that first weights come from."""
 
-    exaflop: Amount | None
-    device_hours: Amount
+    exaflop: Number | None
+    device_hours: Number
 
 
 class RecipeFile(Record):

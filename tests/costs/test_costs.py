@@ -226,6 +226,7 @@ def test_tokens_are_the_patches_and_one():
         (3599.7, "1 h 00 min"),
         (3 * 3600 + 5 * 60 + 59, "3 h 05 min"),
         (100 * 3600, "100 h 00 min"),
+        (float("inf"), "inf s"),
     ],
 )
 def test_seconds_are_said_for_people(seconds, text):

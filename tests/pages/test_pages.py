@@ -220,10 +220,10 @@ def test_the_recipe_file_of_the_first_start_is_kept(tmp_path):
     recipe = resolve.resolve([*OPTIONS, "name=made", f"out={tmp_path}"])
     run = Run(recipe)
     run.recipe_file = resolve.recipe_file(OPTIONS, recipe)
-    run.open({"data": {}})
+    run.open({"data": {"train": "0123"}})
     again = Run(recipe)
     again.recipe_file = resolve.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
-    again.open({"data": {}})
+    again.open({"data": {"train": "0123"}})
     kept = again.environment()["recipe_file"]
     assert kept["name"] == "mpp" and kept["differs"]["model.depth"] > 2
     assert "name" not in kept["differs"] and "out" not in kept["differs"]
