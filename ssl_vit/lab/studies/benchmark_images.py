@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from ...errors import UserError
 from ...evaluation import vtab_folder
-from .benchmark import BENCHMARKS, OWN, PATH
-from .spec import Study
-from .spec_fields import replace
+from .axes import fill
+from .checks import PATH
+from .read_axes import BENCHMARKS
+from .study import Study
 
 
 class Images(NamedTuple):
@@ -23,12 +24,6 @@ class Images(NamedTuple):
 
     missing: dict[str, str]
     warnings: list[str]
-
-
-def keys(study: Study) -> frozenset[str]:
-    """The recipe's keys that differ between the tasks."""
-    parts = study.parts.values() if study.benchmark else ()
-    return frozenset(key for part in parts for key, value in part.base.items() if OWN.search(value))
 
 
 def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]:
@@ -71,7 +66,7 @@ def root(study: Study, places: Mapping[str, str]) -> Path:
 def _folders(study: Study, places: Mapping[str, str]) -> dict[str, list[Path]]:
     """{task: the folders of its images, of all parts}."""
     filled = {
-        task: [replace(part.options[task][PATH], dict(places)) for part in study.parts.values()]
+        task: [fill(part.options[task][PATH], places) for part in study.parts.values()]
         for task in study.arms
     }
     return {task: [Path(path) for path in dict.fromkeys(paths)] for task, paths in filled.items()}

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection
 
 from ...errors import UserError
-from .spec import Part, Study
+from .study import Part, Study
 
 
 def without_missing(study: Study, given: Collection[str]) -> tuple[Study, list[str]]:
