@@ -25,12 +25,14 @@ class Setting:
         coordinates: {axis: value}, where its tasks lie.
         options: {key: value} that it sets in the parts that have its axis.
         placeholders: {name: text} that stands for `{name}` in the options of parts.
+        text: of an arm, its description.
     """
 
     label: str = ""
     coordinates: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     placeholders: dict[str, str] = field(default_factory=dict)
+    text: str = ""
 
     def beside(self, other: "Setting") -> "Setting":
         """This setting together with one of another axis."""
@@ -51,14 +53,12 @@ class Axis:
         settings: in the order of the file.
         decides: who sets its keys, for errors.
         keys: the recipe's keys whose values depend on the setting.
-        trained: those of them in parts that pre-train.
     """
 
     name: str
     settings: tuple[Setting, ...]
     decides: str
-    keys: frozenset[str] = frozenset()
-    trained: frozenset[str] = frozenset()
+    keys: frozenset[str]
 
 
 def product(axes: Iterable[Axis]) -> list[Setting]:
@@ -67,20 +67,19 @@ def product(axes: Iterable[Axis]) -> list[Setting]:
     return [reduce(Setting.beside, chosen, Setting()) for chosen in every]
 
 
-def keys_axis(name: str, settings: Iterable[Mapping[str, Any]], decides: str) -> Axis:
-    """An axis over values of keys.
+def keys_axis(name: str, settings: Iterable[dict[str, Any]], decides: str) -> Axis:
+    """An axis over values of keys: of the key `name`, or of keys that are set together.
 
     Args:
-        name: of the key, or any of keys that are set together.
-        settings: {key: value} of each.
+        name: of the axis.
+        settings: {key: value} of each; in names of tasks lr=0.1-steps=20.
         decides: who sets the keys, for errors.
     """
-    found = tuple(Setting(_label(one), dict(one), dict(one)) for one in settings)
+    found = tuple(Setting(_label(one), one, one) for one in settings)
     return Axis(name, found, decides, frozenset(key for one in found for key in one.options))
 
 
-def _label(options: Mapping[str, Any]) -> str:
-    """Names of tasks: lr=0.1-steps=20."""
+def _label(options: dict[str, Any]) -> str:
     pairs = ((key.rpartition(".")[2], option_text(value)) for key, value in options.items())
     return "-".join(f"{name}={value}" for name, value in pairs)
 
@@ -104,12 +103,13 @@ def names_in(node: Any) -> set[str]:
     return {name.partition("@")[0] for name in PLACEHOLDER.findall(str(node))}
 
 
-def keys_naming(body: Any, names: Iterable[str]) -> frozenset[str]:
-    """The recipe's keys of a part of a study's file whose values have one of the names in
+def keys_naming(parts: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:
+    """The recipe's keys of parts, as a study's file has them, whose values have one of the names in
     braces."""
-    if not isinstance(body, dict):
-        return frozenset()
-    by_arm = body.get("by_arm")
-    groups = [body.get("options"), *(by_arm.values() if isinstance(by_arm, dict) else ())]
+    bodies = [body for body in parts.values() if isinstance(body, dict)]
+    arms = [body["by_arm"] for body in bodies if isinstance(body.get("by_arm"), dict)]
+    groups = [body.get("options") for body in bodies] + [
+        own for arm in arms for own in arm.values()
+    ]
     pairs = [pair for group in groups if isinstance(group, dict) for pair in flatten(group).items()]
     return frozenset(key for key, value in pairs if not names_in(value).isdisjoint(names))

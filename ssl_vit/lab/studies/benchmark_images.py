@@ -1,7 +1,6 @@
 """The images of a benchmark's tasks: which of them are there, and whether they can be the
 benchmark's."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -46,16 +45,11 @@ def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]
             if counts.get("test", wanted) != wanted:
                 count = f"{counts['test']:,} test images, the benchmark's has {wanted:,}"
                 found.warnings.append(f"{task}: {count}: its accuracy is not the benchmark's")
-    here = {task: text for task, text in study.arms.items() if task not in found.missing}
-    if not here:
+    if study.arms.keys() <= found.missing.keys():
         first, reason = next(iter(found.missing.items()))
         text = f"none of {len(rows)} tasks has images; {first}: {reason}; tools/prepare.py"
         raise UserError(f"benchmark={study.benchmark}: {text} writes them")
-    parts = {
-        name: dataclasses.replace(part, options={task: part.options[task] for task in here})
-        for name, part in study.parts.items()
-    }
-    return dataclasses.replace(study, arms=here, parts=parts), found
+    return study.without(found.missing), found
 
 
 def root(study: Study, places: Mapping[str, str]) -> Path:

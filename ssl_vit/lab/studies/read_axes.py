@@ -7,10 +7,9 @@ or `{steps}` in its options, or that needs such a part, as PART_0.01 and PART_0.
 corruption.mask: 1.0, corruption.random: 0, corruption.keep: 0}, ...]` one arm for each setting.
 """
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from ...config.values import check_key, typed
 from ...errors import UserError, suggest
 from ...evaluation import vtab
 from ...formatting import option_text
-from ..arms import Settings
 from .axes import Axis, Setting, keys_axis, keys_naming, names_in, product
 from .spec_fields import hold, known, listed, mapping, pretraining
 
@@ -35,56 +33,39 @@ PRESETS = ("recipe", "model", "data")
 PLACE = ("data.path", "data.hub", "compute.precision")
 
 
-class Arms(NamedTuple):
-    """The arms of a study.
-
-    Attributes:
-        axes: whose combinations they are; none of arms that the file names.
-        texts: {arm: description}.
-        settings: {arm: its setting}.
-        vary: {arm: {key: value}} of those that differ in values of keys.
-    """
-
-    axes: tuple[Axis, ...]
-    texts: dict[str, str]
-    settings: dict[str, Setting]
-    vary: Settings
-
-
-def curve(raw: dict[str, Any], parts: dict[str, Any], where: str) -> Axis | None:
+def curve(
+    raw: dict[str, Any], parts: dict[str, Any], varied: Iterable[str], where: str
+) -> Axis | None:
     """The axis along which whole parts are repeated; None of a study without one.
 
     Args:
         raw: a study's mapping.
         parts: {name: its mapping}, with the options of the study and of parts that they extend.
+        varied: keys that the study varies.
         where: begins errors.
 
     Raises:
         UserError: shares or lengths are wrong, are named by no part or like something else, or the
-            parts that pre-train do not follow a curve of pre-training.
+            parts that pre-train do not follow a curve of pre-training or vary what it sets.
     """
     given = [name for name in CURVES if raw.get(name) is not None]
     if not given:
         return None
     name, along = given[0], CURVES[given[0]]
+    at, trained = f"{where}: {name}", pretraining(parts)
     hold(len(given) == 1, where, f"{' and '.join(given)}: expected one of them")
-    entries = _entries(raw[name], along, f"{where}: {name}")
-    trained = pretraining(parts)
+    entries = _entries(raw[name], along, at)
     if name in TRAINED:
         matched = name != "compute" or raw.get("match") == "exaflop"
-        hold(matched, where, "compute: expected match: exaflop, which makes the arms cost the same")
-        bodies = [
-            mapping(body, "options", f"{where}: part {part}") for part, body in trained.items()
-        ]
-        values = [flatten(options).get(TRAINED[name]) for options in bodies]
-        fits = values and all(str(value) == f"{{{along}}}" for value in values)
-        text = f"expected {TRAINED[name]}: {{{along}}} in the parts that pre-train"
-        hold(fits, where, f"{name}: {text}")
+        hold(matched, at, "expected match: exaflop, which makes the arms cost the same")
+        key, wanted = TRAINED[name], f"{{{along}}}"
+        options = [mapping(body, "options", f"{where}: part {p}") for p, body in trained.items()]
+        fits = options and all(str(flatten(one).get(key)) == wanted for one in options)
+        hold(fits, at, f"expected {key}: {wanted} in the parts that pre-train")
     for key in entries[0]:
         taken = key in (*parts, *listed(raw, "places", where))
-        hold(not taken, where, f"{name}: {key}: is also a part or a place; rename it")
-        used = str(key) in names_in(parts)
-        hold(used, where, f"{name}: {key}: no part has {{{key}}} in its options")
+        hold(not taken, at, f"{key}: is also a part or a place; rename it")
+        hold(str(key) in names_in(parts), at, f"{key}: no part has {{{key}}} in its options")
     settings = tuple(
         Setting(
             np.format_float_positional(entry[along], trim="-"),
@@ -93,7 +74,11 @@ def curve(raw: dict[str, Any], parts: dict[str, Any], where: str) -> Axis | None
         )
         for entry in entries
     )
-    return _deciding(Axis(name, settings, f"the study's {name} set"), parts)
+    _check_distinct(along, settings, at)
+    names = settings[0].placeholders
+    for key in keys_naming(trained, names).intersection(varied):
+        raise UserError(f"{where}: vary: {key}: {name}: sets it")
+    return Axis(name, settings, f"the study's {name} set", keys_naming(parts, names))
 
 
 def _entries(entries: Any, along: str, where: str) -> list[dict[str, Any]]:
@@ -111,67 +96,23 @@ def _entries(entries: Any, along: str, where: str) -> list[dict[str, Any]]:
         hold(fits, where, f"{along}={value}: expected {expected}")
         lacking = sorted(map(str, entries[0].keys() ^ entry.keys()))
         hold(not lacking, where, f"{', '.join(lacking)}: is missing in some {places}")
-    _distinct(along, [float(entry[along]) for entry in entries], where)
     return entries
 
 
-def _distinct(key: str, values: list[Any], where: str) -> None:
-    once = len(set(map(option_text, values))) == len(values)
-    hold(once, where, f"{key}: a value is there twice")
+def _check_distinct(key: str, settings: Collection[Setting], where: str) -> None:
+    distinct = len({setting.label for setting in settings}) == len(settings)
+    hold(distinct, where, f"{key}: a value is there twice")
 
 
-def _deciding(axis: Axis, parts: dict[str, Any]) -> Axis:
-    """The axis with the recipe's keys whose values name its placeholders."""
-    names = axis.settings[0].placeholders
-    keys = {name: keys_naming(body, names) for name, body in parts.items()}
-    trained = frozenset[str]().union(*(keys[name] for name in pretraining(parts)))
-    return dataclasses.replace(axis, keys=frozenset[str]().union(*keys.values()), trained=trained)
-
-
-def arms(raw: dict[str, Any], parts: dict[str, Any], where: str) -> Arms:
-    """The arms of a study: of a benchmark its tasks, else those that it varies and, beside them,
-    those that it names.
-
-    Args:
-        raw, parts, where: as of `curve`.
+def benchmark(
+    raw: dict[str, Any], parts: dict[str, Any], where: str
+) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
+    """The axis of a benchmark's tasks, and each as an arm: in options {task} stands for the task
+    and {classes} for the number of its classes, both of the benchmark's table.
 
     Raises:
-        UserError: the benchmark is unknown or the study names arms beside it; a varied key is
-            unknown or changes nothing, a value is alone or there twice; nothing pre-trains.
+        UserError: the benchmark is unknown, or the study names arms or compares them.
     """
-    if raw.get("benchmark") is not None:
-        return _tasks(raw, parts, where)
-    texts = mapping(raw, "arms", where)
-    named = {arm: Setting(str(arm)) for arm in texts}
-    if "vary" not in raw:
-        return Arms((), texts, named, {})
-    names = (*parts, *listed(raw, "places", where))
-    axes, varied = _vary(raw["vary"], f"{where}: vary")
-    for arm in named:
-        text = f"arms: {arm} is the name of a setting under vary; take another one"
-        hold(arm not in varied, where, text)
-    trained = pretraining(parts)
-    hold(trained, where, "vary: no part with tool: pretrain, whose options could be varied")
-    settings = {
-        arm: dataclasses.replace(
-            setting,
-            label=arm,
-            placeholders={k: option_text(v) for k, v in setting.options.items() if k not in names},
-        )
-        for arm, setting in varied.items()
-    }
-    vary = {arm: setting.options for arm, setting in settings.items()}
-    return Arms(
-        axes,
-        {arm: describe(setting) for arm, setting in vary.items()} | texts,
-        settings | named,
-        vary,
-    )
-
-
-def _tasks(raw: dict[str, Any], parts: dict[str, Any], where: str) -> Arms:
-    """The tasks of a benchmark: in options {task} stands for the task and {classes} for the number
-    of its classes, both of the benchmark's table."""
     name = raw["benchmark"]
     fits = isinstance(name, str) and name in BENCHMARKS
     hold(fits, where, f"benchmark={name}: unknown; {suggest(str(name), BENCHMARKS)}")
@@ -180,30 +121,47 @@ def _tasks(raw: dict[str, Any], parts: dict[str, Any], where: str) -> Arms:
     report = raw.get("report")
     only = isinstance(report, dict) and report.keys() <= {"final", "differs"} and "final" in report
     hold(only, where, f"report: of {name} expected final and perhaps differs, as tasks differ")
-    rows = BENCHMARKS[name]()
-    settings = {
-        task: Setting(
-            task,
-            {"task": task},
-            placeholders={"task": task, "classes": option_text(row["classes"])},
-        )
-        for task, row in rows.items()
-    }
-    axis = Axis("task", tuple(settings.values()), "the study's benchmark sets")
-    texts = {task: f"{row['group']}, {row['classes']} classes" for task, row in rows.items()}
-    return Arms((_deciding(axis, parts),), texts, settings, {})
+    arms = {}
+    for task, row in BENCHMARKS[name]().items():
+        names = {"task": task, "classes": option_text(row["classes"])}
+        text = f"{row['group']}, {row['classes']} classes"
+        arms[task] = Setting(task, {"task": task}, placeholders=names, text=text)
+    keys = keys_naming(parts, ("task", "classes"))
+    return (Axis("task", tuple(arms.values()), "the study's benchmark sets", keys),), arms
 
 
-def _vary(vary: Any, where: str) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
-    """The axes over varied keys, and their combinations by the name of the arm."""
+def vary(
+    vary: Any, taken: Collection[str], where: str
+) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
+    """The axes over varied keys, and their combinations as arms; {KEY} in options of an arm stands
+    for its value.
+
+    Args:
+        vary: as the study's file has it.
+        taken: names of parts and places, which stand for these in braces.
+        where: begins errors.
+
+    Raises:
+        UserError: a key is unknown or changes nothing, a value is alone or there twice.
+    """
     if isinstance(vary, dict):
-        axes = tuple(_key_axis(key, values, where) for key, values in flatten(vary).items())
+        axes = tuple(_keys_axes(vary, "the study varies", where, _value, least=2).values())
         hold(axes, where, "no key is there")
         every = product(axes)
-        found = {_plain(_short(setting.options)): setting for setting in every}
+        arms = {_arm(setting.options): setting for setting in every}
         text = "two combinations would have one name; say them as a list of named settings"
-        hold(len(found) == len(every), where, text)
-        return axes, found
+        hold(len(arms) == len(every), where, text)
+    else:
+        axis, arms = _named_settings(vary, where)
+        axes = (axis,)
+    for arm, setting in arms.items():
+        options = setting.options
+        names = {key: option_text(value) for key, value in options.items() if key not in taken}
+        arms[arm] = Setting(arm, options, options, names, _described(options))
+    return axes, arms
+
+
+def _named_settings(vary: Any, where: str) -> tuple[Axis, dict[str, Setting]]:
     several = isinstance(vary, list) and len(vary) > 1
     hold(several, where, "expected keys with lists of values, or two settings or more")
     named: dict[str, dict[str, Any]] = {}
@@ -212,23 +170,14 @@ def _vary(vary: Any, where: str) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
         hold(isinstance(entry, dict), where, f"{entry}: {text}")
         flat = flatten({key: value for key, value in entry.items() if key != "name"})
         options = {key: _value(key, value, where) for key, value in flat.items()}
-        arm = _plain(str(entry.get("name") or _short(options)))
+        arm = _plain(str(entry.get("name") or "")) or _arm(options)
         hold(arm, where, "a setting without keys needs a name")
         hold(arm not in named, where, f"{arm}: two settings have that name")
         twice = options in named.values()
-        hold(not twice, where, f"{describe(options)}: a setting is there twice")
+        hold(not twice, where, f"{_described(options)}: a setting is there twice")
         named[arm] = options
     axis = keys_axis("vary", named.values(), "the study varies")
-    return (axis,), dict(zip(named, axis.settings, strict=True))
-
-
-def _key_axis(key: str, values: Any, where: str) -> Axis:
-    hold(isinstance(values, list), where, f"{key}: expected a list of values")
-    found = [_value(key, value, where) for value in values]
-    text = "one value cannot be compared; expected two at least"
-    hold(len(found) > 1, where, f"{key}: {text}")
-    _distinct(key, found, where)
-    return keys_axis(key, ({key: value} for value in found), "the study varies")
+    return axis, dict(zip(named, axis.settings, strict=True))
 
 
 def _value(key: str, value: Any, where: str) -> Any:
@@ -246,20 +195,17 @@ def _value(key: str, value: Any, where: str) -> Any:
         raise UserError(f"{where}: {error}") from None
 
 
-def describe(options: dict[str, Any]) -> str:
-    """Description of an arm by the values of keys that it has."""
+def _described(options: dict[str, Any]) -> str:
     texts = (f"{key}={option_text(value)}" for key, value in options.items())
     return ", ".join(texts) or "as the study's options say"
 
 
-def _short(options: dict[str, Any]) -> str:
+def _arm(options: dict[str, Any]) -> str:
     """An arm's name from its values: rate=0.5,lr=0.001; a key that shares its last part with
     another is written in full."""
     last = [key.rpartition(".")[2] for key in options]
-    names = {
-        key: key if last.count(end) > 1 else end for key, end in zip(options, last, strict=True)
-    }
-    return ",".join(f"{names[key]}={option_text(value)}" for key, value in options.items())
+    names = (key if last.count(end) > 1 else end for key, end in zip(options, last, strict=True))
+    return _plain(",".join(map("{}={}".format, names, map(option_text, options.values()))))
 
 
 def _plain(name: str) -> str:
@@ -268,46 +214,59 @@ def _plain(name: str) -> str:
 
 
 def grids(
-    name: str, body: dict[str, Any], chosen: Iterable[str], where: str
+    name: str, body: dict[str, Any], chosen: Collection[str], where: str
 ) -> tuple[tuple[Axis, ...], dict[str, tuple[Axis, ...]]]:
     """The axes that a part sweeps, and those of the arms that have other values.
 
     Args:
         name: of the part.
-        body: its mapping: `grid` has {key: values}, or {any name: mappings of the same keys} for
-            keys that are swept together; `grid_by_arm` {arm: other values of the grid's entries}.
+        body: its mapping.
         chosen: its arms.
         where: begins errors.
 
     Raises:
-        UserError: no list, a value twice, mappings of other keys or of keys that are swept already,
-            or an unknown arm.
+        UserError: values are wrong (`_keys_axes`), or an arm is unknown.
     """
     decides = f"part {name} sweeps"
-    common = _grid(mapping(body, "grid", where), decides, where)
+    common = _keys_axes(mapping(body, "grid", where), decides, f"{where}: grid")
     found = {}
     for arm, own in mapping(body, "grid_by_arm", where).items():
         at = f"{where}: grid_by_arm: {arm}"
-        choices = suggest(str(arm), list(chosen))
+        choices = suggest(str(arm), chosen)
         hold(arm in chosen, where, f"grid_by_arm: unknown arm {arm}; {choices}")
-        axes = _grid(mapping({"grid": own}, "grid", at), decides, at)
+        axes = _keys_axes(mapping({"grid": own}, "grid", at), decides, f"{at}: grid")
         known(axes, tuple(common), at)
         found[arm] = tuple((common | axes).values())
     return tuple(common.values()), found
 
 
-def _grid(node: dict[str, Any], decides: str, where: str) -> dict[str, Axis]:
+def _keys_axes(
+    node: dict[str, Any],
+    decides: str,
+    where: str,
+    value_of: Callable[[str, Any, str], Any] = lambda key, value, where: value,
+    least: int = 1,
+) -> dict[str, Axis]:
+    """An axis for each entry: {key: values}, or {any name: mappings of the same keys} for keys that
+    are set together.
+
+    Raises:
+        UserError: no list, too few values or one twice, mappings of other keys or of keys that
+            another entry has.
+    """
     axes: dict[str, Axis] = {}
     for name, values in flatten(node).items():
-        filled = isinstance(values, list) and values
-        hold(filled, where, f"grid: {name}: expected a list of values")
-        _distinct(f"grid: {name}", values, where)
+        hold(isinstance(values, list) and values, where, f"{name}: expected a list of values")
         kinds = {tuple(sorted(flatten(one))) if isinstance(one, dict) else None for one in values}
         fits = len(kinds) == 1 and () not in kinds
-        hold(fits, where, f"grid: {name}: expected values, or mappings of the same keys")
-        settings = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
+        hold(fits, where, f"{name}: expected values, or mappings of the same keys")
+        together = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
+        settings = [{key: value_of(key, one[key], where) for key in one} for one in together]
+        several = len(settings) >= least
+        hold(several, where, f"{name}: one value cannot be compared; expected two at least")
         axes[name] = keys_axis(name, settings, decides)
-    swept = [key for axis in axes.values() for key in axis.keys]
-    for key in swept:
-        hold(swept.count(key) == 1, where, f"grid: {key}: is swept twice")
+        _check_distinct(name, axes[name].settings, where)
+    keys = [key for axis in axes.values() for key in axis.keys]
+    for key in keys:
+        hold(keys.count(key) == 1, where, f"{key}: is swept twice")
     return axes

@@ -13,11 +13,11 @@ from ...config.recipe_files import RECIPES
 from ...config.records import CurvePoint
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ..arms import find_arm
+from ..arms import Settings, find_arm
 from ..lab_tools import MATCHES
 from . import checks, read_axes, study_keys
 from .axes import Axis, Setting, fill, names_in, product
-from .spec_fields import Mistakes, hold, known, listed, mapping, seeds
+from .spec_fields import Mistakes, hold, known, listed, mapping, pretraining, seeds
 from .study import Part, Study
 
 TOOLS = ("pretrain", "finetune", "evaluate")
@@ -123,26 +123,26 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
         with mistakes.of():
             known({key: None}, study_keys.STUDY, where)
     bodies = _bodies(raw, where)
-    arms = read_axes.arms(raw, bodies, where)
-    curve = read_axes.curve(raw, bodies, where)
-    for key, value in (("title", raw.get("title")), ("arms", arms.texts), ("parts", bodies)):
+    axes, settings, vary = _arms(raw, bodies, where)
+    curve = read_axes.curve(raw, bodies, {key for own in vary.values() for key in own}, where)
+    for key, value in (("title", raw.get("title")), ("arms", settings), ("parts", bodies)):
         hold(value, where, f"{key}: is missing")
     match = str(raw.get("match", MATCHES[0]))
     hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
-    several = "match" not in raw or len(arms.texts) > 1
+    several = "match" not in raw or len(settings) > 1
     hold(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
-    report, points = _report(raw, arms.vary, curve, repeated, where)
+    report, points = _report(raw, vary, curve, repeated, where)
     study = Study(
         str(raw["title"]),
         tuple(listed(raw, "places", where)),
         seeds(raw, where) or (0,),
-        arms.texts,
+        {arm: setting.text for arm, setting in settings.items()},
         {},
         report,
-        arms.axes if curve is None else (curve, *arms.axes),
-        arms.settings,
-        arms.vary,
+        axes if curve is None else (curve, *axes),
+        settings,
+        vary,
         match,
         points,
         raw.get("benchmark"),
@@ -159,6 +159,27 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
                 study.parts[new] = _part(new, there, point, study, f"{where}: part {new}")
     checks.check(study, [name for name in names if name not in study.parts], where, mistakes)
     return dataclasses.replace(study, parts=_ordered(study.parts, where))
+
+
+def _arms(
+    raw: dict[str, Any], bodies: dict[str, Any], where: str
+) -> tuple[tuple[Axis, ...], dict[str, Setting], Settings]:
+    """The axes whose combinations the arms are, each arm's setting, and of those that vary keys the
+    values; arms that the file names stand beside them."""
+    if raw.get("benchmark") is not None:
+        return *read_axes.benchmark(raw, bodies, where), {}
+    texts = mapping(raw, "arms", where)
+    named = {arm: Setting(str(arm), text=text) for arm, text in texts.items()}
+    if "vary" not in raw:
+        return (), named, {}
+    taken = (*bodies, *listed(raw, "places", where))
+    axes, varied = read_axes.vary(raw["vary"], taken, f"{where}: vary")
+    for arm in named:
+        text = f"arms: {arm} is the name of a setting under vary; take another one"
+        hold(arm not in varied, where, text)
+    text = "vary: no part with tool: pretrain, whose options could be varied"
+    hold(pretraining(bodies), where, text)
+    return axes, varied | named, {arm: setting.options for arm, setting in varied.items()}
 
 
 def _bodies(raw: dict[str, Any], where: str) -> dict[str, Any]:
@@ -241,8 +262,8 @@ def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Par
     options = {}
     for arm, setting in study.settings.items():
         if not by_arm or arm in by_arm or arm in varied:
-            own = varied.get(arm, {}) | flatten(by_arm.get(arm) or {})
-            options[arm] = fill(common | _options(own, where), setting.placeholders)
+            own = common | _options(varied.get(arm, {}) | flatten(by_arm.get(arm) or {}), where)
+            options[arm] = fill(own, setting.placeholders)
     best = mapping(body, "best", where)
     known(best, ("of", "by"), f"{where}: best")
     complete = not best or {"of", "by"} <= best.keys()
@@ -274,7 +295,7 @@ def _options(node: dict[str, Any], where: str) -> dict[str, str]:
 
 def _report(
     raw: dict[str, Any],
-    vary: dict[str, dict[str, Any]],
+    vary: Settings,
     curve: Axis | None,
     repeated: Collection[str],
     where: str,
@@ -286,10 +307,7 @@ def _report(
     at = f"{where}: report"
     claim = report.get("claim")
     if vary and isinstance(claim, dict):
-        found = {role: _claimed(claim, role, vary, at) for role in ("better", "worse")}
-        alike = found["better"] == found["worse"]
-        hold(not alike, at, f"claim: better and worse are both {claim['better']}")
-        report = report | {"claim": claim | found}
+        report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim")}
     if curve is None:
         return report, ()
     name = lambda part, point: _at(part, point) if part in repeated else str(part)  # noqa: E731
@@ -306,17 +324,22 @@ def _report(
     return report | {"final": points[0].final, "extra": extra}, points
 
 
-def _claimed(claim: dict[str, Any], role: str, vary: dict[str, dict[str, Any]], where: str) -> str:
-    """The arm that a claim is about.
+def _claimed(claim: dict[str, Any], vary: Settings, where: str) -> dict[str, str]:
+    """The arms that a claim is about.
 
     Raises:
-        UserError: the claim has none, or no arm has that value alone.
+        UserError: it has none, no arm has that value alone, or both are one.
     """
-    hold(role in claim, where, f"claim: {role}: is missing")
-    arm = find_arm(claim[role], vary)
-    choices = suggest(str(claim[role]), vary)
-    hold(arm, where, f"claim: {role}={claim[role]}: is not varied; {choices}")
-    return str(arm)
+    arms: dict[str, str] = {}
+    for role in ("better", "worse"):
+        hold(role in claim, where, f"{role}: is missing")
+        arm = find_arm(claim[role], vary)
+        choices = suggest(str(claim[role]), vary)
+        hold(arm, where, f"{role}={claim[role]}: is not varied; {choices}")
+        arms[role] = str(arm)
+    alike = arms["better"] == arms["worse"]
+    hold(not alike, where, f"better and worse are both {claim['better']}")
+    return arms
 
 
 def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:

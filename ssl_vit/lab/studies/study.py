@@ -1,6 +1,7 @@
 """A study: its axes, its arms, its parts and what its report compares."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,22 @@ class Study:
     def curve(self) -> Axis | None:
         """The axis of shares or lengths along which parts are repeated."""
         return next((axis for axis in self.axes if axis.name in CURVES), None)
+
+    def without(self, arms: Collection[str]) -> "Study":
+        """The study without some of its arms, and without the parts that then have none."""
+        kept = {
+            part.name: {arm: own for arm, own in part.options.items() if arm not in arms}
+            for part in self.parts.values()
+        }
+        return dataclasses.replace(
+            self,
+            arms={arm: text for arm, text in self.arms.items() if arm not in arms},
+            parts={
+                name: dataclasses.replace(self.parts[name], options=options)
+                for name, options in kept.items()
+                if options
+            },
+        )
 
     def decided(self) -> dict[str, str]:
         """{key: what sets it} of the recipe's keys that the axes set."""
