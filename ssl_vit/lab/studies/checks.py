@@ -67,7 +67,7 @@ def _part(part: Part, study: Study, wrong: Collection[str], where: str) -> None:
         path = part.base.get(PATH) if "{task}" in part.base.get(PATH, "") else None
         text = f"expected one that ends in {' or '.join(ends)}"
         hold(str(path).endswith(ends), where, f"{PATH}={path}: {text}")
-    gridded = [other.name for other in study.parts.values() if other.grid]
+    gridded = [other.name for other in study.parts.values() if other.swept]
     if part.best is not None:
         found = part.best in (*gridded, *wrong)
         text = f"no part with a grid; {suggest(str(part.best), gridded)}"
@@ -164,7 +164,7 @@ def _report(study: Study, wrong: Collection[str], where: str) -> None:
     hold(len(set(in_roles)) == len(in_roles), where, text)
     for part in (study.parts[name] for name in tested if name not in wrong):
         text = "is no part of tool finetune without a grid, whose test images could be compared"
-        hold(part.tool == "finetune" and not part.grid, where, f"{part.name} {text}")
+        hold(part.tool == "finetune" and not part.swept, where, f"{part.name} {text}")
     for arm, value in paper.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         hold(number, where, f"paper: {arm}: {value}: expected a number")

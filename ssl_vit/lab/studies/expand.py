@@ -64,7 +64,7 @@ def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan
         for arm in part.options:
             arm_options = _arm_options(study, part, arm, places, options)
             here = part.point.beside(study.settings[arm])
-            grid = product(part.grid_of(arm))
+            grid = product(part.grids[arm])
             for seed, swept in itertools.product(part.seeds or study.seeds, grid):
                 task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
                 plan[task.name] = task

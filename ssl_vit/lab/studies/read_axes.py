@@ -145,7 +145,7 @@ def vary(
         UserError: a key is unknown or changes nothing, a value is alone or there twice.
     """
     if isinstance(vary, dict):
-        axes = tuple(_keys_axes(vary, "the study varies", where, _value, least=2).values())
+        axes = tuple(_keys_axes(vary, "the study varies", where, _value, fewest=2).values())
         hold(axes, where, "no key is there")
         every = product(axes)
         arms = {_arm(setting.options): setting for setting in every}
@@ -215,8 +215,8 @@ def _plain(name: str) -> str:
 
 def grids(
     name: str, body: dict[str, Any], chosen: Collection[str], where: str
-) -> tuple[tuple[Axis, ...], dict[str, tuple[Axis, ...]]]:
-    """The axes that a part sweeps, and those of the arms that have other values.
+) -> dict[str, tuple[Axis, ...]]:
+    """The axes that each arm of a part is swept over.
 
     Args:
         name: of the part.
@@ -229,7 +229,7 @@ def grids(
     """
     decides = f"part {name} sweeps"
     common = _keys_axes(mapping(body, "grid", where), decides, f"{where}: grid")
-    found = {}
+    found = dict.fromkeys(chosen, tuple(common.values()))
     for arm, own in mapping(body, "grid_by_arm", where).items():
         at = f"{where}: grid_by_arm: {arm}"
         choices = suggest(str(arm), chosen)
@@ -237,7 +237,7 @@ def grids(
         axes = _keys_axes(mapping({"grid": own}, "grid", at), decides, f"{at}: grid")
         known(axes, tuple(common), at)
         found[arm] = tuple((common | axes).values())
-    return tuple(common.values()), found
+    return found
 
 
 def _keys_axes(
@@ -245,7 +245,7 @@ def _keys_axes(
     decides: str,
     where: str,
     value_of: Callable[[str, Any, str], Any] = lambda key, value, where: value,
-    least: int = 1,
+    fewest: int = 1,
 ) -> dict[str, Axis]:
     """An axis for each entry: {key: values}, or {any name: mappings of the same keys} for keys that
     are set together.
@@ -262,7 +262,7 @@ def _keys_axes(
         hold(fits, where, f"{name}: expected values, or mappings of the same keys")
         together = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
         settings = [{key: value_of(key, one[key], where) for key in one} for one in together]
-        several = len(settings) >= least
+        several = len(settings) >= fewest
         hold(several, where, f"{name}: one value cannot be compared; expected two at least")
         axes[name] = keys_axis(name, settings, decides)
         _check_distinct(name, axes[name].settings, where)

@@ -268,7 +268,6 @@ def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Par
     known(best, ("of", "by"), f"{where}: best")
     complete = not best or {"of", "by"} <= best.keys()
     hold(complete, where, "best: expected of (a part) and by (a metric)")
-    grid, arm_grids = read_axes.grids(name, body, options, where)
     return Part(
         name,
         tool,
@@ -276,8 +275,7 @@ def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Par
         common,
         point,
         seeds(body, where),
-        grid,
-        arm_grids,
+        read_axes.grids(name, body, options, where),
         str(best["of"]) if best else None,
         str(best.get("by", "")),
     )

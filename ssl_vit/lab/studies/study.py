@@ -1,7 +1,8 @@
 """A study: its axes, its arms, its parts and what its report compares."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,23 +25,21 @@ class Part:
     options: dict[str, dict[str, str]]
     base: dict[str, str]  # options of every arm, before its own
     point: Setting  # along the study's curve; an empty one of a part that does not depend on it
-    seeds: tuple[int, ...] | None = None  # default: the study's
-    grid: tuple[Axis, ...] = ()
-    arm_grids: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)  # in place of `grid`
+    seeds: tuple[int, ...] | None  # None: the study's
+    grids: dict[str, tuple[Axis, ...]]  # arm -> the axes that it is swept over
     best: str | None = None  # the part whose best run gives its grid values
     by: str = ""  # metric that decides
 
-    def grid_of(self, arm: str) -> tuple[Axis, ...]:
-        """The axes that an arm is swept over."""
-        return self.arm_grids.get(arm, self.grid)
+    @property
+    def swept(self) -> bool:
+        """Whether it has a run for each value of a grid."""
+        return any(self.grids.values())
 
     def references(self, arm: str) -> set[str]:
         """The names in braces in this arm's options, those of its grid too."""
-        swept = [one.options for axis in self.grid_of(arm) for one in axis.settings]
-        texts = [
-            str(value) for options in (self.options[arm], *swept) for value in options.values()
-        ]
-        return {name for text in texts for name in PLACEHOLDER.findall(text)}
+        swept = [one.options for axis in self.grids[arm] for one in axis.settings]
+        values = [value for options in (self.options[arm], *swept) for value in options.values()]
+        return {name for value in values for name in PLACEHOLDER.findall(str(value))}
 
     def needs(self) -> set[str]:
         """The places and parts that it names."""
@@ -107,9 +106,9 @@ class Study:
 
     def decided(self) -> dict[str, str]:
         """{key: what sets it} of the recipe's keys that the axes set."""
-        grids = [(part.grid, *part.arm_grids.values()) for part in self.parts.values()]
-        swept = [axis for grid in grids for axes in grid for axis in axes]
-        return {key: axis.decides for axis in (*swept, *self.axes) for key in axis.keys}
+        grids = [axes for part in self.parts.values() for axes in part.grids.values()]
+        every = (*itertools.chain(*grids), *self.axes)
+        return {key: axis.decides for axis in every for key in axis.keys}
 
 
 def split_reference(reference: str, arm: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ STUDY = {
     "arms": "{name: description} of what is compared.",
     "benchmark": "vtab: the arms are the benchmark's tasks, `{task}` and `{classes}` in options.",
     "vary": "An axis over any key: {key: values}, or {any name: mappings of keys that are set"
-    " together}, every combination of several; or a list of named settings. They are arms; the parts"
+    " together}, every combination of several; or a list of named settings. They are arms; parts"
     " that pre-train have the values, others name them: `{data.size}`.",
     "match": "What arms have in common: steps, or exaflop, which sets optim.steps of each arm.",
     "labels": "An axis of shares of the labels, such as {share: 0.01, steps: 400}: parts that name"
