@@ -276,7 +276,7 @@ def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Par
         point,
         seeds(body, where),
         read_axes.grids(name, body, options, where),
-        str(best["of"]) if best else None,
+        None if best.get("of") is None else str(best["of"]),
         str(best.get("by", "")),
     )
 
