@@ -57,7 +57,7 @@ def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan
         matched.
     """
     decided = study.decided()
-    for key in decided.keys() & options.keys():
+    for key in sorted(decided.keys() & options.keys()):
         raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
     plan: Plan = {}
     for part in study.parts.values():

@@ -8,7 +8,7 @@ corruption.mask: 1.0, corruption.random: 0, corruption.keep: 0}, ...]` one arm f
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ PLACE = ("data.path", "data.hub", "compute.precision")
 
 
 def curve(
-    raw: dict[str, Any], parts: dict[str, Any], varied: Iterable[str], where: str
+    raw: dict[str, Any], parts: dict[str, Any], varied: Collection[str], where: str
 ) -> Axis | None:
     """The axis along which whole parts are repeated; None of a study without one.
 
@@ -76,8 +76,8 @@ def curve(
     )
     _check_distinct(along, settings, at)
     names = settings[0].placeholders
-    for key in keys_naming(trained, names).intersection(varied):
-        raise UserError(f"{where}: vary: {key}: {name}: sets it")
+    for key in sorted(keys_naming(trained, names)):
+        hold(key not in varied, where, f"vary: {key}: {name}: sets it")
     return Axis(name, settings, f"the study's {name} set", keys_naming(parts, names))
 
 

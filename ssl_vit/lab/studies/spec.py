@@ -151,7 +151,7 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
     names: list[str] = []
     for name, body in bodies.items():
         for point in product([curve] if curve and name in repeated else []):
-            names.append(new := _at(name, point))
+            names.append(new := _at(name, point, repeated))
             taken = new != name and new in bodies
             hold(not taken, where, f"parts: {new}: is what {name} is called at that share")
             with mistakes.of():
@@ -223,9 +223,10 @@ def _names(body: Any) -> set[Any]:
     return names_in(body) | ({of} if isinstance(of, str) else set())
 
 
-def _at(name: str, point: Setting) -> str:
-    """The name of a part at a place along the curve: final_0.01."""
-    return f"{name}_{point.label}" if point.label else name
+def _at(name: str, point: Setting, repeated: Collection[str]) -> str:
+    """The name of a part at a place along the curve: final_0.01; of one that is not repeated its
+    own."""
+    return f"{name}_{point.label}" if name in repeated else name
 
 
 def _at_point(body: Any, point: Setting, repeated: Collection[str], study: Study) -> Any:
@@ -233,14 +234,14 @@ def _at_point(body: Any, point: Setting, repeated: Collection[str], study: Study
     if not point.label:
         return body
     others = {
-        f"{name}{arm}": f"{{{_at(name, point)}{arm}}}"
+        f"{name}{arm}": f"{{{_at(name, point, repeated)}{arm}}}"
         for name in repeated
         for arm in ("", *(f"@{arm}" for arm in study.arms))
     }
     filled = fill(body, point.placeholders | others)
     best = filled.get("best") if isinstance(filled, dict) else None
-    if isinstance(best, dict) and isinstance(best.get("of"), str) and best["of"] in repeated:
-        filled["best"] = best | {"of": _at(best["of"], point)}
+    if isinstance(best, dict) and best.get("of") in repeated:
+        filled["best"] = best | {"of": _at(best["of"], point, repeated)}
     return filled
 
 
@@ -308,13 +309,12 @@ def _report(
         report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim")}
     if curve is None:
         return report, ()
-    name = lambda part, point: _at(part, point) if part in repeated else str(part)  # noqa: E731
-    extra = listed(report, "extra", at)
+    final, extra = str(report.get("final")), listed(report, "extra", at)
     points = tuple(
         CurvePoint(
             share=float(point.coordinates[curve.name]),
-            final=name(report.get("final"), point),
-            extra=[name(part, point) for part in extra],
+            final=_at(final, point, repeated),
+            extra=[_at(str(part), point, repeated) for part in extra],
         )
         for point in curve.settings
     )
