@@ -38,6 +38,8 @@ def _planned(name: str) -> dict[str, Any]:
 
 
 def _record(task: expand.Task) -> dict[str, Any]:
-    """A task's fields; its options under the name that the hashes were made with."""
+    """A task's fields but where it lies; its options under the name that the hashes were made
+    with."""
     record = dataclasses.asdict(task)
+    record.pop("coordinates")
     return record | {"words": record.pop("options")}

@@ -248,6 +248,7 @@ class Task(Record):
     best: str | None = None
     by: str | None = None
     options: list[str] | None  # as on a command line
+    coordinates: dict[str, Any] | None = None  # {axis: value}; None: of an earlier version
 
 
 class Claim(Record):

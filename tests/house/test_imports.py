@@ -88,11 +88,11 @@ LAB_MAY_IMPORT = {
         ALL,
     ),
     # images of a plan, and VTAB's
-    "data.layout": ("studies.expand",),
+    "data.layout": ("studies.task_recipes",),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
-    "evaluation.vtab": ("reports.benchmark_section", "reports.task_means", "studies.benchmark"),
-    "evaluation.vtab_folder": ("studies.benchmark", "studies.benchmark_images"),
+    "evaluation.vtab": ("reports.benchmark_section", "reports.task_means", "studies.read_axes"),
+    "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
     # the first steps of a run, to time them
     **dict.fromkeys(
         (

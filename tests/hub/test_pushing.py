@@ -25,8 +25,8 @@ from ssl_vit.config.init_source import InitSource
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli
-from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.studies.request import parse_request
+from ssl_vit.lab.studies.task_recipes import check
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
 

@@ -14,6 +14,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.lab import plan_tool
 from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.spec import build
 
 
@@ -244,7 +245,7 @@ def test_a_part_of_a_study_without_images_is_planned_on_those_of_the_run_it_star
     vary = {"corruption.rate": [0.3, 0.5]}
     raw = {"title": "t", "vary": vary, "parts": parts, "report": {"probes": ["probe"]}}
     study = build(raw, "study")
-    planned = plans.check(study, plans.tasks(study, {}, {}))
+    planned = task_recipes.check(study, plans.tasks(study, {}, {}))
     data = {name.split("-")[0]: recipe.data for name, recipe in planned.items()}
     assert (data["probe"].path, data["probe"].size) == (str(images), 32)
     assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)

@@ -12,8 +12,8 @@ import yaml
 
 from helpers.options import ROOT
 from ssl_vit.evaluation import vtab
-from ssl_vit.lab.studies.expand import check
 from ssl_vit.lab.studies.request import parse_request
+from ssl_vit.lab.studies.task_recipes import check
 
 sys.path.insert(0, str(ROOT / "robustness"))
 import baseline

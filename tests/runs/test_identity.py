@@ -15,7 +15,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.studies import expand as plans
-from ssl_vit.lab.studies import record
+from ssl_vit.lab.studies import record, task_recipes
 from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.runs.folder import Run
 
@@ -461,7 +461,7 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     assert f"plugin={plugin}: " in refused and "the study's file" in refused
     assert "command line" in refused and not ran.exists()
     request = parse_request([f"recipe={study}", f"plugin={plugin}"])
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
     assert ran.read_text() == "x"
 
 

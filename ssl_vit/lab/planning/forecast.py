@@ -17,8 +17,9 @@ from ...config.schema import Data, Recipe, defaults
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ..lab_tools import PlanOptions
-from ..studies.expand import Plan, Task, known_options, options_from, origin
+from ..studies.expand import Plan, Task
 from ..studies.request import parse_request, with_places
+from ..studies.task_recipes import known_options, options_from, origin
 from . import budget, network, paper
 from .budget import Device
 from .pace import Pace, measure
@@ -323,8 +324,8 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
 
 
 def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
-    """A task's options before the runs that it needs exist (as studies.expand.check): with the
-    model of the task that it starts from and, in place of a sweep's best values, its first."""
+    """A task's options before the runs that it needs exist (as studies.task_recipes.check): with
+    the model of the task that it starts from and, in place of a sweep's best values, its first."""
     options = known_options(task)
     before = origin(task, plan)
     if before is not None:

@@ -1,16 +1,16 @@
 """The images of a benchmark's tasks: which of them are there, and whether they can be the
 benchmark's."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError
 from ...evaluation import vtab_folder
-from .benchmark import BENCHMARKS, OWN, PATH
-from .spec import Study
-from .spec_fields import replace
+from .axes import fill
+from .checks import PATH
+from .read_axes import BENCHMARKS
+from .study import Study
 
 
 class Images(NamedTuple):
@@ -23,12 +23,6 @@ class Images(NamedTuple):
 
     missing: dict[str, str]
     warnings: list[str]
-
-
-def keys(study: Study) -> frozenset[str]:
-    """The recipe's keys that differ between the tasks."""
-    parts = study.parts.values() if study.benchmark else ()
-    return frozenset(key for part in parts for key, value in part.base.items() if OWN.search(value))
 
 
 def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]:
@@ -51,16 +45,11 @@ def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]
             if counts.get("test", wanted) != wanted:
                 count = f"{counts['test']:,} test images, the benchmark's has {wanted:,}"
                 found.warnings.append(f"{task}: {count}: its accuracy is not the benchmark's")
-    here = {task: text for task, text in study.arms.items() if task not in found.missing}
-    if not here:
+    if study.arms.keys() <= found.missing.keys():
         first, reason = next(iter(found.missing.items()))
         text = f"none of {len(rows)} tasks has images; {first}: {reason}; tools/prepare.py"
         raise UserError(f"benchmark={study.benchmark}: {text} writes them")
-    parts = {
-        name: dataclasses.replace(part, options={task: part.options[task] for task in here})
-        for name, part in study.parts.items()
-    }
-    return dataclasses.replace(study, arms=here, parts=parts), found
+    return study.without(found.missing), found
 
 
 def root(study: Study, places: Mapping[str, str]) -> Path:
@@ -71,7 +60,7 @@ def root(study: Study, places: Mapping[str, str]) -> Path:
 def _folders(study: Study, places: Mapping[str, str]) -> dict[str, list[Path]]:
     """{task: the folders of its images, of all parts}."""
     filled = {
-        task: [replace(part.options[task][PATH], dict(places)) for part in study.parts.values()]
+        task: [fill(part.options[task][PATH], places) for part in study.parts.values()]
         for task in study.arms
     }
     return {task: [Path(path) for path in dict.fromkeys(paths)] for task, paths in filled.items()}

@@ -6,7 +6,8 @@ from ...config.resolve import resolve
 from ...config.schema import Recipe
 from ...costs import exaflop
 from ...errors import UserError
-from .spec import PLACEHOLDER, Part
+from .axes import PLACEHOLDER, fill
+from .study import Part
 
 TOLERANCE = 0.25  # share of the cost that whole steps may differ by
 SCALED = ("optim.steps", "optim.warmup")
@@ -59,11 +60,8 @@ def _exaflop(recipe: Recipe, images: int, where: str) -> float:
 
 def _recipe(options: dict[str, str], places: dict[str, str], where: str) -> Recipe:
     """The recipe of the options that do not depend on another part's run."""
-    placed = {
-        key: PLACEHOLDER.sub(lambda found: places.get(found[1], found[0]), value)
-        for key, value in options.items()
-    }
-    known = [f"{key}={value}" for key, value in placed.items() if not PLACEHOLDER.search(value)]
+    placed = fill(options, places).items()
+    known = [f"{key}={value}" for key, value in placed if not PLACEHOLDER.search(value)]
     try:
         return resolve(known, here=False)  # whether images are there is the tasks' own question
     except UserError as error:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection
 
 from ...errors import UserError
-from .spec import Part, Study
+from .study import Study
 
 
 def without_missing(study: Study, given: Collection[str]) -> tuple[Study, list[str]]:
@@ -30,25 +30,13 @@ def without_missing(study: Study, given: Collection[str]) -> tuple[Study, list[s
             needed = ", ".join(out[arm])
             raise UserError(f"{needed} is missing: the report compares arm {arm}")
     left_out = [f"{arm} is left out: {', '.join(places)} is missing" for arm, places in out.items()]
-    parts = {part.name: _without_arms(part, out) for part in study.parts.values()}
     report = study.report | {"differs": [*study.report.get("differs", []), *left_out]}
     if "paper" in report:
         report["paper"] = {arm: at for arm, at in report["paper"].items() if arm not in out}
-    kept = dataclasses.replace(
-        study,
-        places=tuple(place for place in study.places if place not in missing),
-        arms={arm: text for arm, text in study.arms.items() if arm not in out},
-        parts={name: part for name, part in parts.items() if part.options},
-        report=report,
-    )
-    return kept, left_out
+    places = tuple(place for place in study.places if place not in missing)
+    return dataclasses.replace(study.without(out), places=places, report=report), left_out
 
 
 def _needs(study: Study, arm: str, place: str) -> bool:
     parts = (part for part in study.parts.values() if arm in part.options)
     return any(place in part.references(arm) for part in parts)
-
-
-def _without_arms(part: Part, arms: Collection[str]) -> Part:
-    options = {arm: options for arm, options in part.options.items() if arm not in arms}
-    return dataclasses.replace(part, options=options)

@@ -18,7 +18,7 @@ from ...runs.folder import Run
 from ...runs.identity import check_unedited, from_init, planned_differences
 from ..lab_tools import MATCHES
 from .expand import Plan, Task, command
-from .spec import Study
+from .study import Study
 
 LISTED = 3  # differences that an error lists
 
@@ -82,10 +82,10 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
         record |= {"vary": study.vary}
     if study.vary or study.match != MATCHES[0]:
         record |= {"match": study.match}
-    if study.scaling.points:
-        record["labels"] = [one._asdict() for one in study.scaling.points]
-        if study.scaling.of != "labels":
-            record["curve"] = study.scaling.of
+    if study.curve:
+        record["labels"] = [one.content() for one in study.points]
+        if study.curve.name != "labels":
+            record["curve"] = study.curve.name
     if study.benchmark:
         record["benchmark"] = study.benchmark
     record |= {

@@ -14,9 +14,11 @@ from ...config.values import check_renamed, parse
 from ...errors import UserError, suggest
 from ..lab_tools import StudyOptions
 from . import sweep
+from .axes import PLACEHOLDER
 from .expand import Plan, tasks
 from .optional_places import without_missing
-from .spec import OURS, PLACEHOLDER, Study, find, read
+from .spec import OURS, find, read
+from .study import Study
 
 OWN = tuple(StudyOptions.options())
 OF_PLACES = ("init",)  # keys that only a study's file sets, and so may be places

@@ -11,11 +11,12 @@ STUDY = {
     "seeds": "Whole numbers: each task is run with each. Default: 0 alone.",
     "arms": "{name: description} of what is compared.",
     "benchmark": "vtab: the arms are the benchmark's tasks, `{task}` and `{classes}` in options.",
-    "vary": "{key: values}, every combination of them, or a list of named settings: arms of the"
-    " parts that pre-train.",
+    "vary": "An axis over any key: {key: values}, or {any name: mappings of keys that are set"
+    " together}, every combination of several; or a list of named settings. They are arms; parts"
+    " that pre-train have the values, others name them: `{data.size}`.",
     "match": "What arms have in common: steps, or exaflop, which sets optim.steps of each arm.",
-    "labels": "Shares of the labels, such as {share: 0.01, steps: 400}: parts that name `{share}`"
-    " or another key of it are repeated for each.",
+    "labels": "An axis of shares of the labels, such as {share: 0.01, steps: 400}: parts that name"
+    " `{share}` or another key of it are repeated for each, and so are the parts that need them.",
     "images": "The same for shares of the images of pre-training.",
     "compute": "The same for lengths of pre-training, {steps: 1000}.",
     "options": "Options of every part, below its own.",
@@ -29,8 +30,8 @@ PART = {
     "options": "Those of the tool. `{NAME}` is a place or the run of the part NAME of the same arm"
     " and seed, `{NAME@ARM}` that of another arm, `{seed}` the task's seed.",
     "by_arm": "{arm: options of its own}; arms that are not named do not have the part.",
-    "grid": "{key: values}, every combination; an entry of any other name is a list of mappings of"
-    " keys that are swept together.",
+    "grid": "Axes of this part alone, {key: values} or {any name: mappings of keys that are set"
+    " together}, every combination.",
     "grid_by_arm": "{arm: other values of the grid's entries}.",
     "best": "{of: a part with a grid, by: a metric of held-out images}: takes the values of that"
     " part's best runs.",

@@ -16,7 +16,8 @@ from ...config.validate import has_use
 from ...config.values import parse
 from ...errors import UserError
 from ...formatting import option_text
-from .spec import Study, build
+from .spec import build
+from .study import Study
 
 SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets

@@ -27,6 +27,7 @@ from ssl_vit.lab.reports import figures, load
 from ssl_vit.lab.reports.numbers import Numbers, compute
 from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
 from ssl_vit.lab.studies import expand as plans
+from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.spec import build, find, read
 
 ROWS = 200
@@ -269,7 +270,7 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
         assert direct.needs == tuple(name.format("scratch") for name in sweep)
     assert len(plan) == 3 + 9 + 3 * (4 + 6 + 3)
     assert study.report["final"] == "final_0.1"  # the first share's
-    assert [(one.share, one.final, one.extra) for one in study.scaling.points] == [
+    assert [(one.share, one.final, one.extra) for one in study.points] == [
         (share, f"final_{share:g}", [f"direct_{share:g}"]) for share in (0.1, 1.0, 0.01)
     ]
 
@@ -326,12 +327,12 @@ def test_the_shipped_study_holds_the_same_images_out_of_every_share():
         for task in plan.values()
     }
     assert cuts == {("0.02", "train")}
-    assert sorted(one.share for one in study.scaling.points) == [0.01, 0.05, 0.1, 1.0]
+    assert sorted(one.share for one in study.points) == [0.01, 0.05, 0.1, 1.0]
 
 
 def test_what_the_shares_set_cannot_be_overridden_or_varied():
     study = build(LABELS, "x")
-    assert study.scaling.keys == {"data.share", "optim.steps"}
+    assert study.curve.keys == {"data.share", "optim.steps"}
     for option in ("data.share", "optim.steps"):
         with pytest.raises(UserError, match=f"{option}=1: the study's labels set it"):
             plans.tasks(study, {}, {option: "1"})
@@ -366,13 +367,13 @@ def test_a_rate_is_judged_on_images_that_no_share_has_learned(shards, was, now, 
 
     before, after = recipe("supervised", was), recipe("finetune", now)
     if fine:
-        plans._check_unseen(before, after, "x")
+        task_recipes._check_unseen(before, after, "x")
         held_out = [set(images(sources.load(one.data).validation)) for one in (before, after)]
         assert held_out[0] == held_out[1]
         assert not held_out[1] & set(images(sources.load(before.data).train))
     else:
         with pytest.raises(UserError, match=r"data\.validation_from=(train|share)"):
-            plans._check_unseen(before, after, "x")
+            task_recipes._check_unseen(before, after, "x")
 
 
 OTHER = "another share's labels"
@@ -415,10 +416,10 @@ def test_weights_that_have_learned_more_labels_than_the_share_are_refused(pretra
     study = build(LABELS | {"labels": shares, "parts": kept, "report": report}, "x")
     plan = plans.tasks(study, {}, {})
     if learned is None:
-        plans.check(study, plan)
+        task_recipes.check(study, plan)
         return
     with pytest.raises(UserError) as caught:
-        plans.check(study, plan)
+        task_recipes.check(study, plan)
     text = f"arm mpp: data.share=0.01: part pretrain has learned {learned}"
     assert text in str(caught.value)
 
@@ -441,8 +442,8 @@ def test_the_same_images_are_known_by_name_or_place(tmp_path, was, now, same):
         return Data(**{"name": "cifar10"} | placed)
 
     recipe = Recipe(objective="supervised", data=data(was))
-    assert plans._learned_labels(recipe, data(now)) == same
-    assert not plans._learned_labels(Recipe(objective="mpp", data=data(was)), data(now))
+    assert task_recipes._learned_labels(recipe, data(now)) == same
+    assert not task_recipes._learned_labels(Recipe(objective="mpp", data=data(was)), data(now))
 
 
 SHARES = np.array([0.01, 0.1, 1.0])
@@ -724,7 +725,7 @@ def test_a_study_over_images_repeats_pre_training():
     pretrain = {"tool": "pretrain", "options": {"recipe": "mpp", "optim.steps": "{steps}"}}
     parts = IMAGES_CURVE["parts"] | {"pretrain": pretrain}
     study = build(IMAGES_CURVE | LENGTHS | {"parts": parts}, "x")
-    assert study.parts["pretrain_30"].base["optim.steps"] == "30" and study.scaling.of == "compute"
+    assert study.parts["pretrain_30"].base["optim.steps"] == "30" and study.curve.name == "compute"
 
 
 @pytest.mark.parametrize(

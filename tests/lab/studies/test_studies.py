@@ -32,7 +32,7 @@ from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import local as locals_
 from ssl_vit.lab.studies import progress as screens
-from ssl_vit.lab.studies import record, scheduling
+from ssl_vit.lab.studies import record, scheduling, task_recipes
 from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.lab.studies.spec import build
 from ssl_vit.lab.study_tool import main
@@ -63,7 +63,7 @@ def bench(tmp_path, monkeypatch):
 
 
 def check_study(study):
-    return plans.check(study, plans.tasks(study, {}, {}))
+    return task_recipes.check(study, plans.tasks(study, {}, {}))
 
 
 def altered(*changes):
@@ -308,13 +308,13 @@ def test_every_seed_is_checked_with_its_own_options():
     drawn = [("data.share", 0.1), ("data.share_seed", "{seed}"), ("optim.lr", "0.{seed}")]
     changes = [(f"parts/pretrain/options/{key}", value) for key, value in drawn]
     study = build(altered(("seeds", [1, 2]), ("parts/sweep/seeds", [1]), *changes), "x")
-    recipes = plans.check(study, plans.tasks(study, {}, {}))
+    recipes = task_recipes.check(study, plans.tasks(study, {}, {}))
     made = [recipes[f"pretrain-mpp-{seed}"] for seed in (1, 2)]
     assert [(one.data.share_seed, one.optim.lr) for one in made] == [(1, 0.1), (2, 0.2)]
     assert [recipes[f"probe-mpp-{seed}"].data.share_seed for seed in (1, 2)] == [1, 2]
     study = build(altered(("seeds", [1, 0]), ("parts/sweep/seeds", [1]), changes[2]), "x")
     with pytest.raises(UserError, match=r"part pretrain, arm scratch: optim\.lr=0"):
-        plans.check(study, plans.tasks(study, {}, {}))
+        task_recipes.check(study, plans.tasks(study, {}, {}))
 
 
 def test_a_grid_sweeps_keys_together():
@@ -669,7 +669,7 @@ def test_each_value_of_a_grid_has_its_own_need(bench):
     changes = ("parts/sweep/grid", {"optim.batch": [4096, 16]}), ("parts/final/best", ...)
     study = build(altered(*changes), "x")
     plan = plans.tasks(study, {}, {})
-    made = plans.check(study, plan)
+    made = task_recipes.check(study, plan)
     assert {
         made[name].optim.batch for name in plan if name.startswith("sweep") and "4096" in name
     } == {4096}

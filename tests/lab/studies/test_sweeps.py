@@ -16,7 +16,7 @@ from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
-from ssl_vit.lab.studies import record, slurm
+from ssl_vit.lab.studies import record, slurm, task_recipes
 from ssl_vit.lab.studies.request import StudyRequest, parse_request
 from ssl_vit.lab.studies.spec import build, read
 from ssl_vit.lab.study_tool import main
@@ -78,7 +78,7 @@ def test_a_sweep_pre_trains_and_probes_each_value():
     assert probe.needs == ("pretrain-rate=0.3-1",)
     shared = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
     assert probe.options == shared | {"init": "{pretrain-rate=0.3-1}"}
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
 
 
 def test_several_keys_make_the_product():
@@ -95,7 +95,7 @@ def test_several_keys_make_the_product():
         (rate, betas, model)
         for rate in ("0.15", "0.5") for betas in ("[0.9,0.95]", "[0.9,0.999]") for model in ("vit_n8", "vit_p8")
     }  # fmt: skip
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
 
 
 def test_probes_see_the_recipes_images_whole(tmp_path):
@@ -120,7 +120,7 @@ def test_probes_see_the_recipes_images_whole(tmp_path):
         "cifar10",
         "0.1",
     ) and "data.share" not in probe
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
 
 
 SWEEPS = {
@@ -198,7 +198,7 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
     ]
     assert request.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
     assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].options
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
     bench.runs.mkdir()
     record.write_plan(request.study, request.name, request.plan, request.folder)
     about = json.loads((bench.runs / "study.json").read_text())
@@ -233,7 +233,7 @@ def test_settings_of_several_keys_have_names():
         "optim.steps": "200",
         "optim.warmup": "20",
     }
-    plans.check(study, plan)
+    task_recipes.check(study, plan)
 
 
 def test_arms_of_the_file_stand_beside():
@@ -300,7 +300,7 @@ def test_words_of_the_command_line_go_to_who_can_use_them(bench):
     )
     assert request.plan["pretrain-rate=0.5-0"].options["corruption.mask"] == "1"
     assert "corruption.mask" not in request.plan["probe-rate=0.5-0"].options
-    plans.check(request.study, request.plan)
+    task_recipes.check(request.study, request.plan)
     with pytest.raises(
         UserError, match=r"corruption\.rate=0\.3: the study varies it; leave it out"
     ):

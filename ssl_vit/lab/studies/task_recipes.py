@@ -1,0 +1,195 @@
+"""The recipes of a study's tasks, resolved and checked before any of them starts."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...config.computed import computed_values
+from ...config.resolve import names_images, of_images, resolve
+from ...config.schema import Data, Recipe, options
+from ...data.layout import ROLE
+from ...errors import UserError
+from ...formatting import option_text
+from .axes import PLACEHOLDER
+from .expand import Plan, Task
+from .spec_fields import Mistakes
+from .study import Study
+from .sweep import image_options
+
+
+def check(
+    study: Study, plan: Plan, mistakes: Mistakes | None = None, here: bool = True
+) -> dict[str, Recipe]:
+    """Resolve and check every task's options; {task: its recipe}.
+
+    A task that starts from another task's run has that run's model; what else such a run decides is
+    checked when it is there.
+
+    Args:
+        study, plan: the study and its tasks.
+        mistakes: collects those of all parts and arms; what needs a wrong task is left out.
+        here: check that images are on this machine.
+
+    Raises:
+        UserError: options are wrong, two arms train the same, or weights have learned more labels
+            than the share that their part stands for; it names part and arm.
+    """
+    tested = {part for one in study.points for part in (one.final, *one.extra)}
+    recipes: dict[str, Recipe] = {}
+    resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
+    known: dict[tuple[str, str, str, int], Recipe] = {}
+    mistakes = mistakes or Mistakes()
+    for task in plan.values():
+        before = origin(task, plan)
+        if before is not None and before.name not in recipes:
+            continue  # its mistake is found
+        with mistakes.of():
+            if not options()["name"].allows(task.name):
+                text = f"the name of its run is too long, {task.name[:80]}..."
+                expected = f"expected {options()['name'].allowed}"
+                raise UserError(f"part {task.part[:80]}, arm {task.arm[:80]}: {text}; {expected}")
+            values = task.values or next((plan[name].values for name in task.needs[:1]), {})
+            same = _decisive(task, values, plan, recipes)
+            found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
+            recipes[task.name] = known[task.part, task.arm, str(values), task.seed] = found
+            if same not in resolved:
+                resolved[same] = found
+                _check_distinct(task, values, known)
+            if task.part in tested and "labels" in task.coordinates:
+                _check_labels_seen(task, plan, recipes)
+    return recipes
+
+
+def _decisive(
+    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]
+) -> tuple[object, ...]:
+    """What decides a task's recipe: its options, and the recipe of the run that it starts from."""
+    options = known_options(task)
+    options.pop("hub.repo", None)  # one for each task
+    before = origin(task, plan)
+    start = None if before is None else id(recipes[before.name])
+    return task.part, task.arm, str(values), tuple(options.items()), start
+
+
+def origin(task: Task, plan: Plan) -> Task | None:
+    """The task whose weights a task starts from."""
+    names = PLACEHOLDER.findall(task.options.get("init", ""))
+    return next((plan[name] for name in names if name in plan), None)
+
+
+def known_options(task: Task) -> dict[str, str]:
+    """The options that name no other task."""
+    return {key: value for key, value in task.options.items() if not PLACEHOLDER.search(value)}
+
+
+def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
+    """A task's options with what the run brings that it starts from, before that run exists: its
+    model and its images, each unless the options name it."""
+    brought: dict[str, str] = {}
+    if not names_images(f"{key}={value}" for key, value in options.items()):
+        brought = image_options(before, of_images())
+    if "model" not in options:
+        brought |= model_options(before)
+    return brought | options
+
+
+def _recipe(
+    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe], here: bool
+) -> Recipe:
+    options = known_options(task)
+    before = origin(task, plan)
+    if before is not None:
+        options = options_from(recipes[before.name], options)
+    if task.best:
+        options |= {key: option_text(value) for key, value in values.items()}
+    try:
+        recipe = resolve([f"{key}={value}" for key, value in options.items()], here)
+        if task.values and before is not None:
+            _check_unseen(recipes[before.name], recipe, before.part)
+    except UserError as error:
+        raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+    return recipe
+
+
+def _check_distinct(
+    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str, int], Recipe]
+) -> None:
+    """Check that no other arm of a part that pre-trains computes the same.
+
+    Raises:
+        UserError: one does.
+    """
+    if task.tool != "pretrain":
+        return
+    computed = {
+        arm: computed_values(recipe) | {"model.name": ""}
+        for (part, arm, other, seed), recipe in known.items()
+        if (part, other, seed) == (task.part, str(values), task.seed)
+    }
+    own = computed.pop(task.arm)
+    if own in computed.values():
+        raise UserError(
+            f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out"
+        )
+
+
+def model_options(recipe: Recipe) -> dict[str, str]:
+    """The options that describe a recipe's model."""
+    values = asdict(recipe.model)
+    return {f"model.{key}": option_text(value) for key, value in values.items() if key != "name"}
+
+
+def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> None:
+    """Check that the weights a task starts from have learned no other labels of its images than the
+    share of them that it stands for.
+
+    Raises:
+        UserError: they have.
+    """
+    share, before = task.coordinates["labels"], origin(task, plan)
+    while before is not None:
+        recipe = recipes[before.name]
+        data = recipes[task.name].data
+        learned = min(recipe.data.share, recipe.data.labelled)
+        same_cut = _cut(recipe.data, learned) == _cut(data, share)
+        if _learned_labels(recipe, data) and (learned > share or (share < 1 and not same_cut)):
+            which = f"{learned:g} of the labels" if learned > share else "another share's labels"
+            text = f"part {before.part} has learned {which}"
+            raise UserError(f"part {task.part}, arm {task.arm}: data.share={share:g}: {text}")
+        before = origin(before, plan)
+
+
+def _learned_labels(recipe: Recipe, data: Data) -> bool:
+    """Whether a recipe trains on labels of the images of `data`: those of the same name, wherever
+    they are, or in the same place, whatever their name."""
+    own = recipe.data
+    roles = {ROLE.get(name.lower(), name) for name in (own.train, data.train)}
+    paths = {None if path is None else str(Path(path).resolve()) for path in (own.path, data.path)}
+    same_place = own.path is not None and len(paths) == 1
+    same_images = len(roles) == 1 and (own.name == data.name or same_place)
+    return same_images and recipe.declared.labels
+
+
+def _cut(data: Data, share: float) -> tuple[object, ...]:
+    """What decides which images a share of the labels are, and which are held out; these depend on
+    the share only where they are cut off it."""
+    of = 1 if data.validation_from == "train" else share
+    return data.validation, data.window, data.share_seed, of
+
+
+def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
+    """Check that a sweep is not judged on labels that its initial weights were trained on.
+
+    Raises:
+        UserError: it is.
+    """
+    was = before.data
+    now = sweep.data
+    learned = _learned_labels(before, now)
+    same_cut = _cut(was, was.share) == _cut(now, now.share) and now.validation != 0
+    if learned and not same_cut and not isinstance(now.validation, str):
+        there = f"data.share={was.share:g} data.validation={was.validation}"
+        there += f" data.validation_from={was.validation_from} data.window={was.window}"
+        there += f" data.share_seed={was.share_seed}"
+        text = f"part {part} ({there}) has learned their labels; hold the same ones out there"
+        raise UserError(f"data.validation={now.validation}: {text}")

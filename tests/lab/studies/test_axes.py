@@ -1,0 +1,225 @@
+"""Studies as products of axes: where each task lies, and what an axis over any key needs."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.options import ROOT
+from ssl_vit.config import records
+from ssl_vit.config.records import StudyPlan
+from ssl_vit.lab import study_tool
+from ssl_vit.lab.studies import record, task_recipes
+from ssl_vit.lab.studies.axes import Setting, keys_axis, product
+from ssl_vit.lab.studies.expand import Plan, tasks
+from ssl_vit.lab.studies.request import parse_request, with_places
+from ssl_vit.lab.studies.spec import build
+
+STUDIES = sorted(path.stem for path in (ROOT / "recipes" / "study").glob("*.yaml"))
+PRETRAIN = {"tool": "pretrain", "options": {"recipe": "mpp"}}
+FINAL = {"tool": "finetune", "options": {"recipe": "finetune", "init": "{pretrain}"}}
+
+
+def planned(raw: dict[str, Any], places: dict[str, str] | None = None) -> Plan:
+    return tasks(build({"title": "x"} | raw, "x"), places or {}, {})
+
+
+def coordinates(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {name: task.coordinates for name, task in plan.items()}
+
+
+def test_a_product_has_every_combination_in_the_order_of_the_file() -> None:
+    rate = keys_axis("corruption.rate", [{"corruption.rate": 0.1}, {"corruption.rate": 0.5}], "x")
+    both = keys_axis("both", [{"optim.lr": 1, "optim.wd": 0}, {"optim.lr": 2, "optim.wd": 3}], "x")
+    found = product([rate, both])
+    assert [setting.label for setting in found] == [
+        "rate=0.1-lr=1-wd=0",
+        "rate=0.1-lr=2-wd=3",
+        "rate=0.5-lr=1-wd=0",
+        "rate=0.5-lr=2-wd=3",
+    ]
+    assert found[1].options == {"corruption.rate": 0.1, "optim.lr": 2, "optim.wd": 3}
+    assert product([]) == [Setting()]
+    assert both.keys == {"optim.lr", "optim.wd"}
+
+
+def test_a_task_lies_along_the_curve_the_arms_and_the_grid() -> None:
+    sweep = FINAL | {"seeds": [0], "grid": {"optim.lr": [0.1, 0.2]}}
+    final = FINAL["options"] | {"data.share": "{share}"}
+    parts = {
+        "pretrain": PRETRAIN,
+        "sweep": sweep,
+        "final": {"tool": "finetune", "options": final},
+    }
+    raw = {
+        "vary": {"corruption.rate": [0.15, 0.5]},
+        "labels": [{"share": 0.1}, {"share": 1}],
+        "parts": parts,
+        "report": {"final": "final"},
+    }
+    found = coordinates(planned(raw | {"seeds": [0, 1]}))
+    assert len(found) == 2 * 2 + 2 * 2 + 2 * 2 * 2
+    assert found["pretrain-rate=0.5-1"] == {"corruption.rate": 0.5}
+    assert found["sweep-rate=0.15-0-lr=0.2"] == {"corruption.rate": 0.15, "optim.lr": 0.2}
+    assert found["final_0.1-rate=0.15-1"] == {"corruption.rate": 0.15, "labels": 0.1}
+    assert found["final_1-rate=0.5-0"] == {"corruption.rate": 0.5, "labels": 1}
+
+
+@pytest.mark.parametrize(
+    ("of", "key", "settings", "match"),
+    [
+        ("images", "data.share", [{"share": 0.1}, {"share": 1}], "steps"),
+        ("compute", "optim.steps", [{"steps": 300}, {"steps": 900}], "exaflop"),
+    ],
+)
+def test_a_curve_of_pre_training_is_an_axis_of_its_name(
+    of: str, key: str, settings: list[dict[str, Any]], match: str
+) -> None:
+    (along,) = settings[0]
+    pretrain = {"recipe": "mpp", "optim.warmup": 0, key: f"{{{along}}}"}
+    raw = {
+        "arms": {"a": "one", "b": "other"},
+        "match": match,
+        of: settings,
+        "parts": {
+            "pretrain": {
+                "tool": "pretrain",
+                "options": pretrain,
+                "by_arm": {"a": {}, "b": {"target": "pixels"}},
+            },
+            "final": FINAL,
+        },
+        "report": {"final": "final", "baseline": "a", "candidate": "b"},
+    }
+    plan = planned(raw)
+    for setting in settings:
+        value = setting[along]
+        task = plan[f"final_{value}-b-0"]
+        assert task.coordinates == {of: value} and task.needs == (f"pretrain_{value}-b-0",)
+
+
+def test_named_settings_lie_where_their_keys_say() -> None:
+    vary = [{"name": "base"}, {"name": "wide", "model.width": 192, "model.mlp": 768}]
+    plan = planned({"vary": vary, "parts": {"pretrain": PRETRAIN}})
+    assert coordinates(plan) == {
+        "pretrain-base-0": {},
+        "pretrain-wide-0": {"model.width": 192, "model.mlp": 768},
+    }
+
+
+def test_varied_keys_can_be_set_together_as_those_of_a_grid() -> None:
+    mixing = [{"data.mixup": 0, "data.cutmix": 0}, {"data.mixup": 0.8, "data.cutmix": 1}]
+    parts = {"pretrain": {"tool": "pretrain", "options": {"recipe": "supervised"}}}
+    plan = planned({"vary": {"optim.lr": [0.1, 0.2], "mixing": mixing}, "parts": parts})
+    assert [task.arm for task in plan.values()] == [
+        f"lr={lr},mixup={mixup},cutmix={cutmix}"
+        for lr in (0.1, 0.2)
+        for mixup, cutmix in ((0.0, 0.0), (0.8, 1.0))
+    ]
+
+
+def test_the_tasks_of_a_benchmark_are_an_axis() -> None:
+    plan = parse_request(with_places(["recipe=study/vtab_sweep", "seeds=1"])).plan
+    task = plan["tune-dtd-0-lr=0.01-steps=10000"]
+    assert task.coordinates == {"task": "dtd", "optim.lr": 0.01, "optim.steps": 10000}
+    assert plan["final-dtd-0"].coordinates == {"task": "dtd"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_part_arm_coordinates_and_seed_tell_tasks_apart(name: str) -> None:
+    plan = parse_request(with_places([f"recipe=study/{name}"])).plan
+    found = Counter(
+        (task.part, task.arm, json.dumps(task.coordinates, sort_keys=True), task.seed)
+        for task in plan.values()
+    )
+    assert set(found.values()) == {1}
+    assert all(task.values.items() <= task.coordinates.items() for task in plan.values())
+
+
+def test_an_axis_over_image_sizes_is_a_study_file() -> None:
+    request = parse_request(["recipe=study/image_size", "seeds=1"])
+    recipes = task_recipes.check(request.study, request.plan)
+    assert {name: recipes[name].data.size for name in recipes} == {
+        f"{part}-size={size}-0": size
+        for part in ("pretrain", "final", "probe")
+        for size in (16, 32, 64)
+    }
+    assert {name: task.coordinates["data.size"] for name, task in request.plan.items()} == {
+        name: recipe.data.size for name, recipe in recipes.items()
+    }
+
+
+def test_a_varied_key_in_braces_is_its_value_unless_a_part_has_its_name() -> None:
+    probe = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{model}"}}
+    vary = {"model": ["vit_n8", "vit_p8"], "data.size": [16, 32]}
+    parts = {"model": PRETRAIN, "probe": probe}
+    parts["probe"]["options"] |= {"data.size": "{data.size}"}
+    plan = planned({"vary": vary, "parts": parts})
+    options = plan["probe-model=vit_p8,size=32-0"].options
+    assert options["init"] == "{model-model=vit_p8,size=32-0}" and options["data.size"] == "32"
+
+
+def test_another_arms_part_is_named_at_the_same_place_along_the_curve() -> None:
+    options = {"recipe": "finetune", "data.share": "{share}"}
+    scratch = {"recipe": "supervised", "data.share": "{share}"}
+    raw = {
+        "arms": {"a": "one", "b": "other"},
+        "labels": [{"share": 0.1}, {"share": 1}],
+        "parts": {
+            "scratch": {"tool": "pretrain", "options": scratch, "by_arm": {"a": {}}},
+            "final": {
+                "tool": "finetune",
+                "options": options,
+                "by_arm": {"a": {"init": "{scratch}"}, "b": {"init": "{scratch@a}"}},
+            },
+        },
+        "report": {"final": "final", "baseline": "a", "candidate": "b"},
+    }
+    plan = planned(raw)
+    assert plan["final_0.1-b-0"].needs == ("scratch_0.1-a-0",)
+    assert plan["final_1-b-0"].options["init"] == "{scratch_1-a-0}"
+
+
+def test_study_json_says_where_a_task_lies_and_goes_on_without(tmp_path: Path) -> None:
+    """One of an earlier version has no coordinates."""
+    request = parse_request(["recipe=study/labels", "seeds=1"])
+    path = tmp_path / "study.json"
+    record.write_plan(request.study, "labels", request.plan, tmp_path)
+    there = {task.name: task.coordinates for task in records.read(path, StudyPlan).tasks}
+    assert there == coordinates(request.plan)
+    assert there["final_0.1-mpp-0"] == {"labels": 0.1} and there["pretrain-mpp-0"] == {}
+    whole = path.read_text()
+    old = json.loads(whole)
+    for task in old["tasks"]:
+        del task["coordinates"]
+    path.write_text(json.dumps(old))
+    assert {task.coordinates for task in records.read(path, StudyPlan).tasks} == {None}
+    record.write_plan(request.study, "labels", request.plan, tmp_path)
+    assert path.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tool": "finetun"}, "part final_0.1: tool=finetun: unknown; did you mean finetune?"),
+        ({"grid": True}, "part final_0.1: grid: expected a mapping"),
+        ({"best": {"of": 3, "by": "loss"}}, "part final_0.1: best: of=3: no part with a grid"),
+        ({"grid": {"optim.lr": ["{nothing}", 1]}}, "{nothing}: no such part or place"),
+    ],
+)
+def test_a_wrong_part_that_is_needed_elsewhere_is_one_mistake(
+    change: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Not one of those that need it, nor a traceback."""
+    raw = yaml.safe_load((ROOT / "recipes" / "study" / "labels.yaml").read_text())
+    raw["parts"]["sweep"]["tool"] = "finetune"
+    raw["parts"]["final"] |= change
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    status = study_tool.main([f"recipe={path}", "--check"])
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 2 and any(says in line for line in lines)
+    assert all("final" in line or "mistake" in line for line in lines)
