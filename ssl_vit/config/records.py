@@ -235,6 +235,7 @@ class Task(Record):
     best: str | None = None
     by: str | None = None
     options: list[str] | None  # as on a command line
+    coordinates: dict[str, Any] | None = None
 
 
 class Claim(Record):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ...evaluation.vtab import MEAN
 from ...pages.blocks import Block, Table, Text
-from .load import StudyResults
 from .numbers import Numbers
+from .results import StudyResults
 from .task_means import Score
 from .wording import SEEDS, summary
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from ...pages.blocks import Block, Table, Text
 from .axes import arm_label
 from .image_counts import of_sweeps
-from .load import FinishedRun, StudyResults
 from .numbers import Numbers, Sweep, choices
+from .results import FinishedRun, StudyResults
 from .wording import NONE, SEEDS, number, setting, summary
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best

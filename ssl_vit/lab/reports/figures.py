@@ -13,9 +13,9 @@ from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
 from . import svg_plots
 from .axes import Axes, arm_label, axes
-from .load import FinishedRun, StudyResults
 from .measures import Measure, Result, obstacles
 from .numbers import Numbers
+from .results import FinishedRun, StudyResults
 from .wording import unit
 
 # Of each panel of learning curves the first that all its runs have
@@ -252,7 +252,8 @@ def _learning_panel(
 
 def _curve_label(metric: str, arms: dict[str, list[FinishedRun]]) -> str:
     """The axis; runs that held nothing out were measured on training images in its place."""
-    held_out = any(run.measured("validation") for runs in arms.values() for run in runs)
+    measured = [run.result.metrics.values() for runs in arms.values() for run in runs]
+    held_out = any(one.split == "validation" for found in measured for one in found)
     images = "held-out" if held_out else "training images'"
     row = find_metric(metric)
     text = f"{images if metric.startswith(HELD_OUT) else 'training'} {row.words}"

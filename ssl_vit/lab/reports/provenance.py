@@ -8,8 +8,8 @@ from ...errors import UserError
 from ...formatting import tool_command, typed
 from ...pages.blocks import Block, Commands, Listing, Table, Text
 from ...pages.run_wording import machine
-from .load import StudyResults
 from .numbers import Numbers
+from .results import StudyResults
 
 
 def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:

@@ -9,8 +9,8 @@ from ...formatting import NOT_COUNTED, format_share
 from ...pages.blocks import Block, Listing, Table, Text
 from . import figures
 from .axes import CURVE_OF, arm_label
-from .load import StudyResults
 from .numbers import Numbers
+from .results import StudyResults
 from .wording import NONE, SEEDS, crossings, summary, worth
 
 

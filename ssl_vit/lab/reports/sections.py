@@ -16,9 +16,10 @@ from . import (
     scaling_section,
 )
 from .axes import arm_label
-from .load import StudyResults, left_out
+from .load import left_out
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, edges
+from .results import StudyResults
 from .wording import (
     MINUS,
     NONE,

@@ -7,9 +7,9 @@ from typing import Any
 from ...formatting import format_share
 from ...stats import Interval, SeedSummary
 from .axes import CURVE_OF, arm_label, format_place
-from .load import StudyResults
 from .measures import Measure
 from .numbers import Numbers, Pair, choices
+from .results import StudyResults
 from .scaling_curve import ArmComparison, Estimate
 from .task_means import Benchmark, Score
 
