@@ -92,7 +92,7 @@ LAB_MAY_IMPORT = {
     "data.layout": ("studies.expand",),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
-    "evaluation.vtab": ("reports.benchmark_section", "reports.task_means", "studies.benchmark"),
+    "evaluation.vtab": ("reports.task_means", "studies.benchmark"),
     "evaluation.vtab_folder": ("studies.benchmark", "studies.benchmark_images"),
     # the first steps of a run, to time them
     **dict.fromkeys(

@@ -3,34 +3,34 @@ each arm by itself. No torch here."""
 
 from collections.abc import Iterable, Iterator
 
-from ...pages.blocks import Block, Table, Text
+from ...pages.blocks import Block, Table
+from . import texts
 from .axes import arm_label
-from .image_counts import of_sweeps
+from .formats import NONE, SEEDS, number, summary
 from .numbers import Numbers, Sweep, choices
-from .results import FinishedRun, StudyResults
-from .wording import NONE, SEEDS, number, setting, summary
+from .results import FinishedRun, StudyResults, setting_text
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best
 HEAD = ["arm", "chosen", "of", "dev, %", STEPS[0], "test top-1, %: n", "mean", "sd", SEEDS]
 HEAD += [STEPS[1], "paper", "minus paper, points"]
 
 
-def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def section(study: StudyResults, numbers: Numbers) -> list[Block]:
     """What each sweep chose, with its value on the dev split, beside the final runs on test images;
     columns that no arm has a value of are left out."""
     if study.compares or study.final is None:
-        return
+        return []
     rows = [row for sweep in numbers.sweeps for row in _rows(study, numbers, sweep)]
     if not rows:
-        return
+        return []
     shown = [i for i in range(len(HEAD)) if i < 4 or any(row[i] != NONE for row in rows)]
-    yield Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], labels=2)
-    images = of_sweeps(numbers.sweeps)
-    text = f"The values are chosen by the sweep's runs on the dev split{images}, not by the test"
-    text += " images."
-    if any(HEAD[i] in STEPS for i in shown):
-        text += " Best steps are those whose weights checkpoint.best kept."
-    yield Text(text)
+    return texts.blocks(
+        "chosen",
+        study,
+        numbers,
+        chosen=Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], 2),
+        best_steps=any(HEAD[i] in STEPS for i in shown),
+    )
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:
@@ -39,7 +39,7 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     if not any((task.part, task.best) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
-    cells = [setting(values), str(len(sweep.tried)), number(dev)]
+    cells = [setting_text(values), str(len(sweep.tried)), number(dev)]
     if sweep.arm not in choices(study, numbers.sweeps, study.final):
         planned = {str(task.values) for task in tasks if task.part == sweep.part}
         cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]

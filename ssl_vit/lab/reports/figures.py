@@ -13,10 +13,10 @@ from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
 from . import svg_plots
 from .axes import Axes, arm_label, axes
+from .formats import unit
 from .measures import Measure, Result, obstacles
 from .numbers import Numbers
 from .results import FinishedRun, StudyResults
-from .wording import unit
 
 # Of each panel of learning curves the first that all its runs have
 CURVES = ("validation/accuracy", "validation/loss", "loss")

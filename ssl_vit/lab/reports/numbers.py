@@ -16,7 +16,7 @@ from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
 from . import scaling_curve, task_means
-from .axes import format_place
+from .formats import format_place
 from .measures import Measure, held_out, tested
 from .results import FinishedRun, StudyResults, fewest_images, total
 from .scaling_curve import ScalingCurve

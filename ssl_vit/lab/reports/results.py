@@ -8,7 +8,7 @@ Legend: M labelled test images.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,11 @@ TYPES = {
 }
 
 
+def setting_text(values: Mapping[str, Any]) -> str:
+    """What a sweep tried, as options."""
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
 class FinishedRun(NamedTuple):
     """A finished task of a study and what its run left."""
 
@@ -54,7 +59,7 @@ class FinishedRun(NamedTuple):
     @property
     def setting(self) -> str:
         """The values of the part's grid as options; empty without one."""
-        return ", ".join(f"{key}={value}" for key, value in self.values.items())
+        return setting_text(self.values)
 
     def metric(self, name: str) -> float:
         """The value of a metric in result.json.

@@ -9,7 +9,7 @@ from ...pages import blocks
 from ...pages.blocks import Figure, Section, Text
 from ...pages.run_page import INDEX, PAGE
 from ...runs.files import write_atomically
-from . import exports, numbers, sections, wording
+from . import exports, numbers, sections
 from .load import load_study
 from .numbers import Numbers
 
@@ -44,7 +44,7 @@ def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
     write_atomically(folder / "report.md", blocks.markdown(found.title, shown))
     above = INDEX if (folder / INDEX).exists() else ""
     write_atomically(folder / PAGE, blocks.html(found.title, shown, above))
-    return Report(wording.answer(study, found), found)
+    return Report(sections.answer(study, found), found)
 
 
 def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:

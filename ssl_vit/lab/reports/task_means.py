@@ -22,6 +22,10 @@ class Score(NamedTuple):
     of: int
     value: SeedSummary
 
+    @property
+    def label(self) -> str:
+        return "all tasks" if self.group == vtab.MEAN else self.group
+
 
 class Benchmark(NamedTuple):
     """The scores of each group and, last, over all tasks.
