@@ -32,6 +32,7 @@ class Result(NamedTuple):
     """One arm on one measure.
 
     Attributes:
+        runs: whose values these are.
         value: over the seeds.
         resampled: the interval with the test images resampled too, where predictions are kept.
         exaflop: {seed: of its run and all before it}; empty where one was not counted.
@@ -41,6 +42,7 @@ class Result(NamedTuple):
     """
 
     arm: str
+    runs: list[str]
     seeds: dict[int, float]
     value: SeedSummary
     resampled: Interval | None
@@ -270,6 +272,7 @@ def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) ->
     values = by_seed(rows)
     return Result(
         arm=arm,
+        runs=rows["run"].tolist(),
         seeds=values,
         value=stats.summarize(list(values.values())),
         resampled=_resampled(study, rows["run"].tolist()) if measure.metric == "top1" else None,

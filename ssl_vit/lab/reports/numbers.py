@@ -70,7 +70,7 @@ class Cost(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """All that a report says in numbers; `python tools/report.py --json` prints them.
+    """All that a report says in numbers; `exports.content` gives them as JSON.
 
     Attributes:
         left_out: {task: why its finished run is not in the report}.
