@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from ...pages.blocks import Block, Table
 from . import texts
 from .axes import arm_label
-from .formats import NONE, SEEDS, number, summary
+from .formats import NONE, SEEDS, number, summary, two_digits, whole
 from .numbers import Numbers, Sweep, choices
 from .results import FinishedRun, StudyResults, setting_text
 
@@ -53,13 +53,13 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     cells = [arm_label(sweep.arm, numbers.settings), *cells, _best_steps(chosen)]
     cells += [NONE] * 4 if measure is None or final is None else summary(final.value, measure)
     cells.append(_best_steps(study.runs(study.final, sweep.arm).values()))
-    cells.append(NONE if paper is None else f"{paper:.2f}")
+    cells.append(two_digits(paper))
     apart = None if final is None or paper is None else 100 * final.value.mean - paper
-    yield [*cells, NONE if apart is None else f"{apart:+.2f}"]
+    yield [*cells, two_digits(apart, signed=True)]
 
 
 def _best_steps(runs: Iterable[FinishedRun]) -> str:
     """The steps whose weights checkpoint.best kept."""
     found = [run.result.best.step for run in runs if run.result.best]
-    steps = [f"{step:,}" for step in found if step is not None]
+    steps = [whole(step) for step in found if step is not None]
     return ", ".join(steps) or NONE

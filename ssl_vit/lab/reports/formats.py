@@ -1,6 +1,6 @@
 """Numbers of a report as text, alike in tables and sentences. No torch here."""
 
-from ...formatting import format_share
+from ...formatting import NOT_COUNTED, format_share
 from ...stats import Interval, SeedSummary
 from .axes import CURVE_OF
 from .measures import Measure
@@ -13,6 +13,24 @@ def number(value: float, percent: bool = True, signed: bool = False) -> str:
     """A share in percent with two digits, any other value with three."""
     scale = 100 if percent else 1
     return f"{scale * value:{'+' if signed else ''}z.{2 if percent else 3}f}"
+
+
+def whole(count: float | None) -> str:
+    return NONE if count is None else f"{count:,.0f}"
+
+
+def two_digits(value: float | None, signed: bool = False) -> str:
+    """Two digits after the point."""
+    return NONE if value is None else f"{value:{'+' if signed else ''}.2f}"
+
+
+def three_figures(value: float | None) -> str:
+    """As sizes of any order are written."""
+    return NONE if value is None else f"{value:.3g}"
+
+
+def exaflop(value: float | None) -> str:
+    return NOT_COUNTED if value is None else three_figures(value)
 
 
 def amount(value: float, percent: bool = True) -> str:
@@ -70,7 +88,7 @@ def factor(value: float) -> str:
 
 def short_place(place: float, of: str) -> str:
     """A place along a curve over `of`: a share of labels or pre-training images, or exaFLOP."""
-    return f"{place:.3g}" if of == "compute" else format_share(place)
+    return three_figures(place) if of == "compute" else format_share(place)
 
 
 def format_place(place: float, of: str) -> str:

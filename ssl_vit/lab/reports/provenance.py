@@ -7,6 +7,7 @@ from ...formatting import tool_command, typed
 from ...pages.blocks import Block, Commands, Table
 from ...pages.run_wording import machine
 from . import texts
+from .formats import whole
 from .numbers import Numbers
 from .results import StudyResults
 
@@ -21,7 +22,7 @@ def section(study: StudyResults, numbers: Numbers) -> list[Block]:
         commands=commands(study.plan.tasks),
         machines=sorted({machine(run.environment) for run in runs}),
         finished=sorted(run.result.finished for run in runs),
-        hours=f"{sum(run.result.device_hours for run in runs):.3g}",
+        hours=sum(run.result.device_hours for run in runs),
     )
 
 
@@ -42,9 +43,9 @@ def overlap(study: StudyResults, numbers: Numbers) -> list[Block]:
         [
             f"{one.test.data}, test",
             f"{one.train.data}, train",
-            f"{one.test.images:,}",
-            f"{one.exact:,}",
-            f"{one.near:,}",
+            whole(one.test.images),
+            whole(one.exact),
+            whole(one.near),
         ]
         for one in entries
         if one.train.print in train and one.test.print in test

@@ -7,6 +7,8 @@ Legend: M labelled test images.
 
 from __future__ import annotations
 
+import functools
+import gc
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -251,8 +253,6 @@ def results(study: StudyResults) -> DataFrame:
         exaflop: of the run and of all that its weights came through, where it was counted.
         run: the name of its folder.
     """
-    import pandas as pd  # 0.4 s, for reports of studies alone
-
     tasks = [task for task in study.plan.tasks if task.name in study.finished]
     places = {task.name: coordinates(study.plan, task) for task in tasks}
     axes = dict.fromkeys((axis for place in places.values() for axis in place), math.nan)
@@ -265,7 +265,18 @@ def results(study: StudyResults) -> DataFrame:
             of_metric = {"metric": metric, "split": one.split, "value": one.value, "n": one.n}
             rows.append(of_run | of_metric | {"measured_on": run.images(metric)})
     columns = [*list(TYPES)[:2], *axes, *list(TYPES)[2:]]
-    return pd.DataFrame(rows, columns=columns, dtype=object).astype(TYPES)
+    return _pandas().DataFrame(rows, columns=columns, dtype=object).astype(TYPES)
+
+
+@functools.cache
+def _pandas() -> Any:
+    """The module, imported where there is a table: reports of studies alone wait for it."""
+    import pandas
+
+    # its objects live as long as the process: without them collections of garbage, of which drawing
+    # makes many, and the exit take 0.2 s less than the import adds
+    gc.freeze()
+    return pandas
 
 
 def coordinates(plan: StudyPlan, task: Task) -> dict[str, Any]:

@@ -3,11 +3,10 @@ No torch here."""
 
 import numpy as np
 
-from ...formatting import NOT_COUNTED
 from ...pages.blocks import Block, Table
 from . import figures, texts
 from .axes import CURVE_OF, arm_label
-from .formats import NONE, SEEDS, short_place, summary
+from .formats import NONE, SEEDS, exaflop, short_place, summary, whole
 from .numbers import Numbers
 from .results import StudyResults
 
@@ -38,13 +37,13 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> list[Block]:
             if one in measure.not_compared:
                 marked.append(len(rows))
             cells = [short_place(point.share, curve.of)]
-            cells += [NONE if point.images is None else f"{point.images:,}"]
+            cells += [whole(point.images)]
             cells += [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
             if curve.baseline:
                 apart = point.apart.get(one.arm)
                 cells += summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
             spent = list(one.exaflop.values())
-            rows.append([*cells, f"{np.mean(spent):.3g}" if spent else NOT_COUNTED])
+            rows.append([*cells, exaflop(float(np.mean(spent)) if spent else None)])
     return texts.blocks(
         "scaling",
         study,

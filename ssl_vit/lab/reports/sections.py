@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ... import stats
-from ...formatting import FEW_IMAGES, NOT_COUNTED
+from ...formatting import FEW_IMAGES
 from ...pages.blocks import Block, Section, Table
 from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
@@ -17,11 +17,15 @@ from .formats import (
     chance,
     corrected_level,
     difference_of,
+    exaflop,
     number,
     p_value,
     span,
     summary,
+    three_figures,
+    two_digits,
     unit,
+    whole,
 )
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, choices, edges
@@ -131,7 +135,7 @@ def pairs(study: StudyResults, numbers: Numbers) -> list[Block]:
     head += [f"95% for all {len(study.pairs)}"] if corrected else []
     rows = [_pair(pair, numbers)[: len(head)] for pair in found]
     tests = [
-        [minus(pair, numbers), str(seed), f"{one.first:,}", f"{one.second:,}", p_value(one.p)]
+        [minus(pair, numbers), str(seed), whole(one.first), whole(one.second), p_value(one.p)]
         for pair in found
         for seed, one in pair.mcnemar.items()
     ]
@@ -210,7 +214,7 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         cells = [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
         cells += [span(one.resampled), chance(one.probability)]
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
-        rows.append([*cells, f"{paper[one.arm]:.2f}" if one.arm in paper else NONE])
+        rows.append([*cells, two_digits(paper.get(one.arm))])
     always = range(5)
     shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
     return Table(
@@ -243,7 +247,7 @@ def _bracketed(means: list[float | None], higher: bool) -> list[str]:
     best = (max if higher else min)(known, default=None)
     cells = []
     for mean in means:
-        text = NONE if mean is None else f"{mean:.2f}"
+        text = two_digits(mean)
         cells.append(f"({text})" if mean is not None and mean == best else text)
     return cells
 
@@ -310,12 +314,12 @@ def _cost(cost: Cost, corrupted: bool) -> list[str]:
     patches = NONE
     if cost.stage.startswith(("pre-training", "fine-tuning")):
         steps = " to ".join(
-            f"{count:,}" for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
+            whole(count) for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
         )
         patches = NONE if cost.corrupted is None else f"{cost.corrupted:g}"
     cells = [cost.stage, str(cost.runs), steps, *([patches] if corrupted else [])]
-    work = NOT_COUNTED if cost.exaflop is None else f"{cost.exaflop:.3g}"
-    return [*cells, f"{cost.images:,.0f}", work, f"{cost.device_hours:.3g}"]
+    spent = [exaflop(cost.exaflop), three_figures(cost.device_hours)]
+    return [*cells, whole(cost.images), *spent]
 
 
 def benchmark(study: StudyResults, numbers: Numbers) -> list[Block]:

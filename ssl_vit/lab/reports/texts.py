@@ -28,7 +28,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 VALUE, SPACE, BLOCK = "\0\1\2"
 
 
-def blocks(name: str, study: StudyResults, numbers: Numbers, **values: Any) -> list[Block]:
+def blocks(name: str, study: StudyResults, numbers: Numbers, /, **values: Any) -> list[Block]:
     """The blocks of a template.
 
     Args:
@@ -49,7 +49,7 @@ def blocks(name: str, study: StudyResults, numbers: Numbers, **values: Any) -> l
     return found
 
 
-def sentences(name: str, study: StudyResults, numbers: Numbers, **values: Any) -> str:
+def sentences(name: str, study: StudyResults, numbers: Numbers, /, **values: Any) -> str:
     """A template of one paragraph, as text."""
     return _plain(_rendered(name, study, numbers, values))
 
@@ -94,8 +94,9 @@ def _environment() -> Environment:
         "difference_of": formats.difference_of,
         "unit": formats.unit,
         "place": formats.format_place,
-        "two_digits": "{:.2f}".format,
-        "whole": "{:,}".format,
+        "two_digits": formats.two_digits,
+        "three_figures": formats.three_figures,
+        "whole": formats.whole,
         "images": count_of_images,
         "value": format_value,
         "setting": setting_text,
