@@ -270,11 +270,11 @@ def results(study: StudyResults) -> DataFrame:
 
 @functools.cache
 def _pandas() -> Any:
-    """The module, imported where there is a table: reports of studies alone wait for it."""
+    """The module. It is imported here, as nothing but reports of studies should wait for it."""
     import pandas
 
-    # its objects live as long as the process: without them collections of garbage, of which drawing
-    # makes many, and the exit take 0.2 s less than the import adds
+    # Modules stay until the process ends. That collections of garbage, of which drawing causes many,
+    # pass over them saves as much of a report's time as the import takes
     gc.freeze()
     return pandas
 

@@ -48,6 +48,6 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> list[Block]:
         "scaling",
         study,
         numbers,
-        figures=list(figures.scaling(numbers)),
+        figures=list(figures.scaling(study, numbers)),
         points=Table(head, rows, labels=3, marked=frozenset(marked)),
     )
