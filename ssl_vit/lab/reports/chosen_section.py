@@ -3,34 +3,31 @@ each arm by itself. No torch here."""
 
 from collections.abc import Iterable, Iterator
 
-from ...pages.blocks import Block, Table
-from . import texts
+from ...pages.blocks import Table
 from .axes import arm_label
 from .formats import NONE, SEEDS, number, summary, two_digits, whole
 from .numbers import Numbers, Sweep, choices
 from .results import FinishedRun, StudyResults, setting_text
+from .texts import Values
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best
 HEAD = ["arm", "chosen", "of", "dev, %", STEPS[0], "test top-1, %: n", "mean", "sd", SEEDS]
 HEAD += [STEPS[1], "paper", "minus paper, points"]
 
 
-def section(study: StudyResults, numbers: Numbers) -> list[Block]:
+def section(study: StudyResults, numbers: Numbers) -> Values | None:
     """What each sweep chose, with its value on the dev split, beside the final runs on test images;
     columns that no arm has a value of are left out."""
     if study.compares or study.final is None:
-        return []
+        return None
     rows = [row for sweep in numbers.sweeps for row in _rows(study, numbers, sweep)]
     if not rows:
-        return []
+        return None
     shown = [i for i in range(len(HEAD)) if i < 4 or any(row[i] != NONE for row in rows)]
-    return texts.blocks(
-        "chosen",
-        study,
-        numbers,
-        chosen=Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], 2),
-        best_steps=any(HEAD[i] in STEPS for i in shown),
-    )
+    return {
+        "chosen": Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], 2),
+        "best_steps": any(HEAD[i] in STEPS for i in shown),
+    }
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:

@@ -30,7 +30,7 @@ Draw = Callable[[svg_plots.Style], MatplotlibFigure]
 def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **values: Any) -> Figure:
     """A figure of this name, drawn for light and for dark pages; its caption is that of
     templates/captions.j2, which knows the values too."""
-    caption = texts.sentences("captions", study, numbers, figure=name, **values)
+    caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
     light, dark = (svg_plots.svg(draw(style)) for style in (svg_plots.LIGHT, svg_plots.DARK))
     printed = partial(_printed, draw)
     return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)

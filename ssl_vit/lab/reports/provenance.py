@@ -4,34 +4,31 @@ from ...config import records
 from ...config.records import Overlap, Task
 from ...errors import UserError
 from ...formatting import tool_command, typed
-from ...pages.blocks import Block, Commands, Table
+from ...pages.blocks import Commands, Table
 from ...pages.run_wording import machine
-from . import texts
 from .formats import whole
 from .numbers import Numbers
 from .results import StudyResults
+from .texts import Values
 
 
-def section(study: StudyResults, numbers: Numbers) -> list[Block]:
+def section(study: StudyResults, numbers: Numbers) -> Values:
     """Commands, where study.json has them; hardware and versions; when."""
     runs = list(study.finished.values())
-    return texts.blocks(
-        "provenance",
-        study,
-        numbers,
-        commands=commands(study.plan.tasks),
-        machines=sorted({machine(run.environment) for run in runs}),
-        finished=sorted(run.result.finished for run in runs),
-        hours=sum(run.result.device_hours for run in runs),
-    )
+    return {
+        "commands": commands(study.plan.tasks),
+        "machines": sorted({machine(run.environment) for run in runs}),
+        "finished": sorted(run.result.finished for run in runs),
+        "hours": sum(run.result.device_hours for run in runs),
+    }
 
 
-def overlap(study: StudyResults, numbers: Numbers) -> list[Block]:
+def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
     """Test images that are also among training images, where tools/overlap.py has looked; what it
     found of other images than these runs' is left out."""
     path = study.folder / "overlap.json"
     if not path.exists():
-        return []
+        return None
     try:
         entries = records.read(path, list[Overlap])
     except (OSError, ValueError):
@@ -51,10 +48,10 @@ def overlap(study: StudyResults, numbers: Numbers) -> list[Block]:
         if one.train.print in train and one.test.print in test
     ]
     if not rows:
-        return []
+        return None
     head = ["test split", "training split", "test images", "same pixels", "near"]
     counts = Table(head, rows, labels=2)
-    return texts.blocks("overlap", study, numbers, counts=counts, bits=entries[0].bits)
+    return {"counts": counts, "bits": entries[0].bits}
 
 
 def commands(tasks: list[Task]) -> Commands:

@@ -273,8 +273,8 @@ def _pandas() -> Any:
     """The module. It is imported here, as nothing but reports of studies should wait for it."""
     import pandas
 
-    # Modules stay until the process ends. That collections of garbage, of which drawing causes many,
-    # pass over them saves as much of a report's time as the import takes
+    # Modules stay until the process ends. Passing over them in collections of garbage, of which
+    # drawing causes many, saves as much of a report's time as the import takes
     gc.freeze()
     return pandas
 

@@ -3,20 +3,21 @@ No torch here."""
 
 import numpy as np
 
-from ...pages.blocks import Block, Table
-from . import figures, texts
+from ...pages.blocks import Table
+from . import figures
 from .axes import CURVE_OF, arm_label
 from .formats import NONE, SEEDS, exaflop, short_place, summary, whole
 from .numbers import Numbers
 from .results import StudyResults
+from .texts import Values
 
 
-def section(of: str, study: StudyResults, numbers: Numbers) -> list[Block]:
+def section(of: str, study: StudyResults, numbers: Numbers) -> Values | None:
     """Accuracy along the curve: every arm at every point, where arms cross, and what an arm is
     worth in labels (images, exaFLOP); nothing of a study whose curve is over anything but `of`."""
     curve = numbers.scaling
     if curve is None or curve.of != of:
-        return []
+        return None
     head = [
         CURVE_OF[curve.of],
         "images",
@@ -44,10 +45,7 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> list[Block]:
                 cells += summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
             spent = list(one.exaflop.values())
             rows.append([*cells, exaflop(float(np.mean(spent)) if spent else None)])
-    return texts.blocks(
-        "scaling",
-        study,
-        numbers,
-        figures=list(figures.scaling(study, numbers)),
-        points=Table(head, rows, labels=3, marked=frozenset(marked)),
-    )
+    return {
+        "figures": list(figures.scaling(study, numbers)),
+        "points": Table(head, rows, labels=3, marked=frozenset(marked)),
+    }

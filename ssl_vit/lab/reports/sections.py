@@ -1,14 +1,13 @@
-"""The sections of a report, in SECTIONS. Each is a function of (study, numbers): it asks for what a
-template shows, and yields the template's blocks; none where the study has nothing of it. No torch
-here."""
+"""The sections of a report, in SECTIONS: each is a query, a function of (study, numbers) that gives
+what its template knows besides them, or None where the study has nothing of it. No torch here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ... import stats
 from ...formatting import FEW_IMAGES
-from ...pages.blocks import Block, Section, Table
+from ...pages.blocks import Section, Table
 from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
@@ -30,7 +29,7 @@ from .formats import (
 from .measures import Measure
 from .numbers import Cost, Numbers, Pair, Sweep, choices, edges
 from .results import StudyResults, setting_text
-from .texts import minus
+from .texts import Values, minus
 
 MINUS = "A minus B"
 BOTH = "95%, seeds and images"
@@ -40,8 +39,11 @@ COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
 
 def build(study: StudyResults, numbers: Numbers) -> list[Section]:
     """All that the report says; sections without content are left out."""
-    shown = [one for one in SECTIONS if study.compares or one[0] not in COMPARING]
-    found = [Section(title, list(blocks(study, numbers))) for title, blocks in shown]
+    found = []
+    for title, template, query in SECTIONS:
+        values = query(study, numbers) if study.compares or title not in COMPARING else None
+        shown = [] if values is None else texts.blocks(template, study, numbers, values)
+        found.append(Section(title, shown))
     return [section for section in found if section.blocks]
 
 
@@ -52,18 +54,16 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
     likely = [one for one in main.results if one.probability is not None]
     others = [one for one in likely if one is not main.best]
     curves = numbers.scaling.comparisons if numbers.scaling else []
-    return texts.sentences(
-        "answer",
-        study,
-        numbers,
-        main=main,
-        chosen=choices(study, numbers.sweeps, main.part),
-        pairs=candidate_pairs(study, numbers),
-        curves=[found for found in curves if found.arm == study.report.candidate],
-        likely=likely,
-        second=max(others, key=lambda one: one.probability or 0.0, default=None),
-        unlikely=[one for one in main.results if one.probability is None],
-    )
+    values = {
+        "main": main,
+        "chosen": choices(study, numbers.sweeps, main.part),
+        "pairs": candidate_pairs(study, numbers),
+        "curves": [found for found in curves if found.arm == study.report.candidate],
+        "likely": likely,
+        "second": max(others, key=lambda one: one.probability or 0.0, default=None),
+        "unlikely": [one for one in main.results if one.probability is None],
+    }
+    return texts.sentences("answer", study, numbers, values)
 
 
 def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
@@ -76,19 +76,16 @@ def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
     return [*named, *(pair for pair in wanted if pair not in named)]
 
 
-def first(study: StudyResults, numbers: Numbers) -> list[Block]:
+def first(study: StudyResults, numbers: Numbers) -> Values:
     """The answer, the same with the images resampled too, and what to be careful about."""
-    return texts.blocks(
-        "first",
-        study,
-        numbers,
-        answer=answer(study, numbers),
-        resampled=[pair for pair in candidate_pairs(study, numbers) if pair.resampled],
-        at_end=_end_of_axis(study, numbers),
-        few_measured=_by_few_images(numbers.measures),
-        few_chosen=_by_few_images(numbers.sweeps),
-        FEW_IMAGES=FEW_IMAGES,
-    )
+    return {
+        "answer": answer(study, numbers),
+        "resampled": [pair for pair in candidate_pairs(study, numbers) if pair.resampled],
+        "at_end": _end_of_axis(study, numbers),
+        "few_measured": _by_few_images(numbers.measures),
+        "few_chosen": _by_few_images(numbers.sweeps),
+        "FEW_IMAGES": FEW_IMAGES,
+    }
 
 
 def _end_of_axis(study: StudyResults, numbers: Numbers) -> dict[str, Any]:
@@ -111,17 +108,17 @@ def _by_few_images(found: Sequence[Measure | Sweep]) -> dict[int, list[Measure |
     return few
 
 
-def arms(study: StudyResults, numbers: Numbers) -> list[Block]:
+def arms(study: StudyResults, numbers: Numbers) -> Values:
     """What the arms are, where their labels do not say it."""
     described = {
         arm: text
         for arm, text in study.plan.arms.items()
         if text != arm_label(arm, numbers.settings)
     }
-    return texts.blocks("arms", study, numbers, described=described)
+    return {"described": described}
 
 
-def pairs(study: StudyResults, numbers: Numbers) -> list[Block]:
+def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
     seed's two networks."""
     shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
@@ -129,7 +126,7 @@ def pairs(study: StudyResults, numbers: Numbers) -> list[Block]:
     own = claim is not None and (claim.arm, claim.other, claim.measure) not in shown
     found = [*([claim] if claim and own else []), *numbers.pairs]
     if not found:
-        return []
+        return None
     corrected = any(pair.corrected for pair in found)
     head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
     head += [f"95% for all {len(study.pairs)}"] if corrected else []
@@ -140,15 +137,12 @@ def pairs(study: StudyResults, numbers: Numbers) -> list[Block]:
         for seed, one in pair.mcnemar.items()
     ]
     head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
-    return texts.blocks(
-        "pairs",
-        study,
-        numbers,
-        differences=Table(head, rows, labels=2),
-        corrected=corrected_level(len(study.pairs)) if corrected else "",
+    return {
+        "differences": Table(head, rows, labels=2),
+        "corrected": corrected_level(len(study.pairs)) if corrected else "",
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
-        tests=Table(head_of_tests, tests) if tests else "",
-    )
+        "tests": Table(head_of_tests, tests) if tests else "",
+    }
 
 
 def _pair(pair: Pair, numbers: Numbers) -> list[str]:
@@ -175,7 +169,7 @@ def _what_seeds_show(about: Pair | None, numbers: Numbers) -> dict[str, Any]:
     return {"about": about, "percent": percent, "visible": visible, **reach}
 
 
-def measures(study: StudyResults, numbers: Numbers) -> list[Block]:
+def measures(study: StudyResults, numbers: Numbers) -> Values:
     """Every measure of every arm, and why some are not shown."""
     questions = dict.fromkeys(tuple(one.question_keys) for one in numbers.measures)
     incomparable: dict[tuple[str, ...], list[str]] = {}
@@ -183,20 +177,17 @@ def measures(study: StudyResults, numbers: Numbers) -> list[Block]:
         incomparable.setdefault(tuple(keys), []).append(name)
     shown = figures.shown(study, numbers)
     n = max(one.value.n for measure in numbers.measures for one in measure.results)
-    return texts.blocks(
-        "measures",
-        study,
-        numbers,
-        figures=list(figures.measures(study, numbers)),
-        questions=[keys for keys in questions if keys and study.compares],
-        incomparable=incomparable,
-        tables=[_measure_table(study, numbers, measure) for measure in shown],
-        measures=shown,
-        n=n,
-        true_sd=stats.sd_reach(n) if n > 1 else None,
-        RESAMPLES=stats.RESAMPLES,
-        DRAWS=stats.DRAWS,
-    )
+    return {
+        "figures": list(figures.measures(study, numbers)),
+        "questions": [keys for keys in questions if keys and study.compares],
+        "incomparable": incomparable,
+        "tables": [_measure_table(study, numbers, measure) for measure in shown],
+        "measures": shown,
+        "n": n,
+        "true_sd": stats.sd_reach(n) if n > 1 else None,
+        "RESAMPLES": stats.RESAMPLES,
+        "DRAWS": stats.DRAWS,
+    }
 
 
 def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
@@ -224,22 +215,19 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     )
 
 
-def interaction(study: StudyResults, numbers: Numbers) -> list[Block]:
+def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
     """Every combination of two keys; the best of each row in brackets."""
     along = figures.study_axes(study, numbers)
     if not along.lines:
-        return []
+        return None
     main = numbers.measure(numbers.main)
     columns, rows, means = figures.cells(numbers, along, main)
     body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
-    return texts.blocks(
-        "interaction",
-        study,
-        numbers,
-        figures=list(figures.interaction(study, numbers)),
-        combinations=Table([f"{along.lines} \\ {along.x}", *columns], body),
-        main=main,
-    )
+    return {
+        "figures": list(figures.interaction(study, numbers)),
+        "combinations": Table([f"{along.lines} \\ {along.x}", *columns], body),
+        "main": main,
+    }
 
 
 def _bracketed(means: list[float | None], higher: bool) -> list[str]:
@@ -252,31 +240,25 @@ def _bracketed(means: list[float | None], higher: bool) -> list[str]:
     return cells
 
 
-def sweeps(study: StudyResults, numbers: Numbers) -> list[Block]:
+def sweeps(study: StudyResults, numbers: Numbers) -> Values | None:
     """A table for each sweep, the best value in brackets; a warning where it ends the grid."""
     if not numbers.sweeps:
-        return []
+        return None
     parts = dict.fromkeys(sweep.part for sweep in numbers.sweeps)
     found = [[sweep for sweep in numbers.sweeps if sweep.part == part] for part in parts]
-    return texts.blocks(
-        "sweeps",
-        study,
-        numbers,
-        tables=[_sweep_table(part, own, numbers) for part, own in zip(parts, found, strict=True)],
-        # of a benchmark the grid is what it is
-        at_end=[
-            [(sweep, key) for sweep in own for key in sweep.edges if not study.benchmark]
-            for own in found
-        ],
-        by=list(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)),
-    )
+    return {
+        "sweeps": found,
+        "tables": [_sweep_table(own, numbers) for own in found],
+        "by": list(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)),
+    }
 
 
-def _sweep_table(part: str, sweeps: list[Sweep], numbers: Numbers) -> Table:
+def _sweep_table(sweeps: list[Sweep], numbers: Numbers) -> Table:
+    """What the arms of one part tried."""
     tried = [setting_text(values) for sweep in sweeps for values, _ in sweep.tried]
     columns = list(dict.fromkeys(tried))
     rows = [[arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in sweeps]
-    return Table([f"{part}: arm", *columns], rows)
+    return Table([f"{sweeps[0].part}: arm", *columns], rows)
 
 
 def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
@@ -286,7 +268,7 @@ def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
     return [shown.get(column, NONE) for column in columns]
 
 
-def compute(study: StudyResults, numbers: Numbers) -> list[Block]:
+def compute(study: StudyResults, numbers: Numbers) -> Values:
     """What each arm cost and all together."""
     known = any(cost.corrupted is not None for cost in numbers.costs)
     head = ["arm", "stage", "runs", "steps", *(["corrupted patches"] if known else [])]
@@ -298,15 +280,12 @@ def compute(study: StudyResults, numbers: Numbers) -> list[Block]:
     trained = [one for one in numbers.costs if one.stage.startswith("pre-training")]
     spent = {one.arm: one.exaflop for one in reversed(trained)}
     ours, theirs = (spent.get(arm or "") for arm in (study.report.candidate, study.report.baseline))
-    return texts.blocks(
-        "compute",
-        study,
-        numbers,
-        costs=Table(head, rows, labels=2, marked=frozenset([len(rows) - 1])),
-        times=ours / theirs if ours and theirs else None,
-        varied=any("optim.steps" in setting for setting in numbers.settings.values()),
-        figures=list(figures.compute(study, numbers)),
-    )
+    return {
+        "costs": Table(head, rows, labels=2, marked=frozenset([len(rows) - 1])),
+        "times": ours / theirs if ours and theirs else None,
+        "varied": any("optim.steps" in setting for setting in numbers.settings.values()),
+        "figures": list(figures.compute(study, numbers)),
+    }
 
 
 def _cost(cost: Cost, corrupted: bool) -> list[str]:
@@ -322,36 +301,46 @@ def _cost(cost: Cost, corrupted: bool) -> list[str]:
     return [*cells, whole(cost.images), *spent]
 
 
-def benchmark(study: StudyResults, numbers: Numbers) -> list[Block]:
+def benchmark(study: StudyResults, numbers: Numbers) -> Values | None:
     """The means of the groups and of all tasks, and what of the benchmark is not in them."""
     found = numbers.benchmark
     if found is None:
-        return []
+        return None
     measure = numbers.measure(numbers.main)
     head = ["top-1, %: mean of", "tasks", "n", "mean", "sd", SEEDS]
     rows = [
         [one.label, f"{len(one.tasks)} of {one.of}", *summary(one.value, measure)]
         for one in found.scores
     ]
-    return texts.blocks("benchmark", study, numbers, scores=Table(head, rows))
+    return {"scores": Table(head, rows)}
 
 
-# The report, in this order; the first one has no title
-SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterable[Block]]], ...] = (
-    ("", first),
-    ("Means over tasks", benchmark),
-    ("Swept, then final", chosen_section.section),
-    ("Arms", arms),
-    ("Accuracy against labels", partial(scaling_section.section, "labels")),
-    ("Accuracy against images", partial(scaling_section.section, "images")),
-    ("Accuracy against compute", partial(scaling_section.section, "compute")),
-    ("Differences in pairs", pairs),
-    ("Measures", measures),
-    ("Interaction", interaction),
-    ("Sweeps", sweeps),
-    ("Compute", compute),
-    ("Training images in the test split", provenance.overlap),
-    ("Learning curves", figures.learning_curves),
-    ("What differs from the paper", partial(texts.blocks, "differs")),
-    ("How it was made", provenance.section),
+def learning_curves(study: StudyResults, numbers: Numbers) -> Values:
+    """How metrics went by step."""
+    return {"figures": list(figures.learning_curves(study, numbers))}
+
+
+def differs(study: StudyResults, numbers: Numbers) -> Values | None:
+    """How the study's protocol differs from the paper's."""
+    return {"lines": study.report.differs} if study.report.differs else None
+
+
+# The report, in this order: title, template, query; the first one has no title
+SECTIONS: tuple[tuple[str, str, Callable[[StudyResults, Numbers], Values | None]], ...] = (
+    ("", "first", first),
+    ("Means over tasks", "benchmark", benchmark),
+    ("Swept, then final", "chosen", chosen_section.section),
+    ("Arms", "arms", arms),
+    ("Accuracy against labels", "scaling", partial(scaling_section.section, "labels")),
+    ("Accuracy against images", "scaling", partial(scaling_section.section, "images")),
+    ("Accuracy against compute", "scaling", partial(scaling_section.section, "compute")),
+    ("Differences in pairs", "pairs", pairs),
+    ("Measures", "measures", measures),
+    ("Interaction", "interaction", interaction),
+    ("Sweeps", "sweeps", sweeps),
+    ("Compute", "compute", compute),
+    ("Training images in the test split", "overlap", provenance.overlap),
+    ("Learning curves", "learning", learning_curves),
+    ("What differs from the paper", "differs", differs),
+    ("How it was made", "provenance", provenance.section),
 )

@@ -8,7 +8,6 @@ after `(` is taken out. None of this touches the values between the words, whate
 
 import functools
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,11 @@ TEMPLATES = Path(__file__).with_name("templates")
 VALUE, SPACE, BLOCK = "\0\1\2"
 
 
-def blocks(name: str, study: StudyResults, numbers: Numbers, /, **values: Any) -> list[Block]:
-    """The blocks of a template.
+Values = dict[str, Any]  # what a template knows by name: values, blocks, lists of blocks
 
-    Args:
-        name: of its file.
-        study, numbers: what the template is about.
-        values: what else it knows: values, and blocks or lists of blocks.
-    """
+
+def blocks(name: str, study: StudyResults, numbers: Numbers, values: Values) -> list[Block]:
+    """The blocks of a template, which knows the study, its numbers and these values."""
     placed = {str(id(one)): one for value in values.values() for one in _blocks_of(value)}
     found: list[Block] = []
     for paragraph in re.split(r"\n\s*\n", _rendered(name, study, numbers, values)):
@@ -49,7 +45,7 @@ def blocks(name: str, study: StudyResults, numbers: Numbers, /, **values: Any) -
     return found
 
 
-def sentences(name: str, study: StudyResults, numbers: Numbers, /, **values: Any) -> str:
+def sentences(name: str, study: StudyResults, numbers: Numbers, values: Values) -> str:
     """A template of one paragraph, as text."""
     return _plain(_rendered(name, study, numbers, values))
 
@@ -60,7 +56,7 @@ def minus(pair: Pair, numbers: Numbers) -> str:
     return f"{first} minus {second}"
 
 
-def _rendered(name: str, study: StudyResults, numbers: Numbers, values: Mapping[str, Any]) -> str:
+def _rendered(name: str, study: StudyResults, numbers: Numbers, values: Values) -> str:
     return (
         _environment()
         .get_template(f"{name}.j2")

@@ -30,7 +30,7 @@ def given_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Given]:
     def blocks(source: str, **values: Any) -> list[Block]:
         (folder / "given.j2").write_text(source)
         texts._environment.cache_clear()
-        return texts.blocks("given", None, numbers, **values)
+        return texts.blocks("given", None, numbers, values)
 
     before, texts.TEMPLATES = texts.TEMPLATES, folder
     yield blocks
@@ -102,12 +102,12 @@ def test_a_new_section_is_a_function_and_a_template(
     )
     texts._environment.cache_clear()
 
-    def spread(study: Any, numbers: Numbers) -> list[Block]:
+    def spread(study: Any, numbers: Numbers) -> texts.Values:
         rows = study.measured_by_all(study.final, "top1")
         values = rows.groupby("arm", sort=False)["value"]
-        return texts.blocks("spread", study, numbers, apart=(values.max() - values.min()).to_dict())
+        return {"apart": (values.max() - values.min()).to_dict()}
 
-    monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS, ("Spread", spread)))
+    monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS, ("Spread", "spread", spread)))
     reports.write(arm_studies.study(tmp_path / "gap"))
     text = (tmp_path / "gap" / "report.md").read_text().split("## Spread")[1]
     assert text.split() == [
