@@ -39,6 +39,11 @@ ctx
 _.href
 _.alt
 
+# What the templates of a report alone read (lab/reports/templates/)
+_.says
+_.excludes_zero
+_.other_test
+
 # Makes every heartbeat another text, by which a new one is told from an old one
 _.beats
 

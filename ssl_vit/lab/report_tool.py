@@ -53,7 +53,7 @@ def _write(folder: Path, pairs: list[str], form: str | None) -> dict[str, Any]:
         print(f"runs        {folder / INDEX}")
         for file in reports.export(folder, form, pairs) if form else ():
             print(f"{form:<11} {file}")
-        return cast(dict[str, Any], reports.plain(found))
+        return found.content()
     if is_run(folder):
         record = run_page.write(folder)
         for sentence in run_wording.sentences(record):

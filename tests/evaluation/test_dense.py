@@ -3,7 +3,6 @@
 import io
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import datasets
 import numpy as np
@@ -359,9 +358,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
 
 def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     values = {"miou": 0.4, "majority_miou": 0.1, "patch_knn": 0.6, "majority_patch_knn": 0.5}
-    run = SimpleNamespace(part="segment", values={}, measured=lambda split: values)
-    study: Any = SimpleNamespace(finished={"one": run})
-    assert report_measures._metrics(study, "segment", "test") == ["miou", "patch_knn"]
+    assert report_measures.of_models(values) == ["miou", "patch_knn"]
     entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
     fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
     assert fought == {"miou": 0.1, "patch_knn": 0.5}

@@ -109,7 +109,7 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
     options = ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"]
     place = {"name": "p", "part": "p", "tool": "finetune", "arm": "a", "seed": 0}
     task = check({**place, "values": {}, "needs": [], "options": options}, Task)
-    _, block = provenance.commands([task])
+    block = provenance.commands([task])
     (command,) = block.lines
     tool = formatting.tool_command("finetune")
     assert pasted(command, tmp_path) == ["python", *tool, *options]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import key_studies
 from helpers.options import ROOT
 
 # Each entry of ssl_vit/ imports only from entries above it.
@@ -91,7 +92,7 @@ LAB_MAY_IMPORT = {
     "data.layout": ("studies.task_recipes",),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
-    "evaluation.vtab": ("reports.benchmark_section", "reports.task_means", "studies.read_axes"),
+    "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
     # the first steps of a run, to time them
     **dict.fromkeys(
@@ -287,6 +288,34 @@ for name in {WITHOUT_TORCH}:
         [sys.executable, "-c", code], cwd=ROOT, timeout=60, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pandas_is_imported_for_the_report_of_a_study_alone(tmp_path: Path) -> None:
+    """It takes 0.4 s: not for --help, the list of runs, their index, nor the page of a run."""
+    study = key_studies.study(tmp_path / "runs" / "made")
+    run = next(study.glob("pretrain-*"))
+    (study / "study.json").rename(tmp_path / "study.json")
+    code = f"""
+import sys
+from ssl_vit.__main__ import main
+for words in ("report --help", "runs {study}", "report {study}", "report {run}"):
+    try:
+        main(words.split())
+    except SystemExit as end:
+        assert not end.code, words
+    assert "pandas" not in sys.modules, words
+assert "ssl_vit.lab.reports.results" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "study.json").rename(study / "study.json")
+    code = f"""
+import sys
+from ssl_vit.lab import reports
+reports.write(__import__("pathlib").Path({str(study)!r}))
+assert "pandas" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 NARROW = ("data", "models", "objectives", "training", "evaluation", "inspection")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...formatting import format_share, format_value
+from ...formatting import format_value
 
 Settings = Mapping[str, Mapping[str, Any]]  # {arm: {key: value}}
 CURVE_OF = {"labels": "labels", "images": "pre-training images", "compute": "exaFLOP"}
@@ -81,13 +81,6 @@ def logarithmic(values: Iterable[float]) -> bool:
 def _unevenness(values: Sequence[float]) -> float:
     gaps = [after - before for before, after in itertools.pairwise(values)]
     return max(gaps) / min(gaps)
-
-
-def format_place(place: float, of: str) -> str:
-    """A place along a curve over shares of labels or pre-training images, or over exaFLOP."""
-    if of == "compute":
-        return f"{place:.3g} exaFLOP"
-    return f"{format_share(place)} of the {CURVE_OF[of]}"
 
 
 def arm_label(arm: str, settings: Settings) -> str:

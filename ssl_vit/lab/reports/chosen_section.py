@@ -3,34 +3,31 @@ each arm by itself. No torch here."""
 
 from collections.abc import Iterable, Iterator
 
-from ...pages.blocks import Block, Table, Text
+from ...pages.blocks import Table
 from .axes import arm_label
-from .image_counts import of_sweeps
-from .load import FinishedRun, StudyResults
+from .formats import NONE, SEEDS, number, summary, two_digits, whole
 from .numbers import Numbers, Sweep, choices
-from .wording import NONE, SEEDS, number, setting, summary
+from .results import FinishedRun, StudyResults, setting_text
+from .texts import Values
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best
 HEAD = ["arm", "chosen", "of", "dev, %", STEPS[0], "test top-1, %: n", "mean", "sd", SEEDS]
 HEAD += [STEPS[1], "paper", "minus paper, points"]
 
 
-def section(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def section(study: StudyResults, numbers: Numbers) -> Values | None:
     """What each sweep chose, with its value on the dev split, beside the final runs on test images;
     columns that no arm has a value of are left out."""
     if study.compares or study.final is None:
-        return
+        return None
     rows = [row for sweep in numbers.sweeps for row in _rows(study, numbers, sweep)]
     if not rows:
-        return
+        return None
     shown = [i for i in range(len(HEAD)) if i < 4 or any(row[i] != NONE for row in rows)]
-    yield Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], labels=2)
-    images = of_sweeps(numbers.sweeps)
-    text = f"The values are chosen by the sweep's runs on the dev split{images}, not by the test"
-    text += " images."
-    if any(HEAD[i] in STEPS for i in shown):
-        text += " Best steps are those whose weights checkpoint.best kept."
-    yield Text(text)
+    return {
+        "chosen": Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], 2),
+        "best_steps": any(HEAD[i] in STEPS for i in shown),
+    }
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:
@@ -39,7 +36,7 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     if not any((task.part, task.best) == (study.final, sweep.part) for task in tasks):
         return
     values, dev = sweep.tried[sweep.best]
-    cells = [setting(values), str(len(sweep.tried)), number(dev)]
+    cells = [setting_text(values), str(len(sweep.tried)), number(dev)]
     if sweep.arm not in choices(study, numbers.sweeps, study.final):
         planned = {str(task.values) for task in tasks if task.part == sweep.part}
         cells = [NONE, f"{len(sweep.tried)} of {len(planned)} so far", NONE]
@@ -53,13 +50,13 @@ def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[
     cells = [arm_label(sweep.arm, numbers.settings), *cells, _best_steps(chosen)]
     cells += [NONE] * 4 if measure is None or final is None else summary(final.value, measure)
     cells.append(_best_steps(study.runs(study.final, sweep.arm).values()))
-    cells.append(NONE if paper is None else f"{paper:.2f}")
+    cells.append(two_digits(paper))
     apart = None if final is None or paper is None else 100 * final.value.mean - paper
-    yield [*cells, NONE if apart is None else f"{apart:+.2f}"]
+    yield [*cells, two_digits(apart, signed=True)]
 
 
 def _best_steps(runs: Iterable[FinishedRun]) -> str:
     """The steps whose weights checkpoint.best kept."""
     found = [run.result.best.step for run in runs if run.result.best]
-    steps = [f"{step:,}" for step in found if step is not None]
+    steps = [whole(step) for step in found if step is not None]
     return ", ".join(steps) or NONE

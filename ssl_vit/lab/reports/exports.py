@@ -1,19 +1,25 @@
-"""A study's results for papers: every metric of every run as CSV, the report's tables as LaTeX, its
-figures as PDF. No torch here."""
+"""A study's results for other programs and for papers: all results as CSV, the report's numbers as
+JSON, its tables as LaTeX, its figures as PDF. No torch here."""
 
-import csv
-import io
+from __future__ import annotations
+
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ...formatting import option_text
 from ...pages.blocks import Figure, Section, Table, cell_of
 from ...runs.files import write_atomically
-from .load import StudyResults
+from .numbers import Numbers, plain
+from .results import StudyResults, axes_of
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
 FORMATS = ("csv", "latex", "pdf")
-COLUMNS = ("part", "arm", "seed", "split", "metric", "value", "n", "run")
 # What LaTeX would read as markup
 SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -54,26 +60,46 @@ def write(folder: Path, form: str, study: StudyResults, sections: list[Section])
 
 
 def table(study: StudyResults) -> str:
-    """One row for each metric of each finished run, as CSV. Besides COLUMNS there is one for each
-    key that is varied or swept, and `share` or `steps` for a place along a curve; empty where a run
-    has none."""
-    settings = study.vary
-    keys = [key for setting in settings.values() for key in setting]
-    keys += [key for run in study.finished.values() for key in run.values]
-    keys = list(dict.fromkeys(keys))
-    place = [("steps" if study.curve == "compute" else "share")] if study.points else []
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*COLUMNS[:2], *keys, *place, *COLUMNS[2:]])
-    for run in study.finished.values():
-        values = settings.get(run.arm, {}) | run.values
-        own = [option_text(values[key]) if key in values else "" for key in keys]
-        along = [f"{study.points[run.part]:g}" if run.part in study.points else ""] * len(place)
-        for name, one in run.result.metrics.items():
-            n = "" if one.n is None else one.n
-            facts = [run.seed, one.split, name, repr(one.value), n, run.name]
-            rows.writerow([run.part, run.arm, *own, *along, *facts])
-    return text.getvalue()
+    """The study's results as CSV: one row for each metric of each finished run, values to their
+    last digit; empty where a run has none."""
+    rows = study.table
+    texts = {axis: rows[axis].map(_coordinate) for axis in axes_of(rows)}
+    return rows.assign(**texts, value=rows["value"].map(repr)).to_csv(index=False)
+
+
+def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
+    """What `tools/report.py --json` prints.
+
+    Returns:
+        answer: the report's.
+        results: the rows of the table.
+        numbers: all numbers, as lists of flat records: `measures` without their results, which are
+            the `summaries` of each arm on each measure; the values that one is of are those of its
+            `runs` on the measure's `metric`. Points of the curve name their measure.
+    """
+    found = numbers._asdict()
+    found["measures"] = [_without(one, "results", "not_compared") for one in numbers.measures]
+    found["summaries"] = [
+        {"measure": measure.name, "compared": compared, **_without(one, "seeds", "exaflop")}
+        for measure in numbers.measures
+        for compared, results in ((True, measure.results), (False, measure.not_compared))
+        for one in results
+    ]
+    if numbers.scaling:
+        points = [one._asdict() | {"measure": one.measure.name} for one in numbers.scaling.points]
+        found["scaling"] = numbers.scaling._asdict() | {"points": points}
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    record = {"version": VERSION, "answer": answer, "results": rows, "numbers": found}
+    return cast(dict[str, Any], plain(record))
+
+
+def _without(record: NamedTuple, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in record._asdict().items() if name not in names}
+
+
+def _coordinate(value: Any) -> str:
+    """As it is typed; NaN is none."""
+    return "" if isinstance(value, float) and math.isnan(value) else option_text(value)
 
 
 def latex(sections: list[Section]) -> str:

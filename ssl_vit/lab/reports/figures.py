@@ -1,36 +1,42 @@
-"""The figures of a report: which numbers are drawn, and their captions. No torch here.
+"""The figures of a report: which numbers are drawn. No torch here.
 
 A figure is a function of (study, numbers) that yields none or one; a section shows it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
-from . import svg_plots
+from . import svg_plots, texts
 from .axes import Axes, arm_label, axes
-from .load import FinishedRun, StudyResults
+from .formats import unit
 from .measures import Measure, Result, obstacles
 from .numbers import Numbers
-from .wording import unit
+from .results import FinishedRun, StudyResults
 
 # Of each panel of learning curves the first that all its runs have
 CURVES = ("validation/accuracy", "validation/loss", "loss")
 DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
 
 
-def figure(name: str, caption: str, draw: Callable[[svg_plots.Style], MatplotlibFigure]) -> Figure:
-    """A figure of this name, drawn for light and for dark pages."""
+Draw = Callable[[svg_plots.Style], MatplotlibFigure]
+
+
+def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **values: Any) -> Figure:
+    """A figure of this name, drawn for light and for dark pages; its caption is that of
+    templates/captions.j2, which knows the values too."""
+    caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
     light, dark = (svg_plots.svg(draw(style)) for style in (svg_plots.LIGHT, svg_plots.DARK))
     printed = partial(_printed, draw)
     return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
 
 
-def _printed(draw: Callable[[svg_plots.Style], MatplotlibFigure]) -> bytes:
+def _printed(draw: Draw) -> bytes:
     return svg_plots.pdf(draw(svg_plots.PRINTED))
 
 
@@ -52,14 +58,12 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     x = svg_plots.XAxis(along.x, along.ticks, along.log, ticks)
     order = [line for _, line in along.places.values()]
     order += [name for panel in panels for name in panel.levels]
-    caption = "Each measure of each arm: each seed a dot, "
-    caption += "the mean a diamond with its 95% t-interval over seeds"
-    if any(one.not_compared for one in shown(study, numbers)):
-        caption += "; broken lines are not among the arms compared"
     yield figure(
         "measures",
-        f"{caption}.",
+        study,
+        numbers,
         lambda style: svg_plots.points(panels, x, list(dict.fromkeys(order)), style),
+        extra=any(one.not_compared for one in shown(study, numbers)),
     )
 
 
@@ -85,7 +89,7 @@ def _point(measure: Measure, one: Result, x: list[float]) -> svg_plots.Point:
     return svg_plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 
 
-def scaling(numbers: Numbers) -> Iterator[Figure]:
+def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Accuracy along the study's curve, a line an arm."""
     if numbers.scaling is None:
         return
@@ -101,15 +105,16 @@ def scaling(numbers: Numbers) -> Iterator[Figure]:
     shares = [scale * point.share for point in points]
     panel = svg_plots.Panel("test top-1 after fine-tuning, %", lines, {})
     names = {
-        "labels": ("labels, % of the training images", "the share of labels"),
-        "images": ("images of pre-training, %", "the share of the images of pre-training"),
-        "compute": ("exaFLOP of pre-training", "the compute of pre-training"),
+        "labels": "labels, % of the training images",
+        "images": "images of pre-training, %",
+        "compute": "exaFLOP of pre-training",
     }
-    axis = svg_plots.XAxis(names[of][0], log=True, ticks=shares)
-    caption = f"Top-1 after fine-tuning against {names[of][1]}: each seed a dot, the mean a "
-    caption += "diamond with its 95% t-interval over seeds."
+    axis = svg_plots.XAxis(names[of], log=True, ticks=shares)
     yield figure(
-        "scaling", caption, lambda style: svg_plots.points([panel], axis, list(lines), style)
+        "scaling",
+        study,
+        numbers,
+        lambda style: svg_plots.points([panel], axis, list(lines), style),
     )
 
 
@@ -128,8 +133,9 @@ def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     main = numbers.measure(numbers.main)
     columns, rows, means = cells(numbers, along, main)
     drawn = svg_plots.Grid(along.x, along.lines, columns, rows, means, unit(main))
-    caption = f"The mean over seeds of {main.label} for each combination."
-    yield figure("interaction", caption, lambda style: svg_plots.grid(drawn, style))
+    yield figure(
+        "interaction", study, numbers, lambda style: svg_plots.grid(drawn, style), main=main
+    )
 
 
 def cells(
@@ -166,13 +172,13 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     axis = svg_plots.XAxis("exaFLOP of all training", log=log)
     order = [arm_label(arm, numbers.settings) for arm in study.plan.arms]
     order = list(dict.fromkeys([*order, *lines]))
-    caption = f"{main.label} against all the compute that went into it, without sweeps: "
-    caption += "each seed a dot, the mean a diamond with its 95% t-interval over seeds."
     panel = svg_plots.Panel(unit(main), lines, {})
     yield figure(
         "accuracy_exaflop",
-        caption[0].upper() + caption[1:],
+        study,
+        numbers,
         lambda style: svg_plots.points([panel], axis, order, style),
+        main=main,
     )
 
 
@@ -182,11 +188,12 @@ def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     panels = [panel for panel in _learning_panels(study, numbers) if panel]
     if not panels:
         return
-    caption = "Learning curves: each seed a thin line, the mean of an arm a thick one. "
-    caption += "Arms whose losses in pre-training do not compare have axes of their own."
     order = [arm_label(arm, numbers.settings) for arm in study.plan.arms]
     found = figure(
-        "learning_curves", caption, lambda style: svg_plots.learning(panels, order, style)
+        "learning_curves",
+        study,
+        numbers,
+        lambda style: svg_plots.learning(panels, order, style),
     )
     yield found._replace(charts=tuple(_chart(panel, order) for panel in panels))
 
@@ -252,7 +259,8 @@ def _learning_panel(
 
 def _curve_label(metric: str, arms: dict[str, list[FinishedRun]]) -> str:
     """The axis; runs that held nothing out were measured on training images in its place."""
-    held_out = any(run.measured("validation") for runs in arms.values() for run in runs)
+    measured = [run.result.metrics.values() for runs in arms.values() for run in runs]
+    held_out = any(one.split == "validation" for found in measured for one in found)
     images = "held-out" if held_out else "training images'"
     row = find_metric(metric)
     text = f"{images if metric.startswith(HELD_OUT) else 'training'} {row.words}"

@@ -1,5 +1,5 @@
-"""Reads a study's folder: its plan, its finished runs, and which test images they got right. No
-torch here.
+"""Reads a study's folder: its plan, its finished runs and their results, and which test images they
+got right. No torch here.
 
 Everything is checked on the way in: damaged files, runs that are not those of the plan, and runs
 that were trained or tested on different images. Legend: M labelled test images.
@@ -7,13 +7,12 @@ that were trained or tested on different images. Legend: M labelled test images.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...config import parsing, records
 from ...config.computed import keys
-from ...config.records import Environment, Report, Result, RunEnvironment, StudyPlan, Task
+from ...config.records import RunEnvironment, StudyPlan, Task
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
@@ -21,182 +20,10 @@ from ...runs.objective_facts import learn_objective
 from ..arms import arm_pairs
 from . import study_files
 from .comparable import foreign
+from .results import FinishedRun, StudyResults, results
 
 REQUIRED = ("final", "baseline", "candidate")  # under report: of a study that compares named arms
 TASK = ("name", "part", "arm", "seed", "values", "needs")
-
-
-class FinishedRun(NamedTuple):
-    """A finished task of a study and what its run left."""
-
-    name: str
-    part: str
-    arm: str
-    seed: int
-    values: dict[str, Any]  # of the part's grid
-    needs: list[str]
-    run: Run
-    result: Result
-    environment: Environment
-
-    def metric(self, name: str) -> float:
-        """The value of a metric in result.json.
-
-        Raises:
-            UserError: it is not there.
-        """
-        if name not in self.result.metrics:
-            text = f"has no {name}, which the report needs of part {self.part}"
-            raise UserError(f"{self.run.folder}/result.json {text}")
-        return float(self.result.metrics[name].value)
-
-    def images(self, name: str) -> int | None:
-        """How many images a metric is of; None where the run did not record it."""
-        entry = self.result.metrics[name]
-        # older runs: n is of cases, which are images but for metrics of patches
-        counts = self.result.measured_on or {}
-        return counts.get(entry.split) or entry.n
-
-    def measured(self, split: str) -> list[str]:
-        """Names of the metrics that were measured on a split."""
-        return [name for name, entry in self.result.metrics.items() if entry.split == split]
-
-
-def total(spent: Sequence[float | None]) -> float | None:
-    """The sum of some runs' exaFLOP; None where those of one were not counted."""
-    counted = [one for one in spent if one is not None]
-    return sum(counted) if len(counted) == len(spent) else None
-
-
-class StudyResults(NamedTuple):
-    """A study as far as it is finished.
-
-    Attributes:
-        plan: study.json.
-        finished: {task: its run}.
-        missing: tasks without a result.
-        foreign: {task: why the run in its folder is left out: it is not the planned one, or it
-            needs one that is not, directly or through others}.
-        correct: {task: booleans (M,), whether its first class is the label} of the runs whose
-            predictions are compared: those of the final part and the extra ones.
-    """
-
-    folder: Path
-    plan: StudyPlan
-    finished: dict[str, FinishedRun]
-    missing: list[str]
-    foreign: dict[str, str]
-    correct: dict[str, np.ndarray]
-
-    @property
-    def report(self) -> Report:
-        return self.plan.report
-
-    @property
-    def final(self) -> str | None:
-        """The part whose test predictions are compared."""
-        return self.report.final
-
-    @property
-    def extra(self) -> list[str]:
-        return self.report.extra or []
-
-    @property
-    def curve(self) -> str:
-        """What lies along the curve of a study that has one: labels, images or compute."""
-        return self.plan.curve
-
-    @property
-    def points(self) -> dict[str, float]:
-        """{final part: its place along the curve, a share or steps}, ascending."""
-        points = self.plan.labels or []
-        return {one.final: one.share for one in sorted(points, key=lambda one: one.share)}
-
-    @property
-    def benchmark(self) -> str | None:
-        """The benchmark whose tasks the arms are, each with test images of its own."""
-        return self.plan.benchmark
-
-    @property
-    def compares(self) -> bool:
-        """Whether arms are compared: those of a benchmark's tasks, and of a study that names no
-        roles, are each by itself, with test images of its own."""
-        return not self.benchmark and bool(self.vary or self.report.roles or self.pairs)
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """Arms that are asked for: first minus second."""
-        return arm_pairs(self.report.pairs or [], self.plan.arms, self.vary)
-
-    @property
-    def finals(self) -> dict[str, list[str]]:
-        """{final part: the extra parts beside it}; several of a study over shares of labels."""
-        if self.plan.labels:
-            return {one.final: one.extra for one in self.plan.labels}
-        return {self.final: self.extra} if self.final else {}
-
-    @property
-    def probes(self) -> list[str]:
-        return self.report.probes or []
-
-    @property
-    def vary(self) -> dict[str, dict[str, Any]]:
-        """{arm: {key: value}} of the arms that differ in values of keys."""
-        return self.plan.vary or {}
-
-    @property
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """{arm: {key: value}} of the arms that are compared. Of a study that varies no keys these
-        are all arms, with nothing but their names."""
-        return self.vary or {arm: {} for arm in self.plan.arms}
-
-    @property
-    def trained(self) -> list[str]:
-        """The parts that pre-train."""
-        parts = [task.part for task in self.plan.tasks if task.tool == "pretrain"]
-        return list(dict.fromkeys(parts))
-
-    @property
-    def reported(self) -> list[str]:
-        """The parts that the report is about."""
-        return [*self.extra, *self.finals, *self.probes]
-
-    def runs(self, part: str | None, arm: str) -> dict[int, FinishedRun]:
-        """{seed: finished run} of an arm in a part; runs of a grid are left out."""
-        return {
-            run.seed: run
-            for run in self.finished.values()
-            if (run.part, run.arm) == (part, arm) and not run.values
-        }
-
-    def before(self, run: FinishedRun) -> dict[str, FinishedRun]:
-        """The runs that this one's weights came through; runs of a grid are left out."""
-        known = [self.finished[name] for name in run.needs if name in self.finished]
-        found = {one.name: one for one in known if not one.values}
-        for one in list(found.values()):
-            found |= self.before(one)
-        return found
-
-    def exaflop(self, run: FinishedRun) -> float | None:
-        """The compute of a run and of all that its weights came through; None where it was not
-        counted."""
-        if run.result.has("total_exaflop"):
-            return run.result.total_exaflop
-        # not recorded by older runs
-        spent = [one.result.exaflop for one in (run, *self.before(run).values())]
-        return total(spent)
-
-    def pretraining(self, arm: str, part: str | None = None) -> dict[int, list[FinishedRun]]:
-        """{seed: what was trained before its run of a final part}. Without `part`, before that of
-        the first one; of an arm without such runs all that was pre-trained of a seed."""
-        final = self.runs(part or self.final, arm)
-        if final or part:
-            return {seed: list(self.before(run).values()) for seed, run in final.items()}
-        found: dict[int, list[FinishedRun]] = {}
-        for part in self.trained:
-            for seed, run in self.runs(part, arm).items():
-                found.setdefault(seed, []).append(run)
-        return found
 
 
 def load_study(folder: Path, pairs: Sequence[str] = ()) -> StudyResults:
@@ -243,12 +70,12 @@ def load_study(folder: Path, pairs: Sequence[str] = ()) -> StudyResults:
         else:
             finished[name] = run
     _choose_final(plan, finished)
-    study = StudyResults(folder, plan, finished, missing, strangers, {})
+    study = StudyResults(folder, plan, finished, missing, strangers, {}, None)
     _check_one_run_per_seed(study)
     _check_arms(study)
     _check_test_images(study)
     _check_training_images(study)
-    return study._replace(correct=_correct(study))
+    return study._replace(correct=_correct(study), table=results(study))
 
 
 def _check_required(folder: Path, plan: StudyPlan) -> None:

@@ -4,9 +4,10 @@ torch here.
 Legend: S seeds, M labelled test images.
 """
 
-import math
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +19,20 @@ from ...metrics import SHARE, find_metric, is_of_model, is_split
 from ...runs.objective_facts import facts_of
 from ...stats import Interval, SeedSummary
 from .comparable import differing_keys, question_keys
-from .load import FinishedRun, StudyResults
+from .results import FinishedRun, StudyResults, by_arm, by_seed, fewest_images
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 TESTED = ("top1", "top5")  # of a final part
 PROBE = "probe_"  # begins a metric of the frozen encoder, measured during pre-training
-Runs = Mapping[str, Mapping[int, FinishedRun]]  # {arm: {seed: run}}
 
 
 class Result(NamedTuple):
     """One arm on one measure.
 
     Attributes:
+        runs: whose values these are.
         value: over the seeds.
         resampled: the interval with the test images resampled too, where predictions are kept.
         exaflop: {seed: of its run and all before it}; empty where one was not counted.
@@ -38,6 +42,7 @@ class Result(NamedTuple):
     """
 
     arm: str
+    runs: list[str]
     seeds: dict[int, float]
     value: SeedSummary
     resampled: Interval | None
@@ -50,6 +55,7 @@ class Measure(NamedTuple):
     """A metric of one part.
 
     Attributes:
+        name: of the metric, and of the part where several have it.
         percent: whether it is a share.
         higher: whether higher is better.
         question_keys: keys that differ between arms and change the question itself, such as the
@@ -61,6 +67,7 @@ class Measure(NamedTuple):
     """
 
     name: str
+    metric: str
     label: str
     part: str
     percent: bool
@@ -106,27 +113,33 @@ def tested(study: StudyResults) -> Iterator[Measure]:
     taken = [*((final, name) for final in study.finals for name in TESTED), *found]
     for part, name in found:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
-        runs = {arm: study.runs(part, arm) for arm in study.plan.arms}
         measure = _measure(name, suffix, find_metric(name).words + suffix, part, _own(study))
-        yield from _with_results(study, measure, name, runs)
+        rows = study.measured_by_all(part, name)
+        yield from _with_results(study, measure, by_arm(rows, study.plan.arms))
 
 
 def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterator[Measure]:
     """A final part's top-1 and top-5, with the extra parts beside it."""
-    arms = study.plan.arms
-    runs = {arm: study.runs(final, arm) for arm in arms}
-    for part in extra:
-        runs |= {f"extra: {arm}, {part}": study.runs(part, arm) for arm in arms}
-    every = [run for one in runs.values() for run in one.values()]
     suffix = "" if final == study.final else f" ({final})"
     share = study.points.get(final)
-    labels = "" if share is None else _at_place(study.curve, share)
+    place = "" if share is None else _at_place(study.curve, share)
     for name in TESTED:
-        # no top-5 with five classes or fewer
-        if name == "top1" or all(name in run.measured("test") for run in every):
-            label = f"top-{name[3:]} after fine-tuning{labels}"
-            measure = _measure(name, suffix, label, final, _own(study))
-            yield from _with_results(study, measure, name, runs)
+        if name != "top1" and not _all_tested(study, [final, *extra], name):
+            continue  # no top-5 with five classes or fewer
+        rows = by_arm(study.measured_by_all(final, name), study.plan.arms)
+        for part in extra:
+            own = by_arm(study.measured_by_all(part, name), study.plan.arms)
+            rows |= {f"extra: {arm}, {part}": found for arm, found in own.items()}
+        label = f"top-{name[3:]} after fine-tuning{place}"
+        measure = _measure(name, suffix, label, final, _own(study))
+        yield from _with_results(study, measure, rows)
+
+
+def _all_tested(study: StudyResults, parts: Iterable[str], name: str) -> bool:
+    """Whether all runs of these parts measured this metric on test images."""
+    rows = [study.measured(part) for part in parts]
+    having = [one.loc[(one["metric"] == name) & (one["split"] == "test"), "run"] for one in rows]
+    return all(set(one["run"]) == set(own) for one, own in zip(rows, having, strict=True))
 
 
 def _own(study: StudyResults) -> list[str]:
@@ -157,21 +170,15 @@ def held_out(study: StudyResults, incomparable: dict[str, list[str]]) -> Iterato
             group = name.rpartition("/")[0].replace("_", " ")
             label = " ".join(["held-out", *filter(None, [group]), find_metric(name).words])
             measure = _measure(name, suffix, label + suffix, part, keys)
-            runs = {
-                arm: {
-                    seed: run
-                    for seed, run in study.runs(part, arm).items()
-                    if name in run.measured("validation")
-                }
-                for arm in study.settings
-            }
-            yield from _with_results(study, measure, name, runs)
+            rows = study.measured(part, "validation")
+            rows = by_arm(rows[rows["metric"] == name], study.settings)
+            yield from _with_results(study, measure, rows)
 
 
 def _measure(name: str, suffix: str, label: str, part: str, keys: list[str]) -> Measure:
     """A metric of a part, without results."""
     row = find_metric(name)
-    return Measure(name + suffix, label, part, row.unit == SHARE, row.higher, keys, [], [])
+    return Measure(name + suffix, name, label, part, row.unit == SHARE, row.higher, keys, [], [])
 
 
 def obstacles(
@@ -217,10 +224,14 @@ def _held_out_metrics(study: StudyResults, part: str) -> list[str]:
 
 
 def _metrics(study: StudyResults, part: str, split: str) -> list[str]:
-    """What a part's runs measured on a split; few_shot_5 before few_shot_10."""
-    runs = [run for run in study.finished.values() if run.part == part and not run.values]
-    names = {name for run in runs for name in run.measured(split) if is_of_model(name)}
-    return sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name))
+    """What a part's runs measured on a split."""
+    return of_models(study.measured(part, split)["metric"].unique())
+
+
+def of_models(names: Iterable[str]) -> list[str]:
+    """The metrics among these names, without baselines; few_shot_5 before few_shot_10."""
+    found = filter(is_of_model, names)
+    return sorted(found, key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 
 def _recipe(runs: Mapping[int, FinishedRun]) -> dict[str, Any]:
@@ -229,36 +240,19 @@ def _recipe(runs: Mapping[int, FinishedRun]) -> dict[str, Any]:
     return flatten(load_yaml(path)) if path.exists() else {}
 
 
-def _exaflop(study: StudyResults, runs: Mapping[int, FinishedRun]) -> dict[int, float]:
-    found = {seed: study.exaflop(run) for seed, run in runs.items()}
-    counted = {seed: value for seed, value in found.items() if value is not None}
-    return counted if len(counted) == len(found) else {}
-
-
 def _with_results(
-    study: StudyResults, measure: Measure, metric: str, runs: Runs
+    study: StudyResults, measure: Measure, rows: Mapping[str, DataFrame]
 ) -> Iterator[Measure]:
-    """The measure with its results, values that are not finite left out; none where no arm that is
-    compared has a value."""
-    for arm, one in runs.items():
-        seeds = {seed: run.metric(metric) for seed, run in one.items()}
-        seeds = {seed: value for seed, value in seeds.items() if math.isfinite(value)}
-        if seeds:
-            known = {seed: run for seed, run in one.items() if seed in seeds}
-            result = Result(
-                arm=arm,
-                seeds=seeds,
-                value=stats.summarize(list(seeds.values())),
-                resampled=_resampled(study, known) if metric == "top1" else None,
-                exaflop=_exaflop(study, known),
-                probability=None,
-                gain=None,
-            )
-            (measure.results if arm in study.settings else measure.not_compared).append(result)
+    """The measure with the results of {arm: its rows}, values that are not finite left out; none
+    where no arm that is compared has a value."""
+    for arm, one in rows.items():
+        known = one[np.isfinite(one["value"])]
+        if len(known):
+            found = measure.results if arm in study.settings else measure.not_compared
+            found.append(_result(study, measure, arm, known))
     if not measure.results:
         return
-    counts = [run.images(metric) for one in runs.values() for run in one.values()]
-    measure = measure._replace(images=fewest(counts))
+    measure = measure._replace(images=fewest(map(fewest_images, rows.values())))
     if not measure.question_keys:
         baseline = study.report.baseline or ""
         chance = _probabilities(measure)
@@ -273,17 +267,32 @@ def _with_results(
     yield measure
 
 
+def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) -> Result:
+    """Of an arm by itself."""
+    values = by_seed(rows)
+    return Result(
+        arm=arm,
+        runs=rows["run"].tolist(),
+        seeds=values,
+        value=stats.summarize(list(values.values())),
+        resampled=_resampled(study, rows["run"].tolist()) if measure.metric == "top1" else None,
+        exaflop=by_seed(rows, "exaflop") if rows["exaflop"].notna().all() else {},
+        probability=None,
+        gain=None,
+    )
+
+
 def fewest(counts: Iterable[int | None]) -> int | None:
     """The smallest of the counts that are known."""
     return min((count for count in counts if count), default=None)
 
 
-def _resampled(study: StudyResults, runs: Mapping[int, FinishedRun]) -> Interval | None:
+def _resampled(study: StudyResults, runs: Sequence[str]) -> Interval | None:
     """The interval of top-1 with seeds and test images resampled, where predictions are kept."""
-    if not all(run.name in study.correct for run in runs.values()):
+    correct = [study.correct[name] for name in runs if name in study.correct]
+    if len(correct) < len(runs):
         return None
-    correct_SM = np.stack([study.correct[run.name] for run in runs.values()])
-    return stats.resampled_interval(correct_SM.astype(np.int64))
+    return stats.resampled_interval(np.stack(correct).astype(np.int64))
 
 
 def _probabilities(measure: Measure) -> dict[str, float]:

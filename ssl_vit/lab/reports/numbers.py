@@ -16,9 +16,9 @@ from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
 from . import scaling_curve, task_means
-from .axes import format_place
-from .load import FinishedRun, StudyResults, total
-from .measures import Measure, fewest, held_out, tested
+from .formats import format_place
+from .measures import Measure, held_out, tested
+from .results import FinishedRun, StudyResults, fewest_images, total
 from .scaling_curve import ScalingCurve
 from .task_means import Benchmark
 
@@ -70,7 +70,7 @@ class Cost(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """All that a report says in numbers; `python tools/report.py --json` prints them.
+    """All that a report says in numbers; `exports.content` gives them as JSON.
 
     Attributes:
         left_out: {task: why its finished run is not in the report}.
@@ -126,7 +126,7 @@ def compute(study: StudyResults) -> Numbers:
         tasks=len(study.plan.tasks),
         missing=study.missing,
         left_out=study.foreign,
-        broken=[run.name for run in study.finished.values() if _broken(run)],
+        broken=_broken(study),
         match=study.plan.match or ("steps" if study.vary else None),
         settings=study.settings,
         measures=measures,
@@ -153,11 +153,10 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _broken(run: FinishedRun) -> bool:
-    """Whether it measured something not finite; what a sweep tried is shown as it is."""
-    return not run.values and not all(
-        math.isfinite(run.metric(name)) for name in run.result.metrics
-    )
+def _broken(study: StudyResults) -> list[str]:
+    """Runs that measured something not finite; what a sweep tried is shown as it is."""
+    rows = study.table[study.table["setting"] == ""]
+    return rows.loc[~np.isfinite(rows["value"]), "run"].unique().tolist()
 
 
 def _main(study: StudyResults, measures: list[Measure]) -> Measure:
@@ -236,25 +235,24 @@ def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
 def _sweeps(study: StudyResults) -> Iterator[Sweep]:
     """The best has the best mean over seeds of the metric by which a task chooses; of equals it is
     the first. Without such a task, sweeps that did not measure SWEPT_BY are left out."""
-    gridded = [run for run in study.finished.values() if run.values]
-    for part, arm in dict.fromkeys((run.part, run.arm) for run in gridded):
-        own = [run for run in gridded if (run.part, run.arm) == (part, arm)]
-        runs: dict[str, list[FinishedRun]] = {}
-        for run in own:
-            runs.setdefault(str(run.values), []).append(run)
-        by = _chosen_by(study, part, arm)
-        if by is None and any(SWEPT_BY not in run.result.metrics for run in own):
+    swept = study.table[study.table["setting"] != ""]
+    for (part, arm), own in swept.groupby(["part", "arm"], sort=False):
+        chosen_by = _chosen_by(study, part, arm)
+        by = chosen_by or SWEPT_BY
+        rows = own[own["metric"] == by]
+        lacking = own.loc[~own["run"].isin(rows["run"]), "run"]
+        if len(lacking) and chosen_by:
+            study.finished[lacking.iloc[0]].metric(by)  # the error that names it
+        if len(lacking):
             continue
-        by = by or SWEPT_BY
         tried = [
-            (found[0].values, float(np.mean([run.metric(by) for run in found])))
-            for found in runs.values()
+            (study.finished[one["run"].iloc[0]].values, float(np.mean(one["value"].to_numpy())))
+            for _, one in rows.groupby("setting", sort=False)
         ]
         scores = [score(by, mean) for _, mean in tried]
         best = scores.index(max(scores))
         ends = edges([values for values, _ in tried], tried[best][0])
-        images = fewest(run.images(by) for run in own)
-        yield Sweep(part, arm, by, tried, best, ends, images)
+        yield Sweep(part, arm, by, tried, best, ends, fewest_images(rows))
 
 
 def _chosen_by(study: StudyResults, part: str, arm: str) -> str | None:
@@ -333,9 +331,9 @@ def _cost(arm: str, stage: str, runs: list[FinishedRun], seeds: int = 1) -> Iter
     if not runs:
         return
     corrupted = [
-        run.metric(name)
+        one.value
         for run in runs
-        for name in run.result.metrics
+        for name, one in run.result.metrics.items()
         if name.endswith("corrupted")
     ]
     spent = total([run.result.exaflop for run in runs])

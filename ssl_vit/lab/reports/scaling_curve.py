@@ -16,8 +16,8 @@ import numpy as np
 
 from ... import stats
 from ...stats import SeedSummary
-from .load import FinishedRun, StudyResults, total
 from .measures import Measure
+from .results import FinishedRun, StudyResults, total
 
 EXACT = 1e-12  # of an accuracy: below this, a difference is rounding
 PLACES = 2001  # at which an interval is looked for: steps of 0.2% over two decades
@@ -96,7 +96,7 @@ class ScalingCurve(NamedTuple):
 
 def build(study: StudyResults, measures: Iterable[Measure]) -> ScalingCurve | None:
     """The curve of a study over shares of labels; None of another."""
-    by_part = {one.part: one for one in measures if one.name.startswith("top1")}
+    by_part = {one.part: one for one in measures if one.metric == "top1"}
     found = {part: share for part, share in study.points.items() if part in by_part}
     if not found:
         return None

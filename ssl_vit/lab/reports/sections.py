@@ -1,124 +1,124 @@
-"""The sections of a report, in SECTIONS: each is a function of (study, numbers) that yields blocks
-of text, tables and figures, and nothing where the study has nothing of it. No torch here."""
+"""The sections of a report, in SECTIONS: each is a query, a function of (study, numbers) that gives
+what its template knows besides them, or None where the study has nothing of it. No torch here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from ... import stats
-from ...formatting import NOT_COUNTED, format_value
-from ...pages.blocks import Block, Listing, Section, Table, Text
-from . import (
-    benchmark_section,
-    chosen_section,
-    figures,
-    image_counts,
-    provenance,
-    scaling_section,
-)
+from ...formatting import FEW_IMAGES
+from ...pages.blocks import Section, Table
+from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
-from .load import StudyResults, left_out
-from .measures import Measure
-from .numbers import Cost, Numbers, Pair, Sweep, edges
-from .wording import (
-    MINUS,
+from .formats import (
     NONE,
     SEEDS,
-    SIGN,
-    answer,
-    candidate_pairs,
     chance,
-    deviation,
+    corrected_level,
     difference_of,
-    minus,
+    exaflop,
     number,
-    setting,
+    p_value,
     span,
     summary,
+    three_figures,
+    two_digits,
     unit,
-    zero,
+    whole,
 )
+from .measures import Measure
+from .numbers import Cost, Numbers, Pair, Sweep, choices, edges
+from .results import StudyResults, setting_text
+from .texts import Values, minus
 
+MINUS = "A minus B"
 BOTH = "95%, seeds and images"
 # Of arms that are compared with one another
 COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
-APART = (
-    "n counts seeds; sd is over them, and intervals are Student's t. The study's report: names no "
-    "baseline, so each arm is by itself and no two rows compare; what other test images would give "
-    "is in no interval but those of seeds and images."
-)
-MATCHED = {
-    "exaflop": "Matched by exaFLOP: each arm's steps and warm-up were scaled so that its "
-    "pre-training costs what the study's options cost before the arm's own.",
-    "steps": "Matched by steps: every arm was pre-trained for as many, whatever they cost.",
-}
 
 
 def build(study: StudyResults, numbers: Numbers) -> list[Section]:
     """All that the report says; sections without content are left out."""
-    shown = [one for one in SECTIONS if study.compares or one[0] not in COMPARING]
-    found = [Section(title, list(blocks(study, numbers))) for title, blocks in shown]
+    found = []
+    for title, template, query in SECTIONS:
+        values = query(study, numbers) if study.compares or title not in COMPARING else None
+        shown = [] if values is None else texts.blocks(template, study, numbers, values)
+        found.append(Section(title, shown))
     return [section for section in found if section.blocks]
 
 
-def first(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def answer(study: StudyResults, numbers: Numbers) -> str:
+    """The study's answer: its claim, then the pairs that it is about, then the best of the varied
+    settings; each where the study has it. Of arms that are not compared, what each has."""
+    main = numbers.measure(numbers.main)
+    likely = [one for one in main.results if one.probability is not None]
+    others = [one for one in likely if one is not main.best]
+    curves = numbers.scaling.comparisons if numbers.scaling else []
+    values = {
+        "main": main,
+        "chosen": choices(study, numbers.sweeps, main.part),
+        "pairs": candidate_pairs(study, numbers),
+        "curves": [found for found in curves if found.arm == study.report.candidate],
+        "likely": likely,
+        "second": max(others, key=lambda one: one.probability or 0.0, default=None),
+        "unlikely": [one for one in main.results if one.probability is None],
+    }
+    return texts.sentences("answer", study, numbers, values)
+
+
+def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
+    """Those that the answer is about: the candidate with the baseline, and with the reference if
+    there is one; then those asked for."""
+    candidate = study.report.candidate
+    others = (study.report.baseline, study.report.reference)
+    named = [pair for pair in numbers.pairs if pair.arm == candidate and pair.other in others]
+    wanted = [numbers.pair(*both) for both in study.pairs]
+    return [*named, *(pair for pair in wanted if pair not in named)]
+
+
+def first(study: StudyResults, numbers: Numbers) -> Values:
     """The answer, the same with the images resampled too, and what to be careful about."""
-    yield Text(answer(study, numbers))
-    wider = [
-        f"{minus(pair, numbers)} {span(pair.resampled, signed=True)} ({zero(pair.resampled)} zero)"
-        for pair in candidate_pairs(study, numbers)
-        if pair.resampled
-    ]
-    if wider:
-        yield Text(
-            "With the test images resampled together with the seeds, the intervals are: "
-            f"{'; '.join(wider)}."
-        )
-    yield from _end_of_axis(study, numbers)
-    if numbers.missing:
-        yield Text(
-            f"{len(numbers.missing)} of {numbers.tasks} tasks are not finished, "
-            f"and nothing of them is in this report: {', '.join(numbers.missing)}.",
-            warning=True,
-        )
-    if numbers.broken:
-        yield Text(
-            "Values that are not finite are left out; these runs measured some: "
-            f"{', '.join(numbers.broken)}.",
-            warning=True,
-        )
-    yield from image_counts.cautions(numbers)
-    if study.foreign:
-        yield Text(f"N{left_out(study)[1:]}.", warning=True)
+    return {
+        "answer": answer(study, numbers),
+        "resampled": [pair for pair in candidate_pairs(study, numbers) if pair.resampled],
+        "at_end": _end_of_axis(study, numbers),
+        "few_measured": _by_few_images(numbers.measures),
+        "few_chosen": _by_few_images(numbers.sweeps),
+        "FEW_IMAGES": FEW_IMAGES,
+    }
 
 
-def _end_of_axis(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
-    """Warns of a best value at an end of the values of a number."""
+def _end_of_axis(study: StudyResults, numbers: Numbers) -> dict[str, Any]:
+    """{key: its best value} where that is at an end of three values or more of a number."""
     along = figures.study_axes(study, numbers)
     main = numbers.measure(numbers.main)
     tried = [numbers.settings[one.arm] for one in main.results]
     best = numbers.settings[main.best.arm]
     if along.ticks or len(tried) < 3:
-        return
-    for key in edges(tried, best):
-        yield Text(
-            f"The best, {key}={format_value(best[key])}, is at an end of the values tried; "
-            "a wider range may contain a better one.",
-            warning=True,
-        )
+        return {}
+    return {key: best[key] for key in edges(tried, best)}
 
 
-def arms(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def _by_few_images(found: Sequence[Measure | Sweep]) -> dict[int, list[Measure | Sweep]]:
+    """{images: those on so many}, of those on so few that they tell hardly anything."""
+    few: dict[int, list[Measure | Sweep]] = {}
+    for one in found:
+        if one.images and one.images < FEW_IMAGES:
+            few.setdefault(one.images, []).append(one)
+    return few
+
+
+def arms(study: StudyResults, numbers: Numbers) -> Values:
     """What the arms are, where their labels do not say it."""
     described = {
         arm: text
         for arm, text in study.plan.arms.items()
         if text != arm_label(arm, numbers.settings)
     }
-    if described:
-        yield Listing([f"{arm}: {text}" for arm, text in described.items()])
+    return {"described": described}
 
 
-def pairs(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
     seed's two networks."""
     shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
@@ -126,98 +126,68 @@ def pairs(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
     own = claim is not None and (claim.arm, claim.other, claim.measure) not in shown
     found = [*([claim] if claim and own else []), *numbers.pairs]
     if not found:
-        return
+        return None
+    corrected = any(pair.corrected for pair in found)
     head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
-    rows = [_pair(pair, numbers) for pair in found]
-    if any(pair.corrected for pair in found):
-        head.append(f"95% for all {len(study.pairs)}")
-        for row, pair in zip(rows, found, strict=True):
-            percent = numbers.measure(pair.measure).percent
-            row.append(span(pair.corrected, percent, signed=True))
-    yield Table(head, rows, labels=2)
-    yield Text(SIGN)
-    if any(pair.corrected for pair in found):
-        yield Text(
-            f"{len(study.pairs)} pairs were asked for. The last column is corrected for their "
-            f"number (Bonferroni: each interval is of {1 - 0.05 / len(study.pairs):.2%}), so that "
-            "all of its intervals hold together with 95%; the others hold each by itself."
-        )
-    for pair in candidate_pairs(study, numbers)[:1]:
-        yield Text(_seeds_needed(pair, numbers))
+    head += [f"95% for all {len(study.pairs)}"] if corrected else []
+    rows = [_pair(pair, numbers)[: len(head)] for pair in found]
     tests = [
-        [
-            minus(pair, numbers),
-            str(seed),
-            f"{test.first:,}",
-            f"{test.second:,}",
-            "<0.0001" if test.p < 1e-4 else f"{test.p:.4f}",
-        ]
+        [minus(pair, numbers), str(seed), whole(one.first), whole(one.second), p_value(one.p)]
         for pair in found
-        for seed, test in pair.mcnemar.items()
+        for seed, one in pair.mcnemar.items()
     ]
-    if tests:
-        yield Table([MINUS, "seed", "only A right", "only B right", "McNemar's p"], tests)
-        yield Text(
-            "McNemar's exact test is of one seed's two networks: whether they are equally often "
-            "right. It says nothing of other seeds."
-        )
+    head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
+    return {
+        "differences": Table(head, rows, labels=2),
+        "corrected": corrected_level(len(study.pairs)) if corrected else "",
+        **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
+        "tests": Table(head_of_tests, tests) if tests else "",
+    }
 
 
 def _pair(pair: Pair, numbers: Numbers) -> list[str]:
+    """The cells of a row, with the corrected interval last."""
     measure = numbers.measure(pair.measure)
     label = difference_of(measure)
     cells = [minus(pair, numbers), f"{label}, points" if measure.percent else label]
     if pair.difference is None:
-        return [*cells, "0", *[NONE] * 4]
-    cells += summary(pair.difference, measure, signed=True)
-    return [*cells, span(pair.resampled, signed=True)]
+        return [*cells, "0", *[NONE] * 5]
+    cells += [*summary(pair.difference, measure, signed=True), span(pair.resampled, signed=True)]
+    return [*cells, span(pair.corrected, measure.percent, signed=True)]
 
 
-def _seeds_needed(pair: Pair, numbers: Numbers) -> str:
-    """Which difference this number of seeds can show, and which more seeds could."""
-    found = pair.difference
-    if found is None or found.sd is None:
-        return (
-            "One seed has no standard deviation and no interval: "
-            "whether another seed would agree is unknown."
-        )
-    percent = numbers.measure(pair.measure).percent
-    points = " points" if percent else ""
-    reach = number(stats.reach(found.n) * found.sd, percent)
-    for n in (3, 5, 10):
-        if n > found.n:
-            points += f", {number(stats.reach(n) * found.sd, percent)} with {n} seeds"
-    return (
-        f"With n = {found.n} seeds Student's t is {stats.t_factor(found.n):.2f}: the interval "
-        f"reaches {stats.reach(found.n):.2f} standard deviations to each side. At the standard "
-        f"deviation of {minus(pair, numbers)}, {deviation(found, percent)}, a difference excludes "
-        f"zero above {reach}{points}."
-    )
+def _what_seeds_show(about: Pair | None, numbers: Numbers) -> dict[str, Any]:
+    """Which difference of a pair its number of seeds can show, and which more seeds could: both
+    `visible`, {n: difference}, empty where one seed tells nothing of it."""
+    found = about.difference if about else None
+    if about is None or found is None or found.sd is None:
+        return {"about": about, "visible": {}}
+    percent = numbers.measure(about.measure).percent
+    counts = [found.n, *(n for n in (3, 5, 10) if n > found.n)]
+    visible = {n: number(stats.reach(n) * found.sd, percent) for n in counts}
+    reach = {"t": stats.t_factor(found.n), "reach": stats.reach(found.n)}
+    return {"about": about, "percent": percent, "visible": visible, **reach}
 
 
-def measures(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def measures(study: StudyResults, numbers: Numbers) -> Values:
     """Every measure of every arm, and why some are not shown."""
-    yield from figures.measures(study, numbers)
-    for keys in dict.fromkeys(tuple(one.question_keys) for one in numbers.measures):
-        if not keys or not study.compares:
-            continue
-        yield Text(
-            "Held-out losses and accuracies of pre-training are measured at each setting's own "
-            f"{' and '.join(keys)}: they show how hard that task is, not how good the encoder is."
-        )
-    for keys in dict.fromkeys(map(tuple, numbers.incomparable.values())):
-        names = [name for name, differ in numbers.incomparable.items() if tuple(differ) == keys]
-        yield Text(
-            f"Not shown, as the arms differ in {', '.join(keys)} and no value compares with "
-            f"another: held-out {', '.join(names)}."
-        )
-    for measure in figures.shown(study, numbers):
-        yield _measure_table(study, numbers, measure)
-    yield from image_counts.of_measures(figures.shown(study, numbers))
-    if study.benchmark:
-        yield Text(benchmark_section.METHOD)
-    else:
-        yield Text(_method(numbers) if study.compares else APART)
+    questions = dict.fromkeys(tuple(one.question_keys) for one in numbers.measures)
+    incomparable: dict[tuple[str, ...], list[str]] = {}
+    for name, keys in numbers.incomparable.items():
+        incomparable.setdefault(tuple(keys), []).append(name)
+    shown = figures.shown(study, numbers)
+    n = max(one.value.n for measure in numbers.measures for one in measure.results)
+    return {
+        "figures": list(figures.measures(study, numbers)),
+        "questions": [keys for keys in questions if keys and study.compares],
+        "incomparable": incomparable,
+        "tables": [_measure_table(study, numbers, measure) for measure in shown],
+        "measures": shown,
+        "n": n,
+        "true_sd": stats.sd_reach(n) if n > 1 else None,
+        "RESAMPLES": stats.RESAMPLES,
+        "DRAWS": stats.DRAWS,
+    }
 
 
 def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> Table:
@@ -235,7 +205,7 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         cells = [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
         cells += [span(one.resampled), chance(one.probability)]
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
-        rows.append([*cells, f"{paper[one.arm]:.2f}" if one.arm in paper else NONE])
+        rows.append([*cells, two_digits(paper.get(one.arm))])
     always = range(5)
     shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
     return Table(
@@ -245,46 +215,19 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     )
 
 
-def _method(numbers: Numbers) -> str:
-    """What n, the intervals and the probability are, and what they cannot say."""
-    text = (
-        "n counts seeds, each of which covers pre-training and what follows it; sd is over them, "
-        "and intervals are Student's t, of differences in pairs of one seed. Probes see the "
-        "pre-trained encoder as it is. All arms are tested on the same images; what other images "
-        "would give is in no interval but those of seeds and images, for which both are resampled "
-        f"together, {stats.RESAMPLES:,} times, their ends never inside the first interval."
-    )
-    if any(one.not_compared for one in numbers.measures):
-        text += " Extra rows, and arms beside the settings, are not among the arms compared."
-    n = max(one.value.n for measure in numbers.measures for one in measure.results)
-    if n < 2:
-        return f"{text} One seed has no interval, and no probability of being the best."
-    low, high = stats.sd_reach(n)
-    return (
-        f"{text} Best with: the share of {stats.DRAWS:,} draws in which the arm's mean is the "
-        "highest (of a loss the lowest), each mean drawn from its seeds as mean + sd / sqrt(n) x "
-        "Student's t with n - 1 degrees of freedom, every arm by itself. From "
-        f"n = {n} the true sd is known no better than between {low:.2f} and {high:.2f} times the "
-        "one here, which the t's tails allow for: with few seeds the probabilities lean towards "
-        "undecided. They are about these arms alone, not about settings between or beyond them."
-    )
-
-
-def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
     """Every combination of two keys; the best of each row in brackets."""
     along = figures.study_axes(study, numbers)
     if not along.lines:
-        return
+        return None
     main = numbers.measure(numbers.main)
-    yield from figures.interaction(study, numbers)
     columns, rows, means = figures.cells(numbers, along, main)
     body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
-    yield Table([f"{along.lines} \\ {along.x}", *columns], body)
-    yield Text(
-        f"{unit(main)}: the mean over seeds, the best of each row in brackets. Where the best "
-        "changes from row to row, one key's best depends on the other's value, as far as the "
-        "intervals above can tell."
-    )
+    return {
+        "figures": list(figures.interaction(study, numbers)),
+        "combinations": Table([f"{along.lines} \\ {along.x}", *columns], body),
+        "main": main,
+    }
 
 
 def _bracketed(means: list[float | None], higher: bool) -> list[str]:
@@ -292,46 +235,40 @@ def _bracketed(means: list[float | None], higher: bool) -> list[str]:
     best = (max if higher else min)(known, default=None)
     cells = []
     for mean in means:
-        text = NONE if mean is None else f"{mean:.2f}"
+        text = two_digits(mean)
         cells.append(f"({text})" if mean is not None and mean == best else text)
     return cells
 
 
-def sweeps(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def sweeps(study: StudyResults, numbers: Numbers) -> Values | None:
     """A table for each sweep, the best value in brackets; a warning where it ends the grid."""
-    for part in dict.fromkeys(sweep.part for sweep in numbers.sweeps):
-        found = [sweep for sweep in numbers.sweeps if sweep.part == part]
-        tried = [setting(values) for sweep in found for values, _ in sweep.tried]
-        columns = list(dict.fromkeys(tried))
-        rows = [
-            [arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in found
-        ]
-        yield Table([f"{part}: arm", *columns], rows)
-        for sweep in found:
-            for key in () if study.benchmark else sweep.edges:  # whose grid is what it is
-                best = f"{key}={sweep.tried[sweep.best][0][key]}"
-                yield Text(
-                    f"{arm_label(sweep.arm, numbers.settings)}: the best, {best}, is at an end of "
-                    "the grid; a wider one may contain a better value.",
-                    warning=True,
-                )
-    if numbers.sweeps:
-        names = dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)
-        yield Text(
-            f"{' and '.join(names).capitalize()} on the dev split"
-            f"{image_counts.of_sweeps(numbers.sweeps)}, %; the best in brackets, "
-            "which is what was chosen once all were finished."
-        )
+    if not numbers.sweeps:
+        return None
+    parts = dict.fromkeys(sweep.part for sweep in numbers.sweeps)
+    found = [[sweep for sweep in numbers.sweeps if sweep.part == part] for part in parts]
+    return {
+        "sweeps": found,
+        "tables": [_sweep_table(own, numbers) for own in found],
+        "by": list(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)),
+    }
+
+
+def _sweep_table(sweeps: list[Sweep], numbers: Numbers) -> Table:
+    """What the arms of one part tried."""
+    tried = [setting_text(values) for sweep in sweeps for values, _ in sweep.tried]
+    columns = list(dict.fromkeys(tried))
+    rows = [[arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in sweeps]
+    return Table([f"{sweeps[0].part}: arm", *columns], rows)
 
 
 def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
-    shown = {setting(values): number(mean) for values, mean in sweep.tried}
-    best = setting(sweep.tried[sweep.best][0])
+    shown = {setting_text(values): number(mean) for values, mean in sweep.tried}
+    best = setting_text(sweep.tried[sweep.best][0])
     shown[best] = f"({shown[best]})"
     return [shown.get(column, NONE) for column in columns]
 
 
-def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def compute(study: StudyResults, numbers: Numbers) -> Values:
     """What each arm cost and all together."""
     known = any(cost.corrupted is not None for cost in numbers.costs)
     head = ["arm", "stage", "runs", "steps", *(["corrupted patches"] if known else [])]
@@ -340,23 +277,15 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
         [arm_label(cost.arm, numbers.settings) or NONE, *_cost(cost, known)]
         for cost in numbers.costs
     ]
-    yield Table(head, rows, labels=2, marked=frozenset([len(rows) - 1]))
-    text = "Pre-training and fine-tuning: the mean of a seed. Sweep and all: the sum of the runs."
     trained = [one for one in numbers.costs if one.stage.startswith("pre-training")]
-    pre = {one.arm: one.exaflop for one in reversed(trained)}
-    candidate = study.report.candidate or ""
-    baseline = study.report.baseline or ""
-    ours, theirs = pre.get(candidate), pre.get(baseline)
-    if ours and theirs:
-        times = ours / theirs
-        text += f" {arm_label(candidate, numbers.settings)} was pre-trained with {times:.2f} times "
-        text += f"the exaFLOP of {arm_label(baseline, numbers.settings)}."
-    if any("optim.steps" in setting for setting in numbers.settings.values()):
-        text += " The number of steps is what was varied."
-    elif numbers.match in MATCHED:
-        text += f" {MATCHED[numbers.match]}"
-    yield Text(text)
-    yield from figures.compute(study, numbers)
+    spent = {one.arm: one.exaflop for one in reversed(trained)}
+    ours, theirs = (spent.get(arm or "") for arm in (study.report.candidate, study.report.baseline))
+    return {
+        "costs": Table(head, rows, labels=2, marked=frozenset([len(rows) - 1])),
+        "times": ours / theirs if ours and theirs else None,
+        "varied": any("optim.steps" in setting for setting in numbers.settings.values()),
+        "figures": list(figures.compute(study, numbers)),
+    }
 
 
 def _cost(cost: Cost, corrupted: bool) -> list[str]:
@@ -364,38 +293,54 @@ def _cost(cost: Cost, corrupted: bool) -> list[str]:
     patches = NONE
     if cost.stage.startswith(("pre-training", "fine-tuning")):
         steps = " to ".join(
-            f"{count:,}" for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
+            whole(count) for count in dict.fromkeys(cost.steps[:: len(cost.steps) - 1 or 1])
         )
         patches = NONE if cost.corrupted is None else f"{cost.corrupted:g}"
     cells = [cost.stage, str(cost.runs), steps, *([patches] if corrupted else [])]
-    work = NOT_COUNTED if cost.exaflop is None else f"{cost.exaflop:.3g}"
-    return [*cells, f"{cost.images:,.0f}", work, f"{cost.device_hours:.3g}"]
+    spent = [exaflop(cost.exaflop), three_figures(cost.device_hours)]
+    return [*cells, whole(cost.images), *spent]
 
 
-def differences(study: StudyResults, numbers: Numbers) -> Iterator[Block]:
+def benchmark(study: StudyResults, numbers: Numbers) -> Values | None:
+    """The means of the groups and of all tasks, and what of the benchmark is not in them."""
+    found = numbers.benchmark
+    if found is None:
+        return None
+    measure = numbers.measure(numbers.main)
+    head = ["top-1, %: mean of", "tasks", "n", "mean", "sd", SEEDS]
+    rows = [
+        [one.label, f"{len(one.tasks)} of {one.of}", *summary(one.value, measure)]
+        for one in found.scores
+    ]
+    return {"scores": Table(head, rows)}
+
+
+def learning_curves(study: StudyResults, numbers: Numbers) -> Values:
+    """How metrics went by step."""
+    return {"figures": list(figures.learning_curves(study, numbers))}
+
+
+def differs(study: StudyResults, numbers: Numbers) -> Values | None:
     """How the study's protocol differs from the paper's."""
-    if study.report.differs:
-        if study.report.paper:
-            yield Text("The paper's figures come from another protocol. What differs:")
-        yield Listing(study.report.differs)
+    return {"lines": study.report.differs} if study.report.differs else None
 
 
-# The report, in this order; the first one has no title
-SECTIONS: tuple[tuple[str, Callable[[StudyResults, Numbers], Iterator[Block]]], ...] = (
-    ("", first),
-    ("Means over tasks", benchmark_section.section),
-    ("Swept, then final", chosen_section.section),
-    ("Arms", arms),
-    ("Accuracy against labels", partial(scaling_section.section, "labels")),
-    ("Accuracy against images", partial(scaling_section.section, "images")),
-    ("Accuracy against compute", partial(scaling_section.section, "compute")),
-    ("Differences in pairs", pairs),
-    ("Measures", measures),
-    ("Interaction", interaction),
-    ("Sweeps", sweeps),
-    ("Compute", compute),
-    ("Training images in the test split", provenance.overlap),
-    ("Learning curves", figures.learning_curves),
-    ("What differs from the paper", differences),
-    ("How it was made", provenance.section),
+# The report, in this order: title, template, query; the first one has no title
+SECTIONS: tuple[tuple[str, str, Callable[[StudyResults, Numbers], Values | None]], ...] = (
+    ("", "first", first),
+    ("Means over tasks", "benchmark", benchmark),
+    ("Swept, then final", "chosen", chosen_section.section),
+    ("Arms", "arms", arms),
+    ("Accuracy against labels", "scaling", partial(scaling_section.section, "labels")),
+    ("Accuracy against images", "scaling", partial(scaling_section.section, "images")),
+    ("Accuracy against compute", "scaling", partial(scaling_section.section, "compute")),
+    ("Differences in pairs", "pairs", pairs),
+    ("Measures", "measures", measures),
+    ("Interaction", "interaction", interaction),
+    ("Sweeps", "sweeps", sweeps),
+    ("Compute", "compute", compute),
+    ("Training images in the test split", "overlap", provenance.overlap),
+    ("Learning curves", "learning", learning_curves),
+    ("What differs from the paper", "differs", differs),
+    ("How it was made", "provenance", provenance.section),
 )

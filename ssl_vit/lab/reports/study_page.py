@@ -1,24 +1,34 @@
 """The report of a study, as report.md and report.html. No torch here."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError
 from ...pages import blocks
 from ...pages.blocks import Figure, Section, Text
 from ...pages.run_page import INDEX, PAGE
 from ...runs.files import write_atomically
-from . import exports, numbers, sections, wording
+from . import exports, numbers, sections
 from .load import load_study
 from .numbers import Numbers
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 class Report(NamedTuple):
-    """The answer in a few sentences, and all numbers behind it."""
+    """The answer in a few sentences, all numbers behind it, and the results that they are of."""
 
     answer: str
     numbers: Numbers
+    table: DataFrame
+
+    def content(self) -> dict[str, Any]:
+        """As JSON takes it (exports.content)."""
+        return exports.content(self.answer, self.numbers, self.table)
 
 
 def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
@@ -44,7 +54,7 @@ def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
     write_atomically(folder / "report.md", blocks.markdown(found.title, shown))
     above = INDEX if (folder / INDEX).exists() else ""
     write_atomically(folder / PAGE, blocks.html(found.title, shown, above))
-    return Report(wording.answer(study, found), found)
+    return Report(sections.answer(study, found), found, study.table)
 
 
 def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:

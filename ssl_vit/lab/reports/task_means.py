@@ -1,14 +1,14 @@
 """The scores of a study whose arms are a benchmark's tasks: the means of groups and of all tasks,
 and what of the benchmark is not there. No torch here."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ... import stats
 from ...evaluation import vtab
 from ...evaluation.vtab import PartialMean
 from ...stats import SeedSummary
-from .load import StudyResults
 from .measures import Measure
+from .results import StudyResults
 
 TITLES = {"vtab": "VTAB-1k"}
 
@@ -21,6 +21,10 @@ class Score(NamedTuple):
     tasks: list[str]
     of: int
     value: SeedSummary
+
+    @property
+    def label(self) -> str:
+        return "all tasks" if self.group == vtab.MEAN else self.group
 
 
 class Benchmark(NamedTuple):
@@ -79,12 +83,9 @@ def _score(group: str, means: list[PartialMean]) -> Score:
     return Score(group, most.tasks, most.of, stats.summarize(same))
 
 
-def _other_test(study: StudyResults, rows: dict[str, dict[str, int]]) -> dict[str, tuple[int, int]]:
-    found = {}
-    for run in study.finished.values():
-        if run.part == study.final:
-            count = run.result.metrics["top1"].n
-            wanted = rows[run.arm]["test_images"]
-            if count is not None and count != wanted:
-                found[run.arm] = (count, wanted)
-    return found
+def _other_test(study: StudyResults, tasks: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """{task: (images that its runs were tested on, those of its test split)} where they differ."""
+    rows = study.measured_by_all(study.final, "top1")
+    counts = zip(rows["arm"], rows["n"].fillna(0).tolist(), strict=True)
+    wanted = {task: one["test_images"] for task, one in tasks.items()}
+    return {task: (n, wanted[task]) for task, n in counts if n not in (0, wanted[task])}

@@ -188,7 +188,7 @@ def test_sweeps_mark_the_best_and_warn_of_edges(whole, gap):
         "(90.00)",
         "nan",
     ]
-    json.loads(json.dumps(reports.plain(found), allow_nan=False))
+    json.loads(json.dumps(found.content(), allow_nan=False))
 
 
 def test_a_sweep_is_judged_by_the_metric_of_its_choosers(gap):
@@ -326,7 +326,7 @@ def test_what_depends_on_a_run_that_is_left_out_is_left_out(gap):
     reason = "its recipe is not the planned one: optim.steps (7 there, 9 here)"
     of_it = dict.fromkeys(("final-mpp-1", "probe-mpp-1"), "it depends on pretrain-mpp-1")
     assert found.numbers.left_out == {"pretrain-mpp-1": reason} | of_it
-    assert reports.plain(found)["numbers"]["left_out"] == found.numbers.left_out  # of --json
+    assert found.content()["numbers"]["left_out"] == found.numbers.left_out  # of --json
     for name in ("top1", "linear"):
         counts = {one.arm: one.value.n for one in found.numbers.measure(name).results}
         assert counts == {"scratch": 3, "mpp": 2, "supervised": 3}
@@ -816,7 +816,7 @@ def test_the_tool_prints_the_answer_and_one_json_object(whole):
     assert (code, errors) == (0, "")
     lines = output.splitlines()
     assert lines[0] == found.answer
-    assert json.loads(lines[-1]) == json.loads(json.dumps(reports.plain(found)))
+    assert json.loads(lines[-1]) == json.loads(json.dumps(found.content()))
 
 
 def test_the_tool_answers_a_mistake_in_one_line(tmp_path):

@@ -237,7 +237,7 @@ def test_the_page_holds_all_that_the_text_does(whole):
     page = Page((whole[0] / "report.html").read_text())
     assert not page.open and len(page.linked) == 2
     assert "corruption.rate=0.15" in page.cells
-    json.loads(json.dumps(reports.plain(whole[1]), allow_nan=False))
+    json.loads(json.dumps(whole[1].content(), allow_nan=False))
 
 
 def test_the_end_of_the_axis_is_warned_of(tmp_path, undrawn):

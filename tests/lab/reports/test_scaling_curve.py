@@ -611,6 +611,18 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
         assert f"With {share} of the labels mpp is worth" in section
 
 
+def test_the_place_along_the_curve_is_a_coordinate(tmp_path):
+    """Named after what lies along it; also in studies whose study.json has no coordinates."""
+    table = load.load_study(curve_study(tmp_path / "s")).table
+    shares = {f"final_{share:g}": share for share in RIGHT}
+    assert dict(zip(table["part"], table["labels"], strict=True)) == shares
+    table = load.load_study(along(tmp_path / "t", "compute")).table
+    steps = dict(zip(table["part"], table["compute"], strict=True))
+    finals = dict(zip(shares, PLACES["compute"], strict=True))
+    assert {part: steps[part] for part in shares} == finals
+    assert "labels" not in table and all(math.isnan(steps[f"pretrain_{i}"]) for i in range(3))
+
+
 def test_a_share_that_is_not_finished_is_left_out(tmp_path):
     folder = curve_study(tmp_path / "s")
     for seed in range(3):
