@@ -51,6 +51,8 @@ class Metric:
             empty where it is not in them.
         main: its place in the order by which a study that names no measure is judged; 0: in none.
         chart: the title of the chart that it shares with others; empty where it has its own.
+        tested: of a metric of test images by their labels, its name in a study's report, which
+            compares final parts by it; nothing may be chosen by it.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Metric:
     title: str = ""
     main: int = 0
     chart: str = ""
+    tested: str = ""
 
     def __post_init__(self) -> None:
         if self.unit == LOSS and self.higher:

@@ -68,7 +68,7 @@ def table(study: StudyResults) -> str:
 
 
 def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
-    """What `tools/report.py --json` prints.
+    """What `--json` of the report tool prints.
 
     Returns:
         answer: the report's.

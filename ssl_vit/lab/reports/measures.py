@@ -15,7 +15,7 @@ from ... import stats
 from ...config.parsing import flatten, load_yaml
 from ...config.records import ObjectiveFacts
 from ...formatting import format_share
-from ...metrics import SHARE, find_metric, is_of_model, is_split
+from ...metrics import SHARE, Metric, all_metrics, find_metric, is_of_model, is_split
 from ...runs.objective_facts import facts_of
 from ...stats import Interval, SeedSummary
 from .comparable import differing_keys, question_keys
@@ -24,7 +24,6 @@ from .results import FinishedRun, StudyResults, by_arm, by_seed, fewest_images
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TESTED = ("top1", "top5")  # of a final part
 PROBE = "probe_"  # begins a metric of the frozen encoder, measured during pre-training
 
 
@@ -110,7 +109,7 @@ def tested(study: StudyResults) -> Iterator[Measure]:
     for final, extra in study.finals.items():
         yield from _fine_tuned(study, final, extra)
     found = [(part, name) for part in study.probes for name in _metrics(study, part, "test")]
-    taken = [*((final, name) for final in study.finals for name in TESTED), *found]
+    taken = [*((final, row.name) for final in study.finals for row in _tested_rows()), *found]
     for part, name in found:
         suffix = _suffix(part, sum(name == other for _, other in taken) > 1)
         measure = _measure(name, suffix, find_metric(name).words + suffix, part, _own(study))
@@ -119,20 +118,25 @@ def tested(study: StudyResults) -> Iterator[Measure]:
 
 
 def _fine_tuned(study: StudyResults, final: str, extra: Iterable[str]) -> Iterator[Measure]:
-    """A final part's top-1 and top-5, with the extra parts beside it."""
+    """What a final part measured by the labels of test images, with the extra parts beside it."""
     suffix = "" if final == study.final else f" ({final})"
     share = study.points.get(final)
     place = "" if share is None else _at_place(study.curve, share)
-    for name in TESTED:
+    for row in _tested_rows():
+        name = row.name
         if name != "top1" and not _all_tested(study, [final, *extra], name):
-            continue  # no top-5 with five classes or fewer
+            continue  # as top-5 with five classes or fewer
         rows = by_arm(study.measured_by_all(final, name), study.plan.arms)
         for part in extra:
             own = by_arm(study.measured_by_all(part, name), study.plan.arms)
             rows |= {f"extra: {arm}, {part}": found for arm, found in own.items()}
-        label = f"top-{name[3:]} after fine-tuning{place}"
+        label = f"{row.tested} after fine-tuning{place}"
         measure = _measure(name, suffix, label, final, _own(study))
         yield from _with_results(study, measure, rows)
+
+
+def _tested_rows() -> list[Metric]:
+    return [row for row in all_metrics() if row.tested]
 
 
 def _all_tested(study: StudyResults, parts: Iterable[str], name: str) -> bool:

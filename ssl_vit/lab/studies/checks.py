@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...evaluation import vtab_folder
+from ...metrics import find_metric
 from ..arms import arm_pairs
 from . import study_keys
 from .read_axes import CURVES
@@ -14,7 +15,6 @@ from .spec_fields import Mistakes, hold, known, listed, mapping
 from .study import SEED, Part, Study, split_reference
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-TESTED = ("top1", "top5", "real")  # metrics of the test split
 PATH = "data.path"
 
 
@@ -59,9 +59,8 @@ def _names(study: Study, where: str) -> None:
 
 def _part(part: Part, study: Study, wrong: Collection[str], where: str) -> None:
     """Check that what a part needs exists, for each of its arms."""
-    tested = part.by in TESTED
     text = "that is of the test images; nothing is chosen on them"
-    hold(not tested, where, f"best: by={part.by}: {text}")
+    hold(not find_metric(part.by).tested, where, f"best: by={part.by}: {text}")
     if study.benchmark:
         ends = tuple(f"/{{task}}/{name}" for name in vtab_folder.SIZES)
         path = part.base.get(PATH) if "{task}" in part.base.get(PATH, "") else None

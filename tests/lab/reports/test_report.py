@@ -36,6 +36,7 @@ from ssl_vit.lab import reports
 from ssl_vit.lab.reports import load
 from ssl_vit.lab.studies import record
 from ssl_vit.lab.studies.expand import Task
+from ssl_vit.metrics import registry
 from ssl_vit.runs.identity import recipe_hash, written_hash
 
 
@@ -365,7 +366,7 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, other: str | None) 
         before = gap / f"pretrain-mpp-{one['seed']}"
         one["options"] = ["recipe=finetune", f"init={{{before.name}}}"]
         planned(gap, one, "recipe=finetune")
-        write(before / "environment.json", ENVIRONMENT | {"data": {}})
+        write(before / "environment.json", ENVIRONMENT | {"data": {"train": "t"}})
         (before / "recipe.yaml").write_text("name: x\n")
         (before / "export").mkdir()
         (before / "export" / "config.json").write_text('{"architecture": "vit_base_patch16_224"}')
@@ -835,3 +836,26 @@ def test_a_plan_that_does_not_say_its_tasks_options_is_refused(tmp_path):
         one["words"] = one.pop("options")
     write(folder / "study.json", plan)
     assert "study.json is missing or damaged" in error(folder)
+
+
+def test_arms_are_compared_by_every_metric_of_test_images(
+    gap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row says so, and only where every final run has it."""
+    known = dict(registry._metrics)
+    monkeypatch.setattr(registry, "_metrics", known)
+    registry.register(registry.Metric("class_mean", registry.SHARE, tested="class mean"))
+    every = sorted(gap.glob("*/result.json"))  # extra parts stand beside the final one
+    finals = [path for path in every if '"top5"' in path.read_text()]
+    for place, path in enumerate(finals):
+        result = json.loads(path.read_text())
+        value = {"value": 0.1 + place / 100, "split": "test", "n": 100}
+        altered(path, metrics=result["metrics"] | {"class_mean": value})
+    labels = [one.label for one in reports.write(gap).numbers.measures]
+    assert "class mean after fine-tuning" in labels and "top-1 after fine-tuning" in labels
+    result = json.loads(finals[0].read_text())
+    del result["metrics"]["class_mean"]
+    altered(finals[0], metrics=result["metrics"])
+    assert "class mean after fine-tuning" not in [
+        one.label for one in reports.write(gap).numbers.measures
+    ]
