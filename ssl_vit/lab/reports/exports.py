@@ -68,7 +68,7 @@ def table(study: StudyResults) -> str:
 
 
 def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
-    """What `--json` of the report tool prints.
+    """What the report tool prints of a study with --json.
 
     Returns:
         answer: the report's.
