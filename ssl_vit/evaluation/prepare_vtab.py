@@ -125,7 +125,8 @@ def _prepare_task(options: PrepareOptions, task: str, row: Row) -> str:
 
 
 def _record_of(folder: Path) -> OutputFolder[Prepared]:
-    return OutputFolder("out", folder, re.compile(re.escape(RECORD)), RECORD, Prepared)
+    own = re.compile("|".join(map(re.escape, (RECORD, *vtab_folder.SIZES))))
+    return OutputFolder("out", folder, own, RECORD, Prepared)
 
 
 def _is_empty(folder: Path) -> bool:
