@@ -9,7 +9,7 @@ import tree  # noqa: F401  so that ssl_vit is this checkout's
 from ssl_vit.config.recipe_files import RECIPES, TABLES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
-from ssl_vit.lab.studies import expand, spec
+from ssl_vit.lab.studies import expand, read_study
 
 
 def names() -> list[str]:
@@ -28,7 +28,7 @@ def meaning(name: str) -> Any:
 
 
 def _planned(name: str) -> dict[str, Any]:
-    study = spec.read(RECIPES / f"{name}.yaml")
+    study = read_study.read(RECIPES / f"{name}.yaml")
     tasks = expand.tasks(study, {place: f"/{place}" for place in study.places}, {})
     kept = ("title", "places", "seeds", "arms", "report", "vary", "match")
     return {

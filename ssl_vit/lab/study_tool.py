@@ -21,9 +21,9 @@ from .studies import benchmark_images, scheduling, slurm
 from .studies.expand import Plan, command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.progress import ProgressScreen
+from .studies.read_study import find, read
 from .studies.record import check_finished, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
-from .studies.spec import find, read
 from .studies.spec_fields import Mistakes
 from .studies.task_recipes import check
 

@@ -19,7 +19,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import help_text
 from ssl_vit.config.tools import PretrainOptions
 from ssl_vit.errors import UserError
-from ssl_vit.lab.studies import expand, spec
+from ssl_vit.lab.studies import expand, read_study
 
 GOLDEN = ROOT / "tests" / "golden" / "recipes.json"
 NAMES = shipped_recipes.names()
@@ -104,12 +104,12 @@ parts:
 
 def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: Path) -> None:
     base = recipe(tmp_path, "base.yaml", STUDY)
-    first = expand.tasks(spec.read(Path(base)), {}, {})
+    first = expand.tasks(read_study.read(Path(base)), {}, {})
     assert all(task.options["data.size"] == "32" for task in first.values())
     assert first["again-mpp-0"].options == first["pretrain-mpp-0"].options | {"optim.steps": "5"}
     text = f"title: more\nextends: {base}\nseeds: [1]\noptions: {{data.size: 16}}\n"
     text += "parts:\n  pretrain: {options: {optim.lr: 0.5}}\n  again: null\n"
-    study = spec.read(Path(recipe(tmp_path, "more.yaml", text)))
+    study = read_study.read(Path(recipe(tmp_path, "more.yaml", text)))
     tasks = expand.tasks(study, {}, {})
     assert study.title == "more" and set(tasks) == {"pretrain-mpp-1", "probe-mpp-1"}
     changed = {"data.size": "16", "optim.lr": "0.5"}
@@ -119,7 +119,7 @@ def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: 
 def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path: Path) -> None:
     recipe(tmp_path, "base.yaml", STUDY)
     text = "title: more\nextends: base.yaml\noptions: {optim.steps: 9}\n"
-    tasks = expand.tasks(spec.read(Path(recipe(tmp_path, "more.yaml", text))), {}, {})
+    tasks = expand.tasks(read_study.read(Path(recipe(tmp_path, "more.yaml", text))), {}, {})
     steps = {task.part: task.options.get("optim.steps") for task in tasks.values()}
     assert steps["pretrain"] == steps["again"] == "9"
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_extended_is_named(
     old, new = (text.format(path=path) for text in change)
     path.write_text(STUDY.replace(old, new))
     with pytest.raises(UserError, match=says.format(path=path)):
-        spec.read(path)
+        read_study.read(path)
 
 
 if __name__ == "__main__":

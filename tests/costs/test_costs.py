@@ -14,7 +14,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.lab.studies import expand, spec
+from ssl_vit.lab.studies import expand, read_study
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 
@@ -192,7 +192,7 @@ def test_arms_at_equal_exaflop_give_a_masked_autoencoder_more_steps(tmp_path):
     text += "  pretrain: {tool: pretrain, options: {recipe: mae, objective: mpp}}\n"
     text += "report: {probes: []}\n"
     (tmp_path / "study.yaml").write_text(text)
-    tasks = expand.tasks(spec.read(tmp_path / "study.yaml"), {}, {})
+    tasks = expand.tasks(read_study.read(tmp_path / "study.yaml"), {}, {})
     steps = {task.arm: int(task.options.get("optim.steps", 900)) for task in tasks.values()}
     arms = (["recipe=mae", "objective=mpp"], ["recipe=mae"])
     cost = [costs.multiply_adds(resolve(words)) for words in arms]

@@ -20,7 +20,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import prepare_vtab, vtab, vtab_folder, vtab_labels
 from ssl_vit.lab import plan_tool, reports, study_tool
-from ssl_vit.lab.studies import spec
+from ssl_vit.lab.studies import read_study
 from ssl_vit.lab.studies.request import parse_request
 
 ROWS = vtab.tasks()
@@ -368,9 +368,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("change", "says"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistaken_file_is_refused(change: dict, says: str) -> None:
-    assert len(spec.build(STUDY, "file").arms) == 19
+    assert len(read_study.build(STUDY, "file").arms) == 19
     with pytest.raises(UserError) as caught:
-        spec.build(STUDY | change, "file")
+        read_study.build(STUDY | change, "file")
     assert says in str(caught.value)
 
 

@@ -18,8 +18,8 @@ from ssl_vit.config.tools import ShardOptions
 from ssl_vit.data import make_shards
 from ssl_vit.evaluation.vtab import tasks
 from ssl_vit.lab import plan_tool, study_tool
+from ssl_vit.lab.studies.read_study import read
 from ssl_vit.lab.studies.request import parse_request
-from ssl_vit.lab.studies.spec import read
 from ssl_vit.lab.studies.task_recipes import check
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -67,8 +67,8 @@ LAB_MAY_IMPORT = {
         ALL,
     ),
     "config.export_files": ("run_table.listed_run",),
-    "config.fields": ("lab_tools", "planning.forecast", "reports.study_files", "studies.spec"),
-    "config.validate": ("studies.request", "studies.sweep"),
+    "config.fields": ("lab_tools", "planning.forecast", "reports.read_files", "studies.read_study"),
+    "config.validate": ("studies.request", "studies.command_line_sweep"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run

@@ -15,7 +15,7 @@ from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.lab import plan_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
-from ssl_vit.lab.studies.spec import build
+from ssl_vit.lab.studies.read_study import build
 
 
 def pretrained(images: Path, out: Path, *more: str) -> Path:

@@ -1,7 +1,7 @@
 """Pages of studies, from what lies in their folders: `load` reads and checks the finished runs,
 `numbers` computes, `sections` lists what is shown."""
 
-from .numbers import Numbers, plain
+from .statistics import Numbers, plain
 from .study_page import Report, export, write
 
 __all__ = ["Numbers", "Report", "export", "plain", "write"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from ...pages.blocks import Table
 from .axes import arm_label
 from .formats import NONE, SEEDS, number, summary, two_digits, whole
-from .numbers import Numbers, Sweep, choices
 from .results import FinishedRun, StudyResults, setting_text
+from .statistics import Numbers, Sweep, choices
 from .texts import Values
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best

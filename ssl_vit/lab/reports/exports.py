@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ...formatting import option_text
 from ...pages.blocks import Figure, Section, Table, cell_of
 from ...runs.files import write_atomically
-from .numbers import Numbers, plain
 from .results import StudyResults, axes_of
+from .statistics import Numbers, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -16,8 +16,8 @@ from . import svg_plots, texts
 from .axes import Axes, arm_label, axes
 from .formats import unit
 from .measures import Measure, Result, obstacles
-from .numbers import Numbers
 from .results import FinishedRun, StudyResults
+from .statistics import Numbers
 
 # Of each panel of learning curves the first that all its runs have
 CURVES = ("validation/accuracy", "validation/loss", "loss")

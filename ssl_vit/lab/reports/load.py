@@ -18,7 +18,7 @@ from ...errors import UserError
 from ...runs.folder import Run
 from ...runs.objective_facts import learn_objective
 from ..arms import arm_pairs
-from . import study_files
+from . import read_files
 from .comparable import foreign
 from .results import FinishedRun, StudyResults, results
 
@@ -43,7 +43,7 @@ def load_study(folder: Path, pairs: Sequence[str] = ()) -> StudyResults:
             f"{folder}: expected a study's folder, but there is no study.json; "
             "tools/study.py makes one"
         )
-    plan = study_files.read_plan(folder / "study.json")
+    plan = read_files.read_plan(folder / "study.json")
     if pairs and plan.benchmark:
         reason = "the arms are tasks, each with test images of its own; leave it out"
         raise UserError(f"pairs={','.join(pairs)}: {reason}")
@@ -113,12 +113,12 @@ def _finished_run(folder: Path, task: Task) -> FinishedRun | None:
     if result is None:
         return None
     if not result.has("images", "exaflop", "device_hours"):
-        raise study_files.damaged(run.folder / "result.json")
+        raise read_files.damaged(run.folder / "result.json")
     path = run.folder / "environment.json"
     try:
         environment = records.read(path, RunEnvironment)
     except (OSError, ValueError):
-        raise study_files.damaged(path) from None
+        raise read_files.damaged(path) from None
     learn_objective(environment)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)
@@ -229,7 +229,7 @@ def _correct(study: StudyResults) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     firsts: dict[str, tuple[FinishedRun, np.ndarray, np.ndarray]] = {}
     for run in runs:
-        index, label, correct = study_files.read_predictions(run.run.predictions)
+        index, label, correct = read_files.read_predictions(run.run.predictions)
         first = firsts.setdefault(_test_set(study, run), (run, index, label))
         if not np.array_equal(index, first[1]) or not np.array_equal(label, first[2]):
             raise _different_images(first[0], run)

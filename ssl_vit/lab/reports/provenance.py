@@ -7,8 +7,8 @@ from ...formatting import tool_command, typed
 from ...pages.blocks import Commands, Table
 from ...pages.run_wording import machine
 from .formats import whole
-from .numbers import Numbers
 from .results import StudyResults
+from .statistics import Numbers
 from .texts import Values
 
 

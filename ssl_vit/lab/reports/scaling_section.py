@@ -7,8 +7,8 @@ from ...pages.blocks import Table
 from . import figures
 from .axes import CURVE_OF, arm_label
 from .formats import NONE, SEEDS, exaflop, short_place, summary, whole
-from .numbers import Numbers
 from .results import StudyResults
+from .statistics import Numbers
 from .texts import Values
 
 

@@ -27,8 +27,8 @@ from .formats import (
     whole,
 )
 from .measures import Measure
-from .numbers import Cost, Numbers, Pair, Sweep, choices, edges
 from .results import StudyResults, setting_text
+from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
 from .texts import Values, minus
 
 MINUS = "A minus B"

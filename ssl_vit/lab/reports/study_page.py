@@ -11,9 +11,9 @@ from ...pages import blocks
 from ...pages.blocks import Figure, Section, Text
 from ...pages.run_page import INDEX, PAGE
 from ...runs.files import write_atomically
-from . import exports, numbers, sections
+from . import exports, sections, statistics
 from .load import load_study
-from .numbers import Numbers
+from .statistics import Numbers
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,7 +45,7 @@ def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
             no finished run, a run lacks a metric, or two runs were tested on different images.
     """
     study = load_study(folder, pairs)
-    found = numbers.compute(study)
+    found = statistics.compute(study)
     shown = sections.build(study, found)
     (folder / "figures").mkdir(exist_ok=True)
     for figure in (block for section in shown for block in section.blocks):
@@ -64,14 +64,14 @@ def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:
         UserError: as `write`.
     """
     study = load_study(folder, pairs)
-    return exports.write(folder, form, study, sections.build(study, numbers.compute(study)))
+    return exports.write(folder, form, study, sections.build(study, statistics.compute(study)))
 
 
 def live(folder: Path) -> str:
     """The page of a study that may be going on; why there is no report yet, where there is none."""
     try:
         study = load_study(folder)
-        found = numbers.compute(study)
+        found = statistics.compute(study)
     except UserError as error:
         why = [Text("This study has no report yet."), Text(str(error), warning=True)]
         return blocks.html(folder.resolve().name, [Section("", list(why))], INDEX, live=True)

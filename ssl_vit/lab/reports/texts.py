@@ -18,8 +18,8 @@ from ...formatting import count_of_images, format_value, visible_text
 from ...pages.blocks import Block, Listing, Text
 from . import formats
 from .axes import CURVE_OF, arm_label
-from .numbers import Numbers, Pair
 from .results import StudyResults, setting_text
+from .statistics import Numbers, Pair
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Characters that no value has, as `visible_text` replaces them: before a value, for a space in one,

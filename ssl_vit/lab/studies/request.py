@@ -13,11 +13,11 @@ from ...config.validate import check_value
 from ...config.values import check_renamed, parse
 from ...errors import UserError, suggest
 from ..lab_tools import StudyOptions
-from . import sweep
+from . import command_line_sweep
 from .axes import PLACEHOLDER
 from .expand import Plan, tasks
 from .optional_places import without_missing
-from .spec import OURS, find, read
+from .read_study import OURS, find, read
 from .study import Study
 
 OWN = tuple(StudyOptions.options())
@@ -46,7 +46,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
     Raises:
         UserError: an option or the study's file is wrong.
     """
-    given, axes = sweep.split(arguments)
+    given, axes = command_line_sweep.split(arguments)
     run_plugin(given.get("plugin"))  # whose keys are known from here on
     left_out: list[str] = []
     if axes is None:
@@ -57,7 +57,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
     else:
         places, own, overrides = _sorted(given, ())
         axes = [key for key in axes if key not in own]
-        study, stem = sweep.study(own.get("recipe"), overrides, axes)
+        study, stem = command_line_sweep.study(own.get("recipe"), overrides, axes)
         # the study's parts have them; a plugin runs because the command line names it
         overrides = {key: value for key, value in overrides.items() if key == "plugin"}
     settings = tool_options.build(StudyOptions, own)

@@ -11,10 +11,10 @@ from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
 from .axes import PLACEHOLDER
+from .command_line_sweep import image_options
 from .expand import Plan, Task
 from .spec_fields import Mistakes
 from .study import Study
-from .sweep import image_options
 
 
 def check(

@@ -14,7 +14,7 @@ from ssl_vit import stats
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.arms import arm_pairs
-from ssl_vit.lab.studies import spec
+from ssl_vit.lab.studies import read_study
 
 DIFFERENCES = "A minus B"
 
@@ -92,7 +92,7 @@ def test_a_pair_that_is_none_is_one_line(made: Path, pair: str, says: str) -> No
     parts = {"final": {"tool": "finetune", "options": {"init": "scratch"}}}
     report = {"final": "final", "pairs": [pair]}
     with pytest.raises(UserError, match=r"file: report: pairs="):
-        spec.build(body | {"parts": parts, "report": report}, "file")
+        read_study.build(body | {"parts": parts, "report": report}, "file")
 
 
 def test_pairs_are_for_studies(tmp_path: Path, made: Path) -> None:

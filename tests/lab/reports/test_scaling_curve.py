@@ -24,11 +24,11 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import figures, load
-from ssl_vit.lab.reports.numbers import Numbers, compute
 from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
+from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
-from ssl_vit.lab.studies.spec import build, find, read
+from ssl_vit.lab.studies.read_study import build, find, read
 
 ROWS = 200
 

@@ -15,7 +15,7 @@ from helpers.reports import do_not_draw
 from ssl_vit.formatting import visible_text
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import sections, texts
-from ssl_vit.lab.reports.numbers import Numbers
+from ssl_vit.lab.reports.statistics import Numbers
 from ssl_vit.pages.blocks import Block, Listing, Table, Text
 
 Given = Callable[..., list[Block]]

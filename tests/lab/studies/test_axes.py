@@ -15,8 +15,8 @@ from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import record, task_recipes
 from ssl_vit.lab.studies.axes import Setting, keys_axis, product
 from ssl_vit.lab.studies.expand import Plan, tasks
+from ssl_vit.lab.studies.read_study import build
 from ssl_vit.lab.studies.request import parse_request, with_places
-from ssl_vit.lab.studies.spec import build
 
 STUDIES = sorted(path.stem for path in (ROOT / "recipes" / "study").glob("*.yaml"))
 PRETRAIN = {"tool": "pretrain", "options": {"recipe": "mpp"}}

@@ -33,8 +33,8 @@ from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import local as locals_
 from ssl_vit.lab.studies import progress as screens
 from ssl_vit.lab.studies import record, scheduling, task_recipes
+from ssl_vit.lab.studies.read_study import build
 from ssl_vit.lab.studies.request import parse_request
-from ssl_vit.lab.studies.spec import build
 from ssl_vit.lab.study_tool import main
 
 NAMES = [

@@ -17,8 +17,8 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm, task_recipes
+from ssl_vit.lab.studies.read_study import build, read
 from ssl_vit.lab.studies.request import StudyRequest, parse_request
-from ssl_vit.lab.studies.spec import build, read
 from ssl_vit.lab.study_tool import main
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}

@@ -16,7 +16,7 @@ from ...config.validate import has_use
 from ...config.values import parse
 from ...errors import UserError
 from ...formatting import option_text
-from .spec import build
+from .read_study import build
 from .study import Study
 
 SWEEP = "sweep"
