@@ -20,19 +20,19 @@ def converted(report: dict[str, Any]) -> dict[str, Any]:
     for measure in numbers["measures"]:
         results: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for one in summaries:
-            if one["measure"] == measure["name"]:
+            if (one["measure"], one["part"]) == (measure["name"], measure["part"]):
                 own = [rows[run, measure["metric"]] for run in one["runs"]]
                 results[one["compared"]].append(_result(one, own))
         keys = ("name", "label", "part", "percent", "higher", "question_keys")
         whole = {key: measure[key] for key in keys}
         whole |= {"results": results[True], "not_compared": results[False]}
         whole["images"] = measure["images"]
-        measures[measure["name"]] = whole
+        measures[measure["name"], measure["part"]] = whole
     numbers["measures"] = list(measures.values())
     if numbers["scaling"]:
+        named = {name: whole for (name, _), whole in reversed(measures.items())}  # the first of one
         points = [
-            point | {"measure": measures[point["measure"]]}
-            for point in numbers["scaling"]["points"]
+            point | {"measure": named[point["measure"]]} for point in numbers["scaling"]["points"]
         ]
         numbers["scaling"] = numbers["scaling"] | {"points": points}
     return {"answer": report["answer"], "numbers": numbers}

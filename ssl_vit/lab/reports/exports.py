@@ -75,12 +75,18 @@ def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
         results: the rows of the table.
         numbers: all numbers, as lists of flat records: `measures` without their results, which are
             the `summaries` of each arm on each measure; the values that one is of are those of its
-            `runs` on the measure's `metric`. Points of the curve name their measure.
+            `runs` on the measure's `metric`. A measure is told by its name and part. Points of the
+            curve name their measure.
     """
     found = numbers._asdict()
     found["measures"] = [_without(one, "results", "not_compared") for one in numbers.measures]
     found["summaries"] = [
-        {"measure": measure.name, "compared": compared, **_without(one, "seeds", "exaflop")}
+        {
+            "measure": measure.name,
+            "part": measure.part,
+            "compared": compared,
+            **_without(one, "seeds", "exaflop"),
+        }
         for measure in numbers.measures
         for compared, results in ((True, measure.results), (False, measure.not_compared))
         for one in results

@@ -125,12 +125,22 @@ def _finished_run(folder: Path, task: Task) -> FinishedRun | None:
 
 
 def _check_one_run_per_seed(study: StudyResults) -> None:
-    """Raises UserError where a part that the report is about has a grid."""
+    """Raises UserError where a part that the report is about has a grid, or study.json a seed of
+    one of its arms twice."""
+    known: dict[tuple[str, str, int], str] = {}
     for run in study.finished.values():
-        if run.part in study.reported and run.values:
+        if run.part not in study.reported:
+            continue
+        if run.values:
             raise UserError(
                 f"{study.folder}: part {run.part} has a grid ({', '.join(run.values)}), so several "
                 "runs of an arm and a seed; expected one under report:"
+            )
+        other = known.setdefault((run.part, run.arm, run.seed), run.name)
+        if other != run.name:
+            raise UserError(
+                f"{study.folder}/study.json: {other} and {run.name} are both of part {run.part}, "
+                f"arm {run.arm}, seed {run.seed}; expected one run of each"
             )
 
 

@@ -17,6 +17,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
 
@@ -130,8 +131,10 @@ def _draw_points(axis: Axes, name: str, line: Sequence[Point], colour: str, styl
         color=colour,
         label=label(name) or None,
     )
+    # seeds to the left of the mean and its interval, which would hide them
+    beside = axis.transData + ScaledTranslation(-5 / 72, 0, axis.figure.dpi_scale_trans)
     for point in line:
-        axis.plot(point.x, point.values, ".", markersize=4, alpha=0.5, color=colour)
+        axis.plot(point.x, point.values, "o", markersize=2.5, color=colour, transform=beside)
         if point.interval:
             middle = float(np.mean(point.x))
             axis.plot([middle, middle], point.interval, linewidth=1.5, color=colour)

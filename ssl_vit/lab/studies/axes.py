@@ -14,6 +14,8 @@ from ...config.parsing import flatten
 from ...formatting import option_text
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+# keys that neither an axis nor a part may set
+OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
 
 
 @dataclass(frozen=True)

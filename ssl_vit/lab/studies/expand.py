@@ -67,6 +67,9 @@ def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan
             grid = product(part.grids[arm])
             for seed, swept in itertools.product(part.seeds or study.seeds, grid):
                 task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
+                if task.name in plan:
+                    text = f"two values of its grid give a run the name {task.name}; write one"
+                    raise UserError(f"part {part.name}, arm {arm}: {text} in another way")
                 plan[task.name] = task
     return plan
 

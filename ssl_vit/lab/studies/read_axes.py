@@ -19,7 +19,7 @@ from ...config.values import check_key, typed
 from ...errors import UserError, suggest
 from ...evaluation import vtab
 from ...formatting import option_text
-from .axes import Axis, Setting, keys_axis, keys_naming, names_in, product
+from .axes import OURS, Axis, Setting, keys_axis, keys_naming, names_in, product
 from .spec_fields import hold, known, listed, mapping, pretraining
 
 CURVES = {"labels": "share", "images": "share", "compute": "steps"}  # and what lies along each
@@ -269,4 +269,5 @@ def _keys_axes(
     keys = [key for axis in axes.values() for key in axis.keys]
     for key in keys:
         hold(keys.count(key) == 1, where, f"{key}: is swept twice")
+        hold(key not in OURS, where, f"{key}: that is {OURS.get(key)}; leave it out")
     return axes

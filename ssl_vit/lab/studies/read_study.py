@@ -16,13 +16,11 @@ from ...formatting import option_text
 from ..arms import Settings, find_arm
 from ..lab_tools import MATCHES
 from . import checks, read_axes, study_keys
-from .axes import Axis, Setting, fill, names_in, product
+from .axes import OURS, Axis, Setting, fill, names_in, product
 from .spec_fields import Mistakes, hold, known, listed, mapping, pretraining, seeds
 from .study import Part, Study
 
 TOOLS = ("pretrain", "finetune", "evaluate")
-# options that no part may set
-OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
 
 
 def find(name: str | None) -> Path:
@@ -169,7 +167,10 @@ def _arms(
     if raw.get("benchmark") is not None:
         return *read_axes.benchmark(raw, bodies, where), {}
     texts = mapping(raw, "arms", where)
-    named = {arm: Setting(str(arm), text=text) for arm, text in texts.items()}
+    for arm in texts:  # which YAML may have read as a number
+        text = f"arms: {arm}: expected a name of letters, digits, _ and ."
+        hold(isinstance(arm, str), where, text)
+    named = {arm: Setting(arm, text=text) for arm, text in texts.items()}
     if "vary" not in raw:
         return (), named, {}
     taken = (*bodies, *listed(raw, "places", where))

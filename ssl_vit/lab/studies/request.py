@@ -14,10 +14,10 @@ from ...config.values import check_renamed, parse
 from ...errors import UserError, suggest
 from ..lab_tools import StudyOptions
 from . import command_line_sweep
-from .axes import PLACEHOLDER
+from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
 from .optional_places import without_missing
-from .read_study import OURS, find, read
+from .read_study import find, read
 from .study import Study
 
 OWN = tuple(StudyOptions.options())

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import arm_studies
+from helpers import arm_studies, key_studies
 from helpers.arm_studies import IMAGES, RIGHT
 from helpers.options import ROOT
 from helpers.reports import altered, do_not_draw, write
+from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import load
 
@@ -96,3 +98,29 @@ def test_coordinates_are_those_of_the_plan_or_come_of_an_older_one(gap: Path) ->
         size == [32, seed] for size, seed in zip(table["data.size"], table["seed"], strict=True)
     )
     assert reports.write(gap).content()["results"][0]["data.size"] == [32, 0]
+
+
+def test_measures_of_one_name_are_told_by_their_part(tmp_path: Path) -> None:
+    """A loss of test images had its values in the held-out loss of pre-training, too."""
+    study = key_studies.study(tmp_path / "s")
+    for path in study.glob("probe-*/result.json"):
+        metrics = json.loads(path.read_text())["metrics"]
+        altered(path, metrics=metrics | {"loss": {"value": 0.125, "split": "test", "n": 9}})
+    old = as_version_1(reports.write(study).content())
+    losses = [one for one in old["numbers"]["measures"] if one["name"] == "loss"]
+    assert len(losses) == 2
+    for one in losses:
+        arms = [arm["arm"] for arm in one["results"]]
+        values = {value for arm in one["results"] for value in arm["seeds"].values()}
+        assert (values == {0.125}) is (one["part"] == "probe") and len(arms) == len({*arms})
+
+
+def test_a_seed_that_stands_twice_is_refused(gap: Path) -> None:
+    """One of the two would count, and both be resampled."""
+    about = json.loads((gap / "study.json").read_text())
+    task = next(one for one in about["tasks"] if one["name"] == "final-mpp-0")
+    shutil.copytree(gap / "final-mpp-0", gap / "final-mpp-0b")
+    about["tasks"].append(task | {"name": "final-mpp-0b"})
+    write(gap / "study.json", about)
+    with pytest.raises(UserError, match="final-mpp-0 and final-mpp-0b are both of part final"):
+        load.load_study(gap)

@@ -1,6 +1,7 @@
 """Studies as products of axes: where each task lies, and what an axis over any key needs."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from helpers.options import ROOT
 from ssl_vit.config import records
 from ssl_vit.config.records import StudyPlan
+from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import record, task_recipes
 from ssl_vit.lab.studies.axes import Setting, keys_axis, product
@@ -223,3 +225,24 @@ def test_a_wrong_part_that_is_needed_elsewhere_is_one_mistake(
     lines = capsys.readouterr().err.splitlines()
     assert status == 2 and any(says in line for line in lines)
     assert all("final" in line or "mistake" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"grid": {"data.path": ["q/x", "q_x"]}}, "part sweep, arm a: two values of its grid give"),
+        ({"grid": {"seed": [3, 4]}}, "grid: seed: that is the study's seeds; leave it out"),
+        ({"grid": {"out": ["a", "b"]}}, "grid: out: that is the study's folder; leave it out"),
+    ],
+)
+def test_a_grid_loses_no_task(raw: dict[str, Any], says: str) -> None:
+    """Runs of one name were one run; a grid of seeds had one seed."""
+    parts = {"sweep": PRETRAIN | raw}
+    with pytest.raises(UserError, match=re.escape(says)):
+        planned({"arms": {"a": "x"}, "parts": parts, "seeds": [0]})
+
+
+@pytest.mark.parametrize("arms", [{1: "x"}, {True: "x", "b": "y"}, {0.5: "x"}])
+def test_an_arm_that_yaml_reads_as_a_number_is_one_line(arms: dict[Any, str]) -> None:
+    with pytest.raises(UserError, match=r"arms: .*: expected a name of letters"):
+        planned({"arms": arms, "parts": {"pretrain": PRETRAIN}})
