@@ -26,6 +26,7 @@ FIGURES = (
 FEATURE_FORMATS = ("parquet", "npz")
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
 TOP = 5
+MOST_IMAGES = 2000  # of figures, unless images= says otherwise
 VTAB_SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
 LARGEST = 999_999_999
 LARGEST_SIDE = 2**14  # pixels
@@ -137,7 +138,7 @@ class FigureOptions(ToolOptions):
     purpose = (
         "Draw what encoders have learned, side by side: filters, positions, attention distance,"
         " rollout, the class token's attention, features and what the objective predicts. Each"
-        " figure is a .png, a .svg and a .npz with its data."
+        " figure is a .png, a .svg and a .npz with its data; figures.html shows them."
     )
     examples = (
         "python tools/figures.py init=runs/mpp",
@@ -148,8 +149,7 @@ class FigureOptions(ToolOptions):
     uses = (
         RecipeKeys(
             ("data", "data.*"),
-            f"{IMAGES} Their test split, else the held-out images. Default: those of the first"
-            " run.",
+            f"{IMAGES} Default: those of the first run.",
         ),
         RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
         RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
@@ -168,7 +168,17 @@ class FigureOptions(ToolOptions):
         choices=FIGURES,
         metavar="NAME,...",
     )
-    images: int = count(128, "Images that distances and projections are computed over.", 2048)
+    split: str | None = option(
+        None,
+        "The split whose images are looked at; default: the test split, else the held-out images.",
+        metavar="NAME",
+    )
+    images: int | None = count(
+        None,
+        "Images that t-SNE, principal components and, the first 128, attention distances are"
+        f" computed over; default: {MOST_IMAGES:,}, or as many as there are.",
+        2048,
+    )
     shown: int = count(6, "Images that figures show.", 64)
     out: str | None = out(
         "Holds the folder. Default: figures/ in the folder of the one run; of several encoders"
@@ -244,7 +254,8 @@ class EmbedOptions(ToolOptions):
         " shard are held in memory.",
     )
     query: Path | None = path(
-        "Print the images whose features have the highest cosine similarity with this image's.",
+        "Print the images whose features have the highest cosine similarity with this image's, and"
+        " show them in nearest.html.",
         None,
         "IMAGE",
     )

@@ -1,13 +1,13 @@
 """Figures of what a model has learned."""
 
+from functools import partial
 from pathlib import Path
 
 from ..data.batching import Batch
 from ..objectives.base import Objective
-from ..runs.files import write_atomically
 from .base import predictions
 
-SAVED = "predictions.png"
+SAVED = "predictions"
 SHOWN = 8  # images of it
 
 
@@ -21,5 +21,5 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
             rows = drawing.rows_of(columns)
             halves = [rows[start::2] for start in range(min(2, len(rows)))]
             groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
-            write_atomically(folder / SAVED, drawing.rendered(drawing.panels(groups), "png"))
+            drawing.write(folder, SAVED, partial(drawing.panels, groups), ["png"])
             return

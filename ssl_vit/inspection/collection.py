@@ -1,18 +1,21 @@
 """The figures of an encoder: how each is computed and drawn. To add one: two functions and a line
 in FIGURES."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from einops import rearrange
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from ..objectives import corruption, reconstruction
 from ..objectives.patches import PatchPrediction
 from . import attention, embeddings, plots, projections
 from .base import Arrays, Subject, UnavailableError, UnknownError, predictions
+
+DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
 
 
 class FigureKind(NamedTuple):
@@ -26,6 +29,14 @@ class FigureKind(NamedTuple):
 def _images(subject: Subject) -> np.ndarray:
     """The images that are shown: uint8 (B, H, W, 3)."""
     return rearrange(subject.shown.image, "b c h w -> b h w c").cpu().numpy()
+
+
+def _first(subject: Subject, most: int) -> Iterator[Tensor]:
+    """The first `most` images that statistics are computed over, in batches (B, 3, H, W)."""
+    for batch in subject.batches:
+        if most > 0:
+            yield batch.image[:most]
+        most -= len(batch.image)
 
 
 def _filters(subject: Subject) -> Arrays:
@@ -52,8 +63,8 @@ def _attention_distance(subject: Subject) -> Arrays:
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
     distance_NN = distance_NN.to(subject.shown.image.device)
     parts = []
-    for batch in subject.batches:
-        maps = attention.attention_maps(encoder, batch.image)
+    for image_B3HW in _first(subject, DISTANCE_IMAGES):
+        maps = attention.attention_maps(encoder, image_B3HW)
         distances_BH = [attention.attention_distance(one, distance_NN) for one in maps]
         parts.append(torch.stack(distances_BH, 1))
     distance_BLH = torch.cat(parts)
@@ -92,12 +103,16 @@ def _class_attention(subject: Subject) -> Arrays:
 @torch.no_grad()
 def _feature_map(subject: Subject) -> Arrays:
     encoder = subject.encoder
-    parts = [encoder(encoder.patch(batch.image))[:, encoder.prefix :] for batch in subject.batches]
-    found = projections.patch_colors(torch.cat(parts))
-    shown = found.color_BP3[: len(subject.shown.image)]
+
+    def patches(image_B3HW: Tensor) -> Tensor:
+        return encoder(encoder.patch(image_B3HW))[:, encoder.prefix :]
+
+    most = max(len(subject.shown.image), projections.FITTED // encoder.patches)
+    sample_ND = torch.cat([patches(image).flatten(0, 1) for image in _first(subject, most)])
+    found = projections.patch_colors(sample_ND, patches(subject.shown.image))
     return {
         "images": _images(subject),
-        "colors": shown.unflatten(1, encoder.grid).cpu().numpy(),
+        "colors": found.color_BP3.unflatten(1, encoder.grid).cpu().numpy(),
         "variance": found.variance_3.cpu().numpy(),
     }
 
@@ -106,8 +121,11 @@ def _feature_map(subject: Subject) -> Arrays:
 def _image_map(subject: Subject) -> Arrays:
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
+    found = projections.image_map(torch.cat(parts))
     return {
-        "place": projections.image_map(torch.cat(parts)).numpy(),
+        "tsne": found.tsne_B2.numpy(),
+        "components": found.components_B2.numpy(),
+        "variance": found.variance_2.numpy(),
         "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
         "classes": np.array(subject.classes, dtype=np.str_),
         "pool": np.array(pool),

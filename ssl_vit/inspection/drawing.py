@@ -7,8 +7,9 @@ Legend: R rows, C columns of panels; H W an image's height and width.
 import io
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -16,12 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+from ..figure_style import DARK, LIGHT, Style, twin
 from ..formatting import figure_label
+from ..runs.files import write_atomically
 
 CELL = 96  # pixels of a panel's side, at least, where images are enlarged
 LARGEST_CELL = 160  # where they are reduced
 INCHES = 0.95  # of a panel's side
-GAP = 0.06  # of a panel's side: the white space between panels
+GAP = 0.06  # of a panel's side: the space between panels
 GROUP_GAP = 0.3  # between the panels of two encoders
 MARGIN = 0.1  # inches around the panels
 LINE_LENGTH = 10  # characters of a label to the inch
@@ -43,18 +46,44 @@ class PanelGroup(NamedTuple):
     note: str = ""
 
 
-def rendered(figure: Figure, form: str) -> bytes:
-    """The figure as "png" or "svg", the same bytes each time: no date, and names that are hashed
-    with a fixed salt."""
-    file = io.BytesIO()
-    metadata = dict.fromkeys(
-        ("Date", "Creator", "Format", "Type") if form == "svg" else ["Software"]
-    )
-    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+def write(folder: Path, name: str, draw: Callable[[], Figure], forms: Sequence[str]) -> None:
+    """Write a figure for light pages, as NAME.FORM, and for dark ones, as a PNG in TWINS.
+
+    Args:
+        folder: of the figures.
+        name: of its files.
+        draw: draws it, once for each style.
+        forms: of "png" and "svg".
+    """
+    for form, content in rendered(draw, LIGHT, forms).items():
+        write_atomically(folder / f"{name}.{form}", content)
+    dark = twin(folder / f"{name}.png")
+    dark.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(dark, rendered(draw, DARK, ["png"])["png"])
+
+
+def rendered(draw: Callable[[], Figure], style: Style, forms: Sequence[str]) -> dict[str, bytes]:
+    """{form: the figure}, the same bytes each time: no date, and names that are hashed with a fixed
+    salt."""
+    found = {}
+    with matplotlib.rc_context(_settings(style)), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(file, format=form, dpi=DPI, metadata=metadata, facecolor="white")
-    return file.getvalue()
+        figure = draw()
+        for form in forms:
+            file = io.BytesIO()
+            facts = ("Date", "Creator", "Format", "Type") if form == "svg" else ("Software",)
+            figure.savefig(file, format=form, dpi=DPI, metadata=dict.fromkeys(facts))
+            found[form] = file.getvalue()
+    return found
+
+
+def _settings(style: Style) -> Any:
+    """matplotlib's settings; ticks take theirs when they are drawn."""
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    colours = dict.fromkeys(inked, style.ink) | dict.fromkeys(grounds, style.paper)
+    return colours | {"svg.hashsalt": "ssl_vit"}
 
 
 def panels(groups: Sequence[PanelGroup], caption: str = "", bottom: float = 0.0) -> Figure:
@@ -65,7 +94,7 @@ def panels(groups: Sequence[PanelGroup], caption: str = "", bottom: float = 0.0)
     between = round(GROUP_GAP * cell)
     blocks = [_block(group, cell, gap) for group in groups]
     starts = np.cumsum([0, *(block.shape[1] + between for block in blocks)])
-    page = np.full((max(map(len, blocks)), starts[-1] - between, 3), 255, np.uint8)
+    page = np.zeros((max(map(len, blocks)), starts[-1] - between, 4), np.uint8)
     for start, block in zip(starts, blocks, strict=False):
         page[: len(block), start : start + block.shape[1]] = block
     inch = INCHES / cell
@@ -122,15 +151,17 @@ def _cell(groups: Sequence[PanelGroup]) -> int:
 
 
 def _block(group: PanelGroup, cell: int, gap: int) -> np.ndarray:
-    """A group's panels as one image: uint8 (H, W, 3)."""
+    """A group's panels as one image, transparent between them: uint8 (H, W, 4)."""
     rows = len(group.rows)
     columns = len(group.titles)
-    block = np.full((rows * (cell + gap) - gap, columns * (cell + gap) - gap, 3), 255, np.uint8)
+    block = np.zeros((rows * (cell + gap) - gap, columns * (cell + gap) - gap, 4), np.uint8)
     for row, images in enumerate(group.rows):
         for column, image in enumerate(images):
             top = row * (cell + gap)
             left = column * (cell + gap)
-            block[top : top + cell, left : left + cell] = resized(image, cell)
+            panel = block[top : top + cell, left : left + cell]
+            panel[..., :3] = resized(image, cell)
+            panel[..., 3] = 255
     return block
 
 

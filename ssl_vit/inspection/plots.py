@@ -37,6 +37,7 @@ LARGEST = 10.0  # inches for each encoder, at most
 MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
+SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
 POINTS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # Okabe and Ito's
 MOST_CLASSES = 12  # that a legend names
 LEGEND_COLUMN = 1.2  # inches
@@ -60,11 +61,12 @@ def filters(data: Labelled) -> Figure:
         component = arrays["components"]
         largest = np.abs(component).max((1, 2, 3), keepdims=True).clip(1e-12)
         image = 0.5 + component / largest / 2
+        image = np.concatenate([image, np.ones_like(image[..., :1])], -1)  # opaque
         count, side = image.shape[:2]
         columns = min(7, count)
-        missing = np.ones((-count % columns, *image.shape[1:]))
-        grid = np.concatenate([image, missing]).reshape(-1, columns, side, side, 3)
-        axis.imshow(tiled(grid, 1.0), interpolation="nearest")
+        missing = np.zeros((-count % columns, *image.shape[1:]))
+        grid = np.concatenate([image, missing]).reshape(-1, columns, side, side, 4)
+        axis.imshow(tiled(grid, 0.0), interpolation="nearest")
         axis.set_axis_off()
         _title(
             axis, label, WIDTH, f"{count} components, {arrays['variance'].sum():.0%} of variance"
@@ -132,7 +134,7 @@ def attention_distance(data: Labelled) -> Figure:
     for axis, (label, arrays) in zip(axes[0], data, strict=True):
         distance_LH = arrays["distance"]
         blocks, heads = distance_LH.shape
-        colours = matplotlib.colormaps[HEAT](np.linspace(0, 0.9, heads))
+        colours = matplotlib.colormaps[HEAT](np.linspace(*SEEN, heads))
         for head in range(heads):
             axis.plot(
                 np.arange(1, blocks + 1), distance_LH[:, head], ".", color=colours[head], ms=7
@@ -265,8 +267,10 @@ def _hex(colour: tuple[int, int, int]) -> str:
 
 
 def image_map(data: Labelled) -> Figure:
-    """Images as points, coloured by class where they have one."""
-    figure, axes = _row(len(data), WIDTH, 3.6)
+    """Images as points, by t-SNE and along two principal components, coloured by class where they
+    have one."""
+    figure = Figure(figsize=(WIDTH * len(data), 6.6), layout="constrained")
+    axes = figure.subplots(2, len(data), squeeze=False)
     classes: dict[int, str] = {}
     for _, arrays in data:
         names = arrays["classes"]
@@ -274,12 +278,18 @@ def image_map(data: Labelled) -> Figure:
             if number >= 0:
                 classes[number] = str(names[number]) if number < len(names) else str(number)
     colours = _colours(list(classes))
-    for axis, (label, arrays) in zip(axes[0], data, strict=True):
+    for column, (label, arrays) in zip(axes.T, data, strict=True):
         ink = [colours.get(number, "0.5") for number in arrays["label"]]
-        axis.scatter(*arrays["place"].T, s=14, c=ink, linewidths=0)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        _title(axis, label, WIDTH, f"t-SNE of {len(ink):,} images")
+        share = arrays["variance"].sum()
+        notes = {
+            "tsne": f"t-SNE of {len(ink):,} images",
+            "components": f"two principal components, {share:.0%} of the variance",
+        }
+        for axis, (name, note) in zip(column, notes.items(), strict=True):
+            axis.scatter(*arrays[name].T, s=max(4, 14 - len(ink) // 100), c=ink, linewidths=0)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            _title(axis, label if name == "tsne" else "", WIDTH, note)
     if 0 < len(classes) <= MOST_CLASSES:
         handles = [
             Line2D([], [], marker="o", linestyle="", color=colours[number], markersize=4)
@@ -294,6 +304,6 @@ def _colours(numbers: Sequence[int]) -> dict[int, str]:
     if len(numbers) <= len(POINTS):
         return dict(zip(sorted(numbers), POINTS, strict=False))
     kind = "tab10" if len(numbers) <= 10 else "turbo"
-    places = np.arange(len(numbers)) if kind == "tab10" else np.linspace(0, 1, len(numbers))
+    places = np.arange(len(numbers)) if kind == "tab10" else np.linspace(0.1, 0.95, len(numbers))
     found = matplotlib.colormaps[kind](places)
     return dict(zip(sorted(numbers), map(to_hex, found), strict=True))

@@ -11,9 +11,7 @@ from torch import Tensor
 from .base import UnavailableError
 
 CLIPPED = 0.01  # share of the patches at each end of a colour channel's range
-FITTED = (
-    2**16
-)  # patches, evenly over all images, that the colours' projection is fitted to, at most
+FITTED = 2**16  # patches that the colours' projection is fitted to, at most
 PERPLEXITY = 30  # of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
 FEWEST = 8  # images on which t-SNE is worth drawing
 
@@ -61,19 +59,18 @@ class PatchColors(NamedTuple):
     variance_3: Tensor
 
 
-def patch_colors(feature_BPD: Tensor) -> PatchColors:
-    """Patch features along their first three principal components, as red, green and blue. One
-    projection and one range for all images: the same colour is the same feature in each.
+def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> PatchColors:
+    """Patch features along the first three principal components of a sample of patches, as red,
+    green and blue. One projection and one range for all images: the same colour is the same feature
+    in each.
 
     Raises:
         UnavailableError: features have fewer than three dimensions.
     """
-    flat_ND = feature_BPD.flatten(0, 1)
-    sample_ND = flat_ND[:: -(-len(flat_ND) // FITTED)]
     found = principal_components(sample_ND, 3)
     if len(found.direction_KD) < 3:
         raise UnavailableError("expected features of at least 3 dimensions and 4 patches")
-    ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=flat_ND.device)
+    ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
     low_3, high_3 = torch.quantile(found.project(sample_ND), ends, dim=0)
     span_3 = (high_3 - low_3).clamp(min=1e-12)
     # image by image: all in float64 would take several times the features' memory
@@ -82,8 +79,17 @@ def patch_colors(feature_BPD: Tensor) -> PatchColors:
     return PatchColors(color_BP3, found.variance_K)
 
 
-def image_map(feature_BD: Tensor) -> Tensor:
-    """Places (B, 2) of images by t-SNE of their features, the same each time.
+class ImageMap(NamedTuple):
+    """Places of images, (B, 2): by t-SNE, and along their first two principal components, with the
+    share of the variance along each, (2,)."""
+
+    tsne_B2: Tensor
+    components_B2: Tensor
+    variance_2: Tensor
+
+
+def image_map(feature_BD: Tensor) -> ImageMap:
+    """Images in two dimensions by their features, the same each time.
 
     Raises:
         UnavailableError: scikit-learn is not installed, or there are few images.
@@ -98,4 +104,8 @@ def image_map(feature_BD: Tensor) -> Tensor:
         raise UnavailableError("t-SNE needs pip install 'ssl_vit[figures]'") from None
     perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
-    return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))
+    tsne_B2 = torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))
+    found = principal_components(feature_BD, 2)
+    if len(found.direction_KD) < 2:
+        raise UnavailableError("expected features of at least 2 dimensions")
+    return ImageMap(tsne_B2, found.project(feature_BD).cpu(), found.variance_K.cpu())

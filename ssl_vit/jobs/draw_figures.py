@@ -1,6 +1,7 @@
 """The figures tool: what encoders have learned, several side by side. Torch is imported late.
 
-FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  figures.json (of which encoders and images)
+FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  dark/FIGURE.png (for dark pages)
+         figures.json (of which encoders and images)  figures.html (the page)
 """
 
 import hashlib
@@ -8,7 +9,8 @@ import io
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,10 @@ from ..config.computed import differences, facts
 from ..config.fields import LONGEST_NAME, is_name
 from ..config.records import Record
 from ..config.tool_options import parse
-from ..config.tools import FIGURES, FigureOptions
+from ..config.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..errors import UserError
+from ..figure_style import TWINS, twin
+from ..pages import figures_page
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from .encoders import NamedEncoder
 
 RECORD = "figures.json"
-OWN = re.compile(rf"{re.escape(RECORD)}|({'|'.join(FIGURES)})\.(npz|svg|png)")
+OWN = re.compile(rf"{re.escape(RECORD)}|{TWINS}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
 
@@ -59,11 +63,12 @@ def main(arguments: list[str]) -> None:
     folder = _folder(options, named)
     of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
     _read_record(folder, named, of_run)  # before the work, not after it
-    images = encoders.find_images(named, options.overrides)
+    images = encoders.find_images(named, options.overrides, options.split)
     there = len(images.source)
-    count = min(options.images, there)
-    print(f"images      {images.name}, {images.split}: {count:,} of {there:,}", flush=True)
-    if count < options.images:
+    count = min(options.images or MOST_IMAGES, there)
+    looked_at = f"{images.name}, {images.split}: {count:,} of {there:,}"
+    print(f"images      {looked_at}", flush=True)
+    if options.images and count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
     found: Found = {name: [] for name in options.figures or FIGURES}
     unknown: set[str] = set()  # figures that an earlier call may have drawn, and this one cannot
@@ -86,12 +91,15 @@ def main(arguments: list[str]) -> None:
             _write_record(folder, named, kept)  # by which a folder that is cut off is known
             _write(folder, drawn, found.keys() - drawn.keys() - unknown)
             _write_record(folder, named, kept | dict.fromkeys(drawn, shown))
+            described = [f"{one.label}: {one.describe()}" for one in named]
+            page = figures_page.write(folder, described, f"Images of {looked_at}.")
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
         if of_run:
             _show(of_run, [folder / f"{name}.png" for name in drawn])
     seconds = time.perf_counter() - start
     number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
+    print(f"page        {page}")
     print(f"finished    {number} (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
 
 
@@ -139,14 +147,16 @@ def _output(folder: Path) -> OutputFolder[FigureRecord]:
 @contextmanager
 def _held(folder: Path, run: Path | None) -> Iterator[None]:
     """Keep other writers out of the folder, of a run's own figures out of the run."""
-    if run is None:
-        with _output(folder).hold():
-            yield
-        return
-    lock.check_own(f"init={run}", run, ("lock", folder.name))
-    with lock.hold(run, str(run.parent), lambda: None):
-        folder.mkdir(exist_ok=True)
-        output_folder.remove_torn(folder, OWN)
+    with ExitStack() as stack:
+        if run is None:
+            stack.enter_context(_output(folder).hold())
+        else:
+            lock.check_own(f"init={run}", run, ("lock", folder.name))
+            stack.enter_context(lock.hold(run, str(run.parent), lambda: None))
+            folder.mkdir(exist_ok=True)
+        for place in (folder, folder / TWINS):
+            if place.is_dir():
+                output_folder.remove_torn(place, OWN)
         yield
 
 
@@ -206,15 +216,14 @@ def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:
     from ..inspection import collection, drawing
 
     for name, data in drawn.items():
-        figure = collection.FIGURES[name].draw(data)
-        files = {form: drawing.rendered(figure, form) for form in ("svg", "png")}
+        drawing.write(folder, name, partial(collection.FIGURES[name].draw, data), ("svg", "png"))
         arrays: dict[str, Any] = {"encoders": np.array([label for label, _ in data])}
         for number, (_, values_of_one) in enumerate(data):
             arrays |= {f"{key}_{number}": value for key, value in values_of_one.items()}
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
-        for suffix, content in {"npz": packed.getvalue(), **files}.items():
-            write_atomically(folder / f"{name}.{suffix}", content)
+        write_atomically(folder / f"{name}.npz", packed.getvalue())
     for name in absent:
+        twin(folder / f"{name}.png").unlink(missing_ok=True)
         for suffix in ("npz", "svg", "png"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..config.tool_options import parse
 from ..config.tools import EmbedOptions
-from ..errors import UserError, report_errors, suggest
+from ..errors import UserError, report_errors
 from ..formatting import text_line
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ def _splits(
     data: "Data", options: EmbedOptions, accelerator: "WatchedAccelerator"
 ) -> dict[str, "Source"]:
     """The splits with images that the options name; rank 0 reads them first."""
-    from ..data import base, layout, sources
+    from ..data import base, sources
     from ..training.distributed import on_main
+    from . import encoders
 
     def load() -> dict[str, "Source"]:
         found = sources.every_split(data)
@@ -95,9 +96,7 @@ def _splits(
         filled = {name: source for name, source in found.splits.items() if len(source)}
         wanted = {}
         for name in options.split or filled:
-            chosen = layout.choose(name, filled)
-            if chosen is None:
-                raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
+            chosen = encoders.named_split(name, filled)
             wanted[chosen] = base.without_lists(filled[chosen], f"the features of {chosen}")
         return wanted
 

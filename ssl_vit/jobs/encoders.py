@@ -21,7 +21,7 @@ from ..config.validate import check_place
 from ..data import layout, loaders, sources
 from ..data.base import Source, without_lists
 from ..data.batching import Batch, BatchLayout
-from ..errors import UserError
+from ..errors import UserError, suggest
 from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
@@ -210,14 +210,28 @@ class ImageSet(NamedTuple):
     split: str
 
 
-def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> ImageSet:
-    """The test split, else the held-out images, of the images that the options name; without such
-    options, of those that the first run was trained on.
+def find_images(
+    named: Sequence[NamedEncoder], given: Mapping[str, str], split: str | None = None
+) -> ImageSet:
+    """A split, without one the test split, else the held-out images, of the images that the options
+    name; without such options, of those that the first run was trained on.
 
     Raises:
-        UserError: the images are not on this machine, or cannot be read.
+        UserError: the images are not on this machine, or cannot be read; there is no such split.
     """
     data = data_of(named, given)
+    if split is not None:
+        if data.stream:
+            raise UserError(
+                f"split={split}: a stream is not looked at as a whole; expected data.stream=false"
+            )
+        found = sources.every_split(data)
+        for text in found.guesses:
+            print(f"warning: {text}", flush=True)
+        chosen = named_split(split, found.splits)
+        return ImageSet(
+            without_lists(found.splits[chosen], "the figures"), data.name, f"split {chosen}"
+        )
     test = None if data.stream else _test_split(data)
     splits = sources.load(data, test=test is not None)
     for text in splits.guesses:
@@ -229,6 +243,19 @@ def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Imag
     if data.validation == 0:
         return ImageSet(source, data.name, "training images")
     return ImageSet(source, data.name, "held-out images")
+
+
+def named_split(name: str, splits: Mapping[str, Source]) -> str:
+    """The split with images that `split=` names.
+
+    Raises:
+        UserError: there is none.
+    """
+    filled = [each for each, source in splits.items() if len(source)]
+    chosen = layout.choose(name, filled)
+    if chosen is None:
+        raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
+    return chosen
 
 
 def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:

@@ -2,6 +2,7 @@
 a query.
 
 FOLDER/  embed.json (encoder, settings, images, hashes)  SPLIT-00000-of-00005.parquet ...
+         nearest.html (of the last query)
 """
 
 import json
@@ -38,11 +39,13 @@ from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from ..training.loop import autocast
-from . import resources
+from . import nearest_images, resources
 from .encoders import NamedEncoder
 
 RECORD = "embed.json"
-OWN = re.compile(rf"{re.escape(RECORD)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})")
+OWN = re.compile(
+    rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})"
+)
 PRECISIONS = ("float32", "bfloat16")  # what compute.precision=auto becomes
 # Settings that every version has recorded
 FIRST = ("init", "patches", "format", "rows", "data.size", "compute.precision")
@@ -241,13 +244,16 @@ class FeatureFolder:
     def _print_banner(self, splits: Mapping[str, Source]) -> None:
         data = self.recipe.data
         cut = "squashed" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
-        layer = self.recipe.probe.layer
-        where = f"after block {layer}" if layer else "after the final norm"
-        pooled = {"token": "class token", "avg": "mean of the patches"}
-        feature = f"{pooled.get(self.one.pool, self.one.pool)}, {where}"
+        feature = self._describe_feature()
         print(f"encoder     {self.one.label}: {self.one.describe()}, {cut}; {feature}")
         for name, source in splits.items():
             print(f"split       {name}: {len(source):,} images", flush=True)
+
+    def _describe_feature(self) -> str:
+        layer = self.recipe.probe.layer
+        where = f"after block {layer}" if layer else "after the final norm"
+        pooled = {"token": "class token", "avg": "mean of the patches"}
+        return f"{pooled.get(self.one.pool, self.one.pool)}, {where}"
 
     def _cut(self, split: str, source: Source) -> Iterator[FeatureShard]:
         """The shards of a split, with the Hub's names."""
@@ -311,7 +317,11 @@ class FeatureFolder:
         splits: Mapping[str, Source],
         read: TokenReader,
     ) -> None:
-        """Print the images whose features are most similar to the query's."""
+        """Show the images whose features are most similar to the query's.
+
+        Raises:
+            UserError: their page cannot be written.
+        """
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(
             [query_3HW], data.size, data.eval_mode, data.eval_crop
@@ -319,14 +329,13 @@ class FeatureFolder:
         with torch.no_grad(), autocast(self.recipe.compute.precision, self.accelerator):
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
         found = embedding.nearest(x_BD[0].float().cpu().numpy(), shards, self.options.top or TOP)
-        print(f"nearest     {self.options.query}: cosine similarity, split, image, label")
-        for one in found:
-            classes = splits[one.split].classes
-            label = f", {classes[one.label]}" if classes and one.label >= 0 else ""
-            if not classes and one.label >= 0:
-                label = f", {one.label}"
-            line = text_line(f"{one.split}: {one.file}{label}")
-            print(f"{one.similarity:11.4f} {line}", flush=True)
+        assert self.options.query
+        query = nearest_images.Query(self.options.query, query_3HW)
+        about = f"{self.one.label}: {self.one.describe()}; {self._describe_feature()}"
+        try:
+            nearest_images.show(query, found, splits, self.folder, about)
+        except OSError as error:
+            raise UserError(f"name={self.folder.name}: {self.folder}: {error.strerror}") from None
 
 
 def _read_image(path: Path | None) -> Tensor | None:

@@ -99,11 +99,19 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A PNG; `alt` describes it to those who do not see it."""
+    """A PNG; `alt` describes it to those who do not see it, and `dark` is its twin for dark pages,
+    if it has one."""
 
     png: bytes
     caption: str
     alt: str
+    dark: bytes | None = None
+
+
+class Gallery(NamedTuple):
+    """Small images side by side."""
+
+    images: Sequence[Image]
 
 
 class Fold(NamedTuple):
@@ -113,24 +121,35 @@ class Fold(NamedTuple):
     blocks: "list[Block]"
 
 
+class RunGroup(NamedTuple):
+    """Runs that belong together: a table with a row a run under a title and a sentence, which may
+    be empty."""
+
+    title: str
+    text: str
+    table: Table
+
+
 class RunComparison(NamedTuple):
-    """A table of runs, of which the reader picks some to see their curves in one chart and how
+    """Tables of runs, of which the reader picks some to see their curves in one chart and how
     their recipes differ.
 
     Attributes:
-        table: a row a run.
-        runs: their names, in the order of the rows.
+        groups: the tables, in which runs are searched together.
+        search: the label of that search.
+        runs: their names, in the order of all rows.
         curves: {metric: one line a run, None where the run lacks it}.
         recipes: {key: one value a run, as text}, of the keys whose values differ.
     """
 
-    table: Table
+    groups: list[RunGroup]
+    search: str
     runs: list[str]
     curves: dict[str, list[Line | None]]
     recipes: dict[str, list[str]]
 
 
-Block = Text | Listing | Table | Commands | Chart | Figure | Image | Fold | RunComparison
+Block = Text | Listing | Table | Commands | Chart | Figure | Image | Gallery | Fold | RunComparison
 
 
 class Section(NamedTuple):

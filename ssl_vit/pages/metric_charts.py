@@ -14,6 +14,7 @@ from ..metrics import (
     is_of_model,
     label,
 )
+from . import metric_tables
 from .blocks import POINTS, Chart, Line, averaged, thinned
 
 Rows = Sequence[Mapping[str, Any]]
@@ -22,9 +23,9 @@ FIRST = [f"{chart}{more}" for more in ("", BY_KIND, OF_PARTS) for chart in ("Los
 
 
 def charts(rows: Rows) -> list[Chart]:
-    """All metrics of a run: those that share a chart first, the others one by one. A metric
-    of held-out images is in the chart of its namesake in training."""
-    known = series(rows)
+    """All metrics of a run that have more than one value: those that share a chart first, the
+    others one by one. A metric of held-out images is in the chart of its namesake in training."""
+    known = {name: one for name, one in series(rows).items() if not _has_one_value(one[1])}
     shared = [*FIRST, *(row.chart for row in all_metrics() if row.chart)]
     by_title: dict[str, list[str]] = {title: [] for title in shared}
     for name in known:
@@ -35,6 +36,24 @@ def charts(rows: Rows) -> list[Chart]:
         if lines:
             found.append(Chart(title, [*lines, *_levels(rows, title)]))
     return found
+
+
+def numbers(rows: Rows) -> list[list[str]]:
+    """The metrics that were measured once, or have the same value each time, as rows of a table:
+    name, value, first and last step."""
+    return [
+        [written(name), metric_tables.number(name.removeprefix(HELD_OUT), values[0]), _span(steps)]
+        for name, (steps, values) in series(rows).items()
+        if _has_one_value(values)
+    ]
+
+
+def _has_one_value(values: Sequence[float]) -> bool:
+    return len({value if math.isfinite(value) else None for value in values}) == 1
+
+
+def _span(steps: Sequence[int]) -> str:
+    return f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
 
 
 def _title(name: str) -> str:

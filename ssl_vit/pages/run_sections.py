@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ..config import records
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
-from ..config.records import Figures
 from ..config.schema import chosen_on_held_out, defaults
 from ..formatting import (
     NOT_COUNTED,
@@ -21,32 +19,16 @@ from ..formatting import (
     typed,
 )
 from ..runs.objective_facts import facts_of
-from . import blocks, metric_charts, metric_tables
-from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
+from . import blocks, figure_blocks, metric_charts, metric_tables
+from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
+from .metric_tables import BaselineComparison
 from .run_record import RunRecord
 from .run_wording import machine, sentences, typed_recipe
 
 WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
-EMBEDDED = 3 * 2**19  # bytes of figures inside a page, 2 MiB as base64
+EMBEDDED = 3 * 2**20  # bytes of figures inside a page, dark ones too; 4 MiB as base64
 UNKNOWN = "not recorded"
-# What the figures of the figures tool show
-SHOWN = {
-    "filters": "the main directions (principal components) of the filters that embed a patch",
-    "positions": "cosine similarity of each patch's position embedding, and of the class token's,"
-    " with those of all patches",
-    "attention_distance": "mean distance between a patch and the patches it attends to, for each"
-    " head of each block",
-    "attention_rollout": "how much of each patch is in the image's feature; what is dark adds"
-    " little",
-    "class_attention": "the patches that the class token attends to in the last block, by head",
-    "feature_map": "features of patches as colours; one colour is one feature in all images",
-    "image_map": "features of images in two dimensions (t-SNE), coloured by class",
-    "reconstruction": "images, what was corrupted, what is predicted of it and what is"
-    " true, with the error and the model's certainty",
-}
-OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
-OF_WEIGHTS = ("filters", "positions")  # no image is in them
 
 
 def build(record: RunRecord) -> list[Section]:
@@ -102,8 +84,8 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
         yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
     else:
-        head = ["measure", "split", "value", "95% interval", "n"]
-        yield Table(head, [[row.name, *row[2:]] for row in rows], labels=2)
+        head = ["measure", "value", "95% interval", "split", "n"]
+        yield Table(head, [[r.name, r.value, r.interval, r.split, r.n] for r in rows])
     recipe = typed_recipe(record)
     for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
@@ -112,9 +94,10 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Fold("What the measures are", [Listing(meanings)])
     fought = list(metric_tables.comparisons(metrics))
     if fought:
-        yield Table(
-            metric_tables.BASELINES_HEAD, [metric_tables.baseline_row(one) for one in fought], 2
-        )
+        head = ["baseline", "difference", "the model's", "its value", "measure"]
+        yield Table(head, [_baseline(one) for one in fought])
+        guesses = [f"{one.baseline}: {one.guess}" for one in fought]
+        yield Fold("What the baselines guess", [Listing(guesses)])
     if any(row.interval != "-" for row in rows):
         yield Text(
             "Intervals are Wilson's, of a share of n cases (images, or patches of them) taken as "
@@ -123,9 +106,20 @@ def results(record: RunRecord) -> Iterator[Block]:
         )
 
 
+def _baseline(one: BaselineComparison) -> list[str]:
+    """A baseline beside the model's metric."""
+    apart = metric_tables.number(one.measure, one.here - one.there)
+    sign = "+" if one.here > one.there else ""
+    here, there = (metric_tables.number(one.measure, value) for value in (one.here, one.there))
+    return [one.baseline, f"{sign}{apart}", here, there, one.measure]
+
+
 def learning_curves(record: RunRecord) -> Iterator[Block]:
-    """A chart for each group of metrics."""
+    """A chart for each group of metrics; those that have one value as numbers."""
     yield from metric_charts.charts(record.rows)
+    if numbers := metric_charts.numbers(record.rows):
+        yield Text("Measured once, or the same each time:")
+        yield Table(["measure", "value", "steps"], numbers)
     if len(record.rows) > blocks.DRAWN:
         yield Text(
             f"Of the {len(record.rows):,} rows of metrics.jsonl at most {blocks.DRAWN} of a metric "
@@ -134,41 +128,11 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
-    """The PNG files of figures/; those beyond EMBEDDED bytes are named."""
-    left = EMBEDDED
-    named = []
-    seen = _images_of_figures(record.folder / "figures" / "figures.json")
-    for path in sorted((record.folder / "figures").glob("*.png")):
-        if not path.is_file():
-            continue
-        try:
-            png = path.read_bytes()
-        except OSError:
-            continue
-        if len(png) > left:
-            named.append(f"figures/{path.name}")
-            continue
-        left -= len(png)
-        title = path.stem.replace("_", " ").capitalize()
-        shown = SHOWN.get(path.stem, "")
-        if path.stem in OF_OBJECTIVE:
-            shown = facts_of(record.environment, record.values).figure
-        shown = shown or f"a figure of the run {record.name}"
-        of = f" {seen[path.stem]}." if path.stem in seen else ""
-        yield Image(png, f"{title}: {shown}.{of} (figures/{path.name})", f"{title}: {shown}")
-    if named:
-        yield Text(f"Too large to be part of this page: {', '.join(named)}.")
-
-
-def _images_of_figures(path: Path) -> dict[str, str]:
-    """Which images each figure of the figures tool was computed over, as far as it recorded it."""
-    try:
-        found = records.read(path, Figures).figures
-    except (OSError, ValueError):
-        return {}
-    return {
-        name: f"Images of {one.images}" for name, one in found.items() if name not in OF_WEIGHTS
-    }
+    """The PNG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
+    objective = facts_of(record.environment, record.values).figure
+    folder = record.folder / "figures"
+    otherwise = f"a figure of the run {record.name}"
+    yield from figure_blocks.build(folder, objective, otherwise, EMBEDDED)
 
 
 def recipe(record: RunRecord) -> Iterator[Block]:
@@ -320,9 +284,9 @@ def _launch(tool: str, *options: str) -> str:
 # The page, in this order; the first one has no title
 SECTIONS = (
     ("", first),
+    ("Figures", figures),
     ("Results", results),
     ("Curves", learning_curves),
-    ("Figures", figures),
     ("Recipe", recipe),
     ("Compute", compute),
     ("Environment", environment),

@@ -19,6 +19,7 @@ ORDER = (
     "stats",
     "metrics",
     "formatting",
+    "figure_style",
     "callbacks",
     "hub_files",
     "config",
@@ -56,6 +57,7 @@ LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
     "hub_files": ("studies.expand",),
+    "figure_style": ("reports.figures", "reports.svg_plots"),
     # recipes: their keys, values and files
     **dict.fromkeys(
         (

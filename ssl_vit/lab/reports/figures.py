@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from ...figure_style import DARK, LIGHT, PRINTED, Style
 from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
@@ -24,20 +25,20 @@ CURVES = ("validation/accuracy", "validation/loss", "loss")
 DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
 
 
-Draw = Callable[[svg_plots.Style], MatplotlibFigure]
+Draw = Callable[[Style], MatplotlibFigure]
 
 
 def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **values: Any) -> Figure:
     """A figure of this name, drawn for light and for dark pages; its caption is that of
     templates/captions.j2, which knows the values too."""
     caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
-    light, dark = (svg_plots.svg(draw(style)) for style in (svg_plots.LIGHT, svg_plots.DARK))
+    light, dark = (svg_plots.svg(draw(style)) for style in (LIGHT, DARK))
     printed = partial(_printed, draw)
     return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
 
 
 def _printed(draw: Draw) -> bytes:
-    return svg_plots.pdf(draw(svg_plots.PRINTED))
+    return svg_plots.pdf(draw(PRINTED))
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 from matplotlib.transforms import ScaledTranslation
 
+from ...figure_style import LIGHT, Style
 from ...formatting import figure_label as label
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
@@ -26,16 +27,6 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 COLUMNS = 2  # of panels
 LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
 BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
-
-
-class Style(NamedTuple):
-    ink: str
-    paper: str
-
-
-LIGHT = Style("#24292f", "#ffffff")
-DARK = Style("#c9d1d9", "#14171c")
-PRINTED = Style("#000000", "#ffffff")
 
 
 class Point(NamedTuple):

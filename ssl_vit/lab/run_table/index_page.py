@@ -7,12 +7,21 @@ from pathlib import Path
 
 from ...metrics import HELD_OUT
 from ...pages import blocks, metric_charts, run_page
-from ...pages.blocks import Block, Cell, Listing, RunComparison, Section, Table, Text
+from ...pages.blocks import (
+    Block,
+    Cell,
+    Listing,
+    RunComparison,
+    RunGroup,
+    Section,
+    Table,
+    Text,
+)
 from ...pages.run_page import INDEX, PAGE
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
 from . import run_columns, run_search
-from .listed_run import ListedRun, counted, differing, listed
+from .listed_run import NONE, ListedRun, counted, differing, listed
 from .run_search import ListedStudy
 
 POINTS = 120_000  # of all curves in a page, about 1 MB
@@ -71,7 +80,7 @@ def _sections(
         head = ["study", "title", "finished", "report"]
         rows = [_study_row(folder, study) for study in studies]
         found.append(Section("Studies", [Table(head, rows, labels=2)]))
-    found.append(Section("Runs", list(_runs(folder, runs))))
+    found.append(Section("Runs", list(_runs(folder, runs, studies))))
     return found
 
 
@@ -97,19 +106,18 @@ def _relative(folder: Path, other: Path) -> str:
     return "".join(f"{blocks.quoted(part)}/" for part in parts)
 
 
-def _runs(folder: Path, runs: Sequence[ListedRun]) -> Iterator[Block]:
-    names = [run.name for run in runs]
-    columns = run_columns.of_page(runs)
-    rows = [
-        [
-            Cell(run.name, f"{_relative(folder, run.record.folder)}{PAGE}"),
-            *(Cell(column.text(run), value=column.value(run)) for column in columns),
-        ]
-        for run in runs
-    ]
-    head = ["run", *(column.head for column in columns)]
-    table = Table(head, rows, labels=5, search="Search the runs")
-    yield RunComparison(table, names, _curves(runs), differing(runs))
+def _runs(
+    folder: Path, runs: Sequence[ListedRun], studies: Sequence[ListedStudy]
+) -> Iterator[Block]:
+    grouped: dict[tuple[Path | None, str], list[ListedRun]] = {}
+    for run in runs:
+        grouped.setdefault(_group_of(run, studies), []).append(run)
+    order = sorted(grouped, key=lambda key: key[0] is not None)  # those of no study first
+    groups = [_group(folder, *key, grouped[key]) for key in order]
+    in_order = [run for key in order for run in grouped[key]]
+    names = [run.name for run in in_order]
+    curves, recipes = _curves(in_order), differing(in_order)
+    yield RunComparison(groups, "Search the runs", names, curves, recipes)
     yield Listing(
         [
             "A point of a long curve is the mean of the rows up to it; the run's page has more.",
@@ -117,6 +125,34 @@ def _runs(folder: Path, runs: Sequence[ListedRun]) -> Iterator[Block]:
             "A difference of two runs is no result: studies compare over seeds, with intervals.",
         ]
     )
+
+
+def _group_of(run: ListedRun, studies: Sequence[ListedStudy]) -> tuple[Path | None, str]:
+    """The folder of the study that a run is of, and its part; None and "" of no study."""
+    place = run.record.folder
+    around = [study for study in studies if place.is_relative_to(study.folder)]
+    if not around:
+        return None, ""
+    study = max(around, key=lambda one: len(one.folder.parts))
+    return study.folder, study.parts.get(str(place.relative_to(study.folder)), "")
+
+
+def _group(folder: Path, study: Path | None, part: str, runs: Sequence[ListedRun]) -> RunGroup:
+    """The runs of a part of a study, or those of no study; what all share is said once."""
+    columns, shared = run_columns.of_page(runs)
+    above = study or folder
+    rows = [
+        [
+            Cell(listed(above, run.record).name, f"{_relative(folder, run.record.folder)}{PAGE}"),
+            *(Cell(column.text(run), value=column.value(run)) for column in columns),
+        ]
+        for run in runs
+    ]
+    head = ["run", *(column.head for column in columns)]
+    place = "" if above == folder else str(above.relative_to(folder))
+    title = ": ".join(filter(None, [place, part]))
+    text = "; ".join(f"{name}: {value}" for name, value in shared.items() if value != NONE)
+    return RunGroup(title, text, Table(head, rows, labels=2))
 
 
 def _curves(runs: Sequence[ListedRun]) -> dict[str, list[blocks.Line | None]]:

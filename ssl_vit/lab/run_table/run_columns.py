@@ -45,24 +45,24 @@ def of_terminal() -> list[Column]:
     ]
 
 
-def of_page(runs: Sequence[ListedRun]) -> list[Column]:
-    """The columns of index.html after the run's name; values are numbers."""
+def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
+    """The columns of a group of index.html after the run's name, whose values are numbers: metrics
+    come first. And what all of its runs share, {head: text}, which needs no column."""
     measured = set().union(*(run.record.metrics() for run in runs))
-    return [
-        Column("state", lambda run: run.record.state),
-        Column("objective", lambda run: run.setting("objective")),
-        Column("data", lambda run: run.setting("data.name")),
-        Column("model", _model),
-        Column("steps", lambda run: _step(run, run.record.result is None), lambda run: run.step),
-        *(
-            Column(head, partial(ListedRun.metric_text, metric=name), _metric(name))
-            for name, head in metric_columns().items()
-            if name in measured
-        ),
+    metrics = [
+        Column(head, partial(ListedRun.metric_text, metric=name), _metric(name))
+        for name, head in metric_columns().items()
+        if name in measured
+    ]
+    texts = {one.head: dict.fromkeys(map(one.text, runs)) for one in SETTINGS}
+    shared = {head: next(iter(known)) for head, known in texts.items() if len(known) == 1}
+    rest = [
+        *(one for one in SETTINGS if one.head not in shared),
         Column("device-hours", _device_hours, _cost("device_hours")),
         Column("last written", _written, _written_at),
         Column("warnings", lambda run: str(run.record.warning_count)),
     ]
+    return [Column("state", lambda run: run.record.state), *metrics, *rest], shared
 
 
 def of_metric(metric: str) -> Column:
@@ -160,3 +160,12 @@ def _written(run: ListedRun) -> str:
 
 def _written_at(run: ListedRun) -> float | None:
     return None if run.record.updated is None else run.record.updated.timestamp()
+
+
+# Of index.html; runs of a study mostly share them
+SETTINGS = (
+    Column("objective", lambda run: run.setting("objective")),
+    Column("data", lambda run: run.setting("data.name")),
+    Column("model", _model),
+    Column("steps", lambda run: _step(run, run.record.result is None), lambda run: run.step),
+)

@@ -16,13 +16,15 @@ DEEPEST = 8  # levels of folders that are looked through
 
 
 class ListedStudy(NamedTuple):
-    """A study's folder: how many of its tasks are finished, and whether its report is written."""
+    """A study's folder: how many of its tasks are finished, whether its report is written, and the
+    part of each task, {name: part}."""
 
     folder: Path
     title: str
     finished: int
     tasks: int
     reported: bool
+    parts: dict[str, str]
 
 
 class Found(NamedTuple):
@@ -87,7 +89,7 @@ def _study(folder: Path) -> ListedStudy | None:
         plan = records.read(folder / "study.json", StudyPlan)
     except (OSError, ValueError):
         return None
-    names = [task.name for task in plan.tasks]
-    finished = sum((folder / name / "result.json").exists() for name in names)
+    parts = {task.name: task.part for task in plan.tasks}
+    finished = sum((folder / name / "result.json").exists() for name in parts)
     reported = (folder / PAGE).exists()
-    return ListedStudy(folder, plan.title, finished, len(names), reported)
+    return ListedStudy(folder, plan.title, finished, len(parts), reported, parts)

@@ -258,18 +258,26 @@
         body.append(...rows.sort((a, b) => compare(a.cells[column], b.cells[column], down ? -1 : 1)));
       });
     });
+  };
+
+  // A search in the rows of all tables of an element; a group without such rows is hidden
+  const searchable = element => {
+    const rows = [...element.querySelectorAll("tbody tr")];
+    const groups = [...element.querySelectorAll(".group")];
+    const about = row => [...(row.closest(".group")?.querySelectorAll("h3, p") ?? []), row];
+    const texts = rows.map(row => about(row).map(one => one.textContent).join(" ").toLowerCase());
     const count = make("span", { "aria-live": "polite" });
     const input = make("input", { type: "search" });
-    const label = make("label", { class: "search" }, `${table.dataset.search} `, input, count);
-    table.closest(".scroll").before(label);
+    const label = make("label", { class: "search" }, `${element.dataset.search} `, input, count);
+    element.before(label);
     input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       let found = 0;
-      for (const row of rows) {
-        const text = row.textContent.toLowerCase();
-        row.hidden = !words.every(word => text.includes(word));
+      rows.forEach((row, i) => {
+        row.hidden = !words.every(word => texts[i].includes(word));
         found += !row.hidden;
-      }
+      });
+      for (const group of groups) group.hidden = !group.querySelector("tbody tr:not([hidden])");
       count.textContent = words.length ? `${found} of ${rows.length}` : `${rows.length} in all`;
     });
     count.textContent = `${rows.length} in all`;
@@ -296,7 +304,7 @@
       const { runs, curves, recipes, steps } = data(element);
       Object.assign(this, { runs, curves, recipes, steps });
       this.boxes = [...document.querySelectorAll("input[data-run]")];
-      this.hint = make("p", {}, "Tick runs in the table below: their curves are laid over each other, and their recipes compared.");
+      this.hint = make("p", {}, "Tick runs in the tables below: their curves are laid over each other, and their recipes compared.");
       this.metric = make("select");
       for (const name of Object.keys(curves)) this.metric.append(make("option", { value: name }, name));
       this.choice = make("label", { class: "search" }, "Curve ", this.metric);
@@ -345,6 +353,7 @@
 
   const dress = () => {
     for (const table of document.querySelectorAll("table.sortable")) sortable(table);
+    for (const element of document.querySelectorAll("[data-search]")) searchable(element);
     for (const element of document.querySelectorAll(".chart[data-chart]")) drawn.push(new Chart(element, data(element)));
     for (const element of document.querySelectorAll(".comparison")) new Comparison(element);
   };
@@ -352,12 +361,15 @@
   const fields = () => [...document.querySelectorAll("input, select")];
   const label = field => field.getAttribute("aria-label") ?? field.closest("label").firstChild.textContent;
 
+  // A column's, with that of its table
+  const heading = one => `${one.closest(".scroll").getAttribute("aria-label")}: ${one.textContent}`;
+
   // What the reader has opened, typed, picked and zoomed into
   const keep = () => ({
     open: [...document.querySelectorAll("details[open] > summary")].map(one => one.textContent),
     fields: new Map(fields().map(one => [label(one), one.type === "checkbox" ? one.checked : one.value])),
     charts: new Map(drawn.map(chart => [chart.title, chart.state()])),
-    sorted: [...document.querySelectorAll("th[aria-sort]")].map(one => [one.textContent, one.getAttribute("aria-sort")]),
+    sorted: [...document.querySelectorAll("th[aria-sort]")].map(one => [heading(one), one.getAttribute("aria-sort")]),
     scroll: [scrollX, scrollY],
   });
   const restore = kept => {
@@ -371,7 +383,7 @@
     }
     for (const chart of drawn) if (kept.charts.has(chart.title)) chart.restore(kept.charts.get(chart.title));
     for (const [text, order] of kept.sorted) {
-      const button = [...document.querySelectorAll("th button")].find(one => one.textContent === text);
+      const button = [...document.querySelectorAll("th button")].find(one => heading(one) === text);
       if (button) for (let i = 0; i < (order === "descending" ? 2 : 1); i++) button.click();
     }
     scrollTo(...kept.scroll);

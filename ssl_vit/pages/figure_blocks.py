@@ -1,0 +1,81 @@
+"""Figures of a folder as blocks of a page. No torch here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..config import records
+from ..config.records import Figures
+from ..config.tools import FIGURES
+from ..figure_style import twin
+from .blocks import Block, Image, Text
+
+# What the figures of the figures tool show
+SHOWN = {
+    "filters": "the main directions (principal components) of the filters that embed a patch",
+    "positions": "cosine similarity of each patch's position embedding, and of the class token's,"
+    " with those of all patches",
+    "attention_distance": "mean distance between a patch and the patches it attends to, for each"
+    " head of each block",
+    "attention_rollout": "how much of each patch is in the image's feature; what is dark adds"
+    " little",
+    "class_attention": "the patches that the class token attends to in the last block, by head",
+    "feature_map": "features of patches as colours; one colour is one feature in all images",
+    "image_map": "features of images in two dimensions (t-SNE above, principal components below),"
+    " coloured by class",
+    "reconstruction": "images, what was corrupted, what is predicted of it and what is"
+    " true, with the error and the model's certainty",
+}
+OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
+OF_WEIGHTS = ("filters", "positions")  # no image is in them
+# What the objective predicts comes first
+ORDER = tuple(dict.fromkeys(("predictions", "reconstruction", "predicted", *FIGURES)))
+
+
+def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:
+    """The PNG files of a folder, what the objective predicts first; each with its twin for dark
+    pages, where it has one.
+
+    Args:
+        folder: of the figures.
+        objective: the caption of what the objective predicts; empty if it is not known.
+        otherwise: the caption of a figure that has none.
+        most: bytes of figures inside the page; those beyond it are named.
+    """
+    named = []
+    seen = _images_of_figures(folder / "figures.json")
+    for path in sorted(folder.glob("*.png"), key=_place):
+        if not path.is_file():
+            continue
+        try:
+            png = path.read_bytes()
+            dark = twin(path).read_bytes() if twin(path).is_file() else None
+        except OSError:
+            continue
+        size = len(png) + len(dark or b"")
+        if size > most:
+            named.append(f"{folder.name}/{path.name}")
+            continue
+        most -= size
+        title = path.stem.replace("_", " ").capitalize()
+        shown = objective if path.stem in OF_OBJECTIVE else SHOWN.get(path.stem, "")
+        shown = shown or otherwise
+        of = f" {seen[path.stem]}." if path.stem in seen else ""
+        caption = f"{title}: {shown}.{of} ({folder.name}/{path.name})"
+        yield Image(png, caption, f"{title}: {shown}", dark)
+    if named:
+        yield Text(f"Too large to be part of this page: {', '.join(named)}.")
+
+
+def _place(path: Path) -> tuple[int, str]:
+    return ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.name
+
+
+def _images_of_figures(path: Path) -> dict[str, str]:
+    """Which images each figure of the figures tool was computed over, as far as it recorded it."""
+    try:
+        found = records.read(path, Figures).figures
+    except (OSError, ValueError):
+        return {}
+    return {
+        name: f"Images of {one.images}" for name, one in found.items() if name not in OF_WEIGHTS
+    }

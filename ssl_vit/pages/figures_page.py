@@ -1,0 +1,30 @@
+"""The page of a folder of figures, with the figures inside. No torch here."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..runs.files import write_atomically
+from . import blocks, figure_blocks
+from .blocks import Listing, Section, Text
+
+PAGE = "figures.html"
+
+
+def write(folder: Path, encoders: Sequence[str], images: str) -> Path:
+    """Write figures.html beside the figures of a folder; its path.
+
+    Args:
+        folder: of the figures.
+        encoders: a line for each encoder.
+        images: which images were looked at.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    sections = [
+        Section("", [Text(images), Listing(list(encoders))]),
+        Section("Figures", list(figure_blocks.build(folder, "", "a figure", math.inf))),
+    ]
+    write_atomically(folder / PAGE, blocks.html("What encoders have learned", sections))
+    return folder / PAGE
