@@ -37,8 +37,8 @@ KEPT_FRAME = (86, 180, 233)
 
 
 class PanelGroup(NamedTuple):
-    """Panels of one encoder: rows of images, uint8 (H, W, 3), under the columns' titles; `note` is
-    a line under the label."""
+    """Panels of one encoder: rows of images, uint8 (H, W, 3), or (H, W, 4) with opacity, under the
+    columns' titles; `note` is a line under the label."""
 
     label: str
     titles: Sequence[str]
@@ -160,17 +160,17 @@ def _block(group: PanelGroup, cell: int, gap: int) -> np.ndarray:
             top = row * (cell + gap)
             left = column * (cell + gap)
             panel = block[top : top + cell, left : left + cell]
-            panel[..., :3] = resized(image, cell)
             panel[..., 3] = 255
+            panel[..., : image.shape[2]] = resized(image, cell)
     return block
 
 
-def resized(image_HW3: np.ndarray, side: int) -> np.ndarray:
+def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
     """An image as a square of that side: pixels are repeated where it grows, averaged where it
     shrinks."""
-    shrinks = max(image_HW3.shape[:2]) > side
+    shrinks = max(image_HWC.shape[:2]) > side
     method = Image.Resampling.BOX if shrinks else Image.Resampling.NEAREST
-    return np.asarray(Image.fromarray(image_HW3).resize((side, side), method))
+    return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
 
 
 def wrapped(text: str, width: float, characters: int = LINE_LENGTH) -> str:
@@ -180,11 +180,11 @@ def wrapped(text: str, width: float, characters: int = LINE_LENGTH) -> str:
 
 
 def heat(value_HW: np.ndarray, low: float, high: float, colours: str = HEAT) -> np.ndarray:
-    """Values as colours, NaN as light grey: uint8 (H, W, 3)."""
+    """Values as colours, NaN as a light or a dark grey, by what is below: uint8 (H, W, 4)."""
     share_HW = (value_HW - low) / max(high - low, 1e-12)
     color_HW4 = matplotlib.colormaps[colours](np.nan_to_num(share_HW).clip(0, 1))
-    color_HW4[np.isnan(value_HW)] = 0.92
-    return (255 * color_HW4[..., :3]).round().astype(np.uint8)
+    color_HW4[np.isnan(value_HW)] = (0.5, 0.5, 0.5, 0.2)
+    return (255 * color_HW4).round().astype(np.uint8)
 
 
 def tiled(tile_RCHW: np.ndarray, fill: float) -> np.ndarray:

@@ -70,11 +70,16 @@ def number(name: str, value: float) -> str:
 
 
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
-    """A metric's value and the number of images that it was measured on; of an older run, which did
-    not record that (`measured_on` is empty), the number of cases, be they patches."""
+    """A metric's value and its `case_count`."""
     text = number(name, entry.value)
-    count = measured_on.get(entry.split) or entry.n
+    count = case_count(entry, measured_on)
     return f"{text} (n = {count:,})" if count else text
+
+
+def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:
+    """The number of images that a metric was measured on; of an older run, which did not record
+    that (`measured_on` is empty), the number of cases, be they patches."""
+    return measured_on.get(entry.split) or entry.n
 
 
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"

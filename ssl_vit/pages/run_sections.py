@@ -177,7 +177,7 @@ def compute(record: RunRecord) -> Iterator[Block]:
     ]
     known = [row for row in rows if row[1]]
     if known:
-        yield Table(["", "value"], known)
+        yield Table(["cost", "value"], known)
 
 
 def _finite(record: RunRecord, name: str) -> list[float]:
@@ -214,7 +214,7 @@ def environment(record: RunRecord) -> Iterator[Block]:
         *([f"fingerprint of {name}", text] for name, text in found.data.items()),
         *([f"first weights, {kind}", text] for kind, text in (found.init or {}).items()),
     ]
-    yield Table(["", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
+    yield Table(["fact", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
     if found.classes:
         names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])

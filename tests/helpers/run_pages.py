@@ -76,7 +76,9 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
 
 def evil_run(folder, finished=True):
     """A run whose every name that others choose looks like markup."""
-    metrics = [row | {EVIL: 1.0, f"validation/{EVIL}": 2.0} for row in rows()]
+    metrics = [
+        row | {EVIL: float(row["step"]), f"validation/{EVIL}": 2.0 * row["step"]} for row in rows()
+    ]
     found = {EVIL: {"value": 1.0, "n": 3, "split": EVIL}}
     environment = {"classes": [EVIL], "device": EVIL, "host": {"cpu": EVIL, "system": EVIL}}
     environment |= {"data": {EVIL: EVIL}, "packages": {EVIL: EVIL}}

@@ -1,21 +1,25 @@
 """Figures of what a model has learned, checked by numbers against slow, plain implementations."""
 
+import io
 from functools import partial
+from pathlib import Path
 
 import matplotlib.cbook
 import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
-from ssl_vit.config import declaration
+from ssl_vit.config import declaration, tools
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.inspection import attention, drawing, embeddings, plots, projections
-from ssl_vit.inspection.base import UnavailableError
+from ssl_vit.figure_style import DARK, LIGHT
+from ssl_vit.inspection import attention, collection, drawing, embeddings, plots, projections
+from ssl_vit.inspection.base import Subject, UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
@@ -219,7 +223,7 @@ def test_one_colour_is_one_feature_in_all_images() -> None:
     generator = torch.Generator().manual_seed(0)
     feature_BPD = torch.randn(5, 16, 8, generator=generator) * torch.linspace(4, 0.5, 8)
     feature_BPD[3, 7] = feature_BPD[0, 2]
-    found = projections.patch_colors(feature_BPD)
+    found = projections.patch_colors(feature_BPD.flatten(0, 1), feature_BPD)
     assert found.color_BP3.shape == (5, 16, 3) and found.color_BP3.dtype == torch.uint8
     assert torch.equal(found.color_BP3[3, 7], found.color_BP3[0, 2])
     flat_ND = feature_BPD.flatten(0, 1).double().numpy()
@@ -239,7 +243,21 @@ def test_few_or_equal_images_have_no_map() -> None:
     with pytest.raises(UnavailableError, match="the same for all images"):
         projections.image_map(torch.ones(9, 4))
     x_BD = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(projections.image_map(x_BD), projections.image_map(x_BD))
+    first, second = projections.image_map(x_BD), projections.image_map(x_BD)
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    pca = PCA(2).fit(x_BD.numpy())
+    place_B2 = pca.transform(x_BD.numpy())
+    np.testing.assert_allclose(abs(first.components_B2.numpy()), abs(place_B2), atol=1e-5)
+    np.testing.assert_allclose(first.variance_2, pca.explained_variance_ratio_, rtol=1e-5)
+
+
+def test_distances_and_colours_take_the_first_images() -> None:
+    """Of 5 batches of 2 images the first 5 images are two batches and a half."""
+    batches = [Batch(torch.full((2, 3, 4, 4), i), *[torch.zeros(2)] * 3) for i in range(5)]
+    subject = Subject(None, "token", batches, batches[0])
+    taken = [image[:, 0, 0, 0].tolist() for image in collection._first(subject, 5)]
+    assert taken == [[0, 0], [1, 1], [2]]
+    assert len(list(collection._first(subject, 100))) == 5
 
 
 def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
@@ -348,7 +366,9 @@ AWKWARD = [
 def test_labels_and_classes_are_plain_text(text: str) -> None:
     """No formula, and nothing that matplotlib hides or fails on."""
     data = {
-        "place": np.zeros((2, 2)),
+        "tsne": np.zeros((2, 2)),
+        "components": np.zeros((2, 2)),
+        "variance": np.array([0.5, 0.25]),
         "label": np.array([0, 1]),
         "classes": np.array([text, "other"]),
         "pool": np.array("token"),
@@ -361,10 +381,77 @@ def test_labels_and_classes_are_plain_text(text: str) -> None:
         assert len(plain.strip()) > 3
         assert plain.strip() == text[: len(plain.strip())]
     group = drawing.PanelGroup(text, ["one"], [[np.zeros((8, 8, 3), np.uint8)]], note=text)
-    for drawn in (figure, drawing.panels([group], caption=text)):
-        for form in ("png", "svg"):
-            first = drawing.rendered(drawn, form)
+    for draw in (
+        partial(plots.image_map, [(text, data)]),
+        partial(drawing.panels, [group], caption=text),
+    ):
+        for first in drawing.rendered(draw, LIGHT, ("png", "svg")).values():
             assert len(first) > 1000 and b"<b>" not in first and b"<script>" not in first
+
+
+def test_a_figure_has_a_twin_in_the_colours_of_dark_pages(tmp_path: Path) -> None:
+    """Of one image, a certainty that is missing in one half, and no ground but the page's."""
+    image = np.full((8, 8, 3), (200, 30, 40), np.uint8)
+    certainty = np.array([[0.5, np.nan]])
+    group = drawing.PanelGroup("run", ["a", "b"], [[image, drawing.heat(certainty, 0, 1)]])
+    drawing.write(tmp_path, "one", partial(drawing.panels, [group]), ["png"])
+    light, dark = (
+        np.asarray(Image.open(path).convert("RGB"))
+        for path in (tmp_path / "one.png", tmp_path / "dark" / "one.png")
+    )
+    assert light.shape == dark.shape
+    for found, style in ((light, LIGHT), (dark, DARK)):
+        paper = np.array([int(style.paper[i : i + 2], 16) for i in (1, 3, 5)])
+        ground = (found == paper).all(-1)
+        assert ground[0].all() and ground[-1].all() and ground[:, 0].all()
+        assert ground.mean() > 0.2
+    panel = (light == (200, 30, 40)).all(-1)
+    assert panel.sum() > 5000 and np.array_equal(panel, (dark == (200, 30, 40)).all(-1))
+    assert not (dark > 230).all(-1).any(), "no slab of white"
+
+
+@pytest.mark.parametrize("name", tools.FIGURES)
+def test_every_figure_is_dark_for_dark_pages(name: str) -> None:
+    """Most of its ground is the page's, and none of it is white."""
+    shown_BHWC = np.full((2, 8, 8, 3), 90, np.uint8)
+    pool = np.array("token")
+    data: dict = {
+        "filters": {"components": np.zeros((9, 4, 4, 3)), "variance": np.full(9, 0.1)},
+        "positions": {"patches": np.zeros((2, 2, 2, 2)), "class": np.zeros((2, 2))},
+        "attention_distance": {
+            "distance": np.ones((2, 3)),
+            "uniform": np.array(2.0),
+            "images": np.array(5),
+        },
+        "attention_rollout": {"images": shown_BHWC, "rollout": np.ones((2, 2, 2)), "pool": pool},
+        "class_attention": {
+            "images": shown_BHWC,
+            "attention": np.ones((2, 3, 2, 2)),
+            "pool": pool,
+        },
+        "feature_map": {"images": shown_BHWC, "colors": shown_BHWC, "variance": np.full(3, 0.1)},
+        "image_map": {
+            "tsne": np.eye(2),
+            "components": np.eye(2),
+            "variance": np.full(2, 0.1),
+            "label": np.array([0, 1]),
+            "classes": np.array(["a", "b"]),
+        },
+        "reconstruction": {
+            "panels": np.full((2, 4, 8, 8, 3), 90, np.uint8),
+            "random": np.zeros((2, 2, 2), bool),
+            "kept": np.ones((2, 2, 2), bool),
+            "error": np.full((2, 8, 8), np.nan),
+            "certainty": np.full((2, 8, 8), np.nan),
+        },
+        "predicted": {"image": shown_BHWC, "other": shown_BHWC},
+    }
+    draw = partial(collection.FIGURES[name].draw, [("run", data[name])])
+    png = drawing.rendered(draw, DARK, ["png"])["png"]
+    dark = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    paper = np.array([int(DARK.paper[i : i + 2], 16) for i in (1, 3, 5)])
+    assert (dark == paper).all(-1).mean() > 0.15 and (dark[0] == paper).all()
+    assert (dark > 230).all(-1).mean() < 0.001
 
 
 def test_tiles_of_a_large_grid_are_numbered_by_their_patches() -> None:
@@ -385,7 +472,9 @@ def test_tiles_of_a_large_grid_are_numbered_by_their_patches() -> None:
 @pytest.mark.parametrize("encoders", [1, 2, 4])
 def test_a_legend_fits_the_figure(encoders: int) -> None:
     arrays = {
-        "place": np.random.default_rng(0).random((20, 2)),
+        "tsne": np.random.default_rng(0).random((20, 2)),
+        "components": np.zeros((20, 2)),
+        "variance": np.array([0.5, 0.25]),
         "label": np.arange(20) % 10,
         "classes": np.array([f"automobile {number}" for number in range(10)]),
     }

@@ -1,6 +1,8 @@
 """tools/figures.py: which encoders, which images, what is written, what is refused."""
 
+import base64
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from ssl_vit.config import tools
 from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import FigureOptions
 from ssl_vit.errors import UserError
+from ssl_vit.inspection import drawing
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
 from ssl_vit.models import architectures
@@ -127,11 +130,15 @@ def test_a_run_alone_has_its_figures_in_its_folder(
     assert image.encoded_image_string == (mine / "figures" / "filters.png").read_bytes()
     assert f": {mine}/figures" in text and "3 of 5,000" in text
     stems = {path.stem for path in (mine / "figures").iterdir()}
-    assert stems == {"predictions", "filters", "reconstruction", "figures"}
+    assert stems == {"predictions", "filters", "reconstruction", "figures", "dark"}
+    twins = {path.stem for path in (mine / "figures" / "dark").iterdir()}
+    assert twins == {"predictions", "filters", "reconstruction"}
     (mine / "export" / "heads.safetensors").unlink()
     draw_figures.main([f"init={mine}", "figures=[positions,reconstruction]", "images=3"])
     stems = {path.stem for path in (mine / "figures").iterdir()}
-    assert stems == {"predictions", "filters", "positions", "figures"}
+    assert stems == {"predictions", "filters", "positions", "figures", "dark"}
+    twins = {path.stem for path in (mine / "figures" / "dark").iterdir()}
+    assert twins == {"predictions", "filters", "positions"}
     record = json.loads((mine / "figures" / "figures.json").read_text())
     assert record["figures"].keys() == {"filters", "positions"}
 
@@ -147,7 +154,10 @@ def test_without_a_class_token_the_other_figures_are_made(
     assert "cls_token" not in load_file(other / "model.safetensors")
     draw_figures.main([f"init={other}", f"data.path={images}", f"out={tmp_path}", "name=f"])
     text = capsys.readouterr().out
-    assert "warning: images=128: there are 9; all are used" in text
+    assert "split test: 9 of 9" in text and "all are used" not in text
+    one = ["figures=filters", "images=10"]
+    draw_figures.main([f"init={other}", f"data.path={images}", f"out={tmp_path}", "name=f", *one])
+    assert "warning: images=10: there are 9; all are used" in capsys.readouterr().out
     assert "left out    class_attention: gap: it has no class token" in text
     left = {path.stem for path in (tmp_path / "f").glob("*.svg")}
     assert left == set(FIGURES) - {"class_attention", "reconstruction", "predicted"}
@@ -233,6 +243,11 @@ def test_labels_are_the_shortest_that_differ() -> None:
         (["init=scratch", "shown=1.5"], "shown=1.5: expected a whole number"),
         (["init=scratch", "figures=fliters"], "did you mean filters?"),
         (["init=scratch", "optim.lr=1"], "optim.lr=1: has no use here"),
+        (
+            ["init=scratch", "split=tset"],
+            "split=tset: no such split with images; did you mean test",
+        ),
+        (["init=scratch", "split=test", "data.stream=true"], "split=test: "),
         (["init=scratch", "data.sise=1"], "did you mean data.size?"),
         (["init=scratch", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),
@@ -258,28 +273,52 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
         assert process.returncode == 2 and "Traceback" not in printed
         assert f"error: name=f: {tmp_path}/f is being written by process " in printed
         assert [path.name for path in (tmp_path / "f").iterdir()] == ["lock"]
-    written = draw_figures.write_atomically
+    written = drawing.write_atomically
 
     def cut_off(path: Path, content: str | bytes) -> None:
         if path.name == "positions.svg":
             raise KeyboardInterrupt
         written(path, content)
 
-    monkeypatch.setattr(draw_figures, "write_atomically", cut_off)
+    monkeypatch.setattr(drawing, "write_atomically", cut_off)
     with pytest.raises(KeyboardInterrupt):
         draw_figures.main(words)
     monkeypatch.undo()
     (tmp_path / "f" / ".positions.svg.4711").write_text("torn")
     (tmp_path / "f" / ".notes.svg.4711").write_text("mine")
+    (tmp_path / "f" / "dark" / ".positions.png.4711").write_text("torn")
     draw_figures.main(words)
     names = [
         f"{name}.{form}" for name in ("filters", "positions") for form in ("npz", "png", "svg")
     ]
     there = {path.name for path in (tmp_path / "f").iterdir()}
-    assert there == {*names, "figures.json", "lock", ".notes.svg.4711"}
+    pages = {"figures.json", "figures.html", "dark"}
+    assert there == {*names, *pages, "lock", ".notes.svg.4711"}
+    twins = {path.name for path in (tmp_path / "f" / "dark").iterdir()}
+    assert twins == {"filters.png", "positions.png"}
     assert json.loads((tmp_path / "f" / "figures.json").read_text())["figures"].keys() == {
         *("filters", "positions"),
     }
+
+
+def test_up_to_2000_images_of_any_split_are_mapped(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The same ones each time; the page has the figures inside, for light and dark."""
+    place = [f"init={run}", f"out={tmp_path}", "figures=[image_map,attention_distance]"]
+    draw_figures.main([*place, "name=f", "split=train"])
+    assert "images      shapes, split train: 2,000 of 50,000" in capsys.readouterr().out
+    with np.load(tmp_path / "f" / "image_map.npz") as file:
+        assert file["tsne_0"].shape == file["components_0"].shape == (2000, 2)
+        assert set(file["label_0"].tolist()) == set(range(10))
+    with np.load(tmp_path / "f" / "attention_distance.npz") as file:
+        assert file["images_0"] == 128
+    page = (tmp_path / "f" / "figures.html").read_text()
+    for path in ("image_map.png", "dark/image_map.png", "attention_distance.png"):
+        content = (tmp_path / "f" / path).read_bytes()
+        assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in page
+    assert "shapes, split train: 2,000 of 50,000" in page and "mpp: " in page
+    assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
 
 
 def test_a_folder_called_figures_is_not_taken_for_the_run_s_own(run: Path, tmp_path: Path) -> None:

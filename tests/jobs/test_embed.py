@@ -1,6 +1,9 @@
 """tools/embed.py: what the files hold, resuming, several processes, queries, what is refused."""
 
+import base64
+import io
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -367,6 +370,23 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
     for line, (split, file) in zip(lines, expected, strict=True):
         label = file.split("/")[1]
         assert line.split() == [f"{cosine[split, file]:.4f}", f"{split}:", f"{file},", label]
+    page = (tmp_path / "f" / "nearest.html").read_text()
+    shown = re.findall(r'src="data:image/png;base64,([^"]+)" alt="([^"]+)"', page)
+    assert [alt.split(": ")[-1].partition(",")[0] for _, alt in shown] == [
+        "2.png",
+        *(file for _, file in expected),
+    ]
+    for (content, _), path in zip(
+        shown, [query, *(images / file for _, file in expected)], strict=True
+    ):
+        thumbnail = Image.open(io.BytesIO(base64.b64decode(content)))
+        whole_image = Image.open(path).convert("RGB")
+        assert max(thumbnail.size) <= 192
+        scale = thumbnail.width // whole_image.width
+        small = thumbnail.resize(whole_image.size, Image.Resampling.NEAREST)
+        assert scale >= 1 and small.tobytes() == whole_image.tobytes()
+    assert f"{cosine[expected[1]]:.4f} {expected[1][0]}: {expected[1][1]}" in page
+    assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
 
 
 ITS_PIXELS = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import arm_studies as arms
@@ -26,7 +27,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.run_table import index_page
-from ssl_vit.pages import blocks, metric_charts, run_page, run_sections
+from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import lock
@@ -107,17 +108,21 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     """Wilson's interval of 50 of 100 is 40.38% to 59.62% (Newcombe, 1998, method 3)."""
     page = page_of(make_run(tmp_path / "made"))
     results = {
-        row[0]: row[1:] for row in page.table(["measure", "split", "value", "95% interval", "n"])
+        row[0]: row[1:] for row in page.table(["measure", "value", "95% interval", "split", "n"])
     }
     assert results == {
-        "accuracy_masked": ["validation", "50.00%", "40.38% to 59.62%", "100"],
-        "loss": ["validation", "2.25", "-", "100"],
+        "accuracy_masked": ["50.00%", "40.38% to 59.62%", "validation", "100"],
+        "loss": ["2.25", "-", "validation", "100"],
     }
-    assert [row[0] for row in page.table(["baseline"])] == ["commonest", "neighbors"]
+    assert page.table(["baseline", "difference", "the model's", "its value"]) == [
+        ["commonest", "+43.00%", "50.00%", "7.00%", "accuracy_masked"],
+        ["neighbors", "+5.00%", "50.00%", "45.00%", "accuracy_masked"],
+    ]
+    assert "commonest: the commonest training colour, always" in page.text
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
     assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
-    costs = dict(row[:2] for row in page.table(["", "value"]))
+    costs = dict(row[:2] for row in page.table(["cost", "value"]))
     assert costs["device-hours"] == "0.11" and costs["images per second, median"] == "100"
     assert costs["peak memory of a device, GiB"] == "1.2"
     assert "0: cat" in page.text and "a processor" in page.text
@@ -140,10 +145,38 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
     ]
     assert len(accuracy) == 4, "two curves and two baselines"
     assert page.chart("Memory, GiB")["lines"][0]["y"][-1] == 1.2
+    assert "Learning rate" not in page.text, "one value has no chart"
     assert "The loss is not finite in 1 row of metrics.jsonl, first at step 50;" in page.text
     assert "1 warning: see" in page.text
     charted = {line["name"] for text in page.data for line in json.loads(text)["lines"]}
     assert not {"step", "images", "seconds"} & charted
+
+
+def test_a_page_opens_with_what_was_learned(tmp_path):
+    """Predictions, then the other figures, before any table or chart."""
+    folder = make_run(tmp_path / "made")
+    for name in ("filters", "attention_rollout", "reconstruction", "aaa"):
+        Image.new("RGB", (8, 8)).save(folder / "figures" / f"{name}.png")
+    sections = run_sections.build(read_run(folder))
+    assert [one.title for one in sections][:5] == ["", "Figures", "Results", "Curves", "Recipe"]
+    captions = [one.caption.partition(":")[0] for one in sections[1].blocks]
+    assert captions == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
+
+
+def test_what_has_one_value_is_a_number_and_no_curve(tmp_path):
+    """Measured once, the same each time, or never finite; beside a curve in one chart too."""
+    made = rows(12, lr=2e-5, accuracy=0.25, grad_norm=float("nan"))
+    page = page_of(make_run(tmp_path / "made", metrics=made))
+    numbers = {row[0]: row[1:] for row in page.table(["measure", "value", "steps"])}
+    assert numbers["lr"] == ["2e-05", "10 to 120"]
+    assert numbers["loss, held out"] == ["4", "100"]
+    assert numbers["accuracy"] == ["25.00%", "10 to 120"]
+    assert numbers["grad norm"] == ["nan", "10 to 120"]
+    lines = [line for text in page.data for line in json.loads(text)["lines"]]
+    curves = [line for line in lines if line["kind"] != "level"]
+    assert {line["name"] for line in curves} == {"loss", "accuracy masked", "memory gib"}
+    assert all(len({*line["y"]}) > 1 for line in curves)
+    assert not {line["name"] for line in curves} & numbers.keys()
 
 
 def test_tensorboard_has_the_same_scalars(tmp_path):
@@ -172,7 +205,10 @@ def test_a_resumed_run_replaces_its_own_events_alone(tmp_path):
 
 def test_a_metric_of_a_plugin_has_a_chart_of_its_own():
     found = metric_charts.charts(
-        [{"step": 1, "mine/one": 2.0}, {"step": 2, "validation/mine/one": 3.0}]
+        [
+            {"step": 1, "mine/one": 2.0, "validation/mine/one": 3.0},
+            {"step": 2, "mine/one": 1.0, "validation/mine/one": 4.0},
+        ]
     )
     assert [(chart.title, len(chart.lines)) for chart in found] == [("mine/one", 2)]
 
@@ -335,7 +371,7 @@ def test_numbers_that_cannot_be_have_a_page(value, tmp_path):
         entry["value"] = value
     (folder / "result.json").write_text(json.dumps(result))
     page = page_of(folder)
-    assert page.table(["measure"])[0][3] == ("0.00% to 3.70%" if value == 0 else "-")
+    assert page.table(["measure"])[0][2] == ("0.00% to 3.70%" if value == 0 else "-")
     index_page.write(tmp_path)
     (folder / "result.json").unlink()
     assert "stopped after step 200" in page_of(folder).text
@@ -367,7 +403,7 @@ def test_warnings_and_skipped_updates(tmp_path):
 
 
 def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
-    captioned = {*run_sections.SHOWN, *run_sections.OF_OBJECTIVE}
+    captioned = {*figure_blocks.SHOWN, *figure_blocks.OF_OBJECTIVE}
     assert {*tools.FIGURES, "predictions"} == captioned
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
@@ -376,9 +412,16 @@ def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     content = (folder / "figures" / "predictions.png").read_bytes()
     inside = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     assert inside in page_of(folder).linked
-    monkeypatch.setattr(run_sections, "EMBEDDED", len(content) - 1)
+    twin = folder / "figures" / "dark" / "predictions.png"
+    twin.parent.mkdir()
+    Image.new("RGB", (8, 8), "white").save(twin)
+    dark = f"data:image/png;base64,{base64.b64encode(twin.read_bytes()).decode()}"
     page = page_of(folder)
-    assert inside not in page.linked
+    assert {inside, dark} <= {*page.linked} and page.linked.index(dark) < page.linked.index(inside)
+    assert '(prefers-color-scheme: dark)">\n<img' in (folder / "report.html").read_text()
+    monkeypatch.setattr(run_sections, "EMBEDDED", len(content) + len(twin.read_bytes()) - 1)
+    page = page_of(folder)
+    assert not {inside, dark} & {*page.linked}
     assert "Too large to be part of this page: figures/predictions.png" in page.text
 
 
@@ -421,11 +464,17 @@ def test_the_index_of_a_folder(tmp_path):
     arms.study(tmp_path / "gap")
     records = index_page.write(tmp_path)
     page = Parsed((tmp_path / "index.html").read_text())
-    table = page.table(["compare", "run", "state"])
-    assert len(table) == len(records) and table[0][1:3] == ["first", "finished"]
-    second = next(row for row in table if row[1] == "second #2")
-    assert second[2] == "not finished" and "200 of 1,000" in second
-    assert {row[1] for row in table} >= {"gap/pretrain-mpp-0", "gap/final-scratch-1"}
+    own, *parts = [table for table in page.tables if table[0][:2] == ["compare", "run"]]
+    assert sum(len(table) - 1 for table in (own, *parts)) == len(records)
+    head = own[0]
+    first, second = (dict(zip(head, row, strict=True)) for row in own[1:])
+    assert (first["run"], first["state"]) == ("first", "finished")
+    assert second["run"] == "second #2" and second["state"] == "not finished"
+    assert second["steps"] == "200 of 1,000"
+    assert not {"objective", "data", "model"} & {*head}, "said once, above"
+    assert "objective: mpp; data: shapes; model: vit_n8" in page.text
+    assert {row[1] for table in parts for row in table} >= {"pretrain-mpp-0", "final-scratch-1"}
+    assert "gap: pretrain" in page.text and "gap: final" in page.text
     assert page.table(["study"]) == [["gap", "A gap made up", "39 of 39", "none yet"]]
     (data,) = page.data
     found = json.loads(data)
@@ -569,7 +618,9 @@ class CountedRows(list):
 
 def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
     record = read_run(make_run(tmp_path / "made"))
-    made = CountedRows({"step": step, f"own/{step}": 1.0} for step in range(1, 200))
+    made = CountedRows(
+        {"step": step, f"own/{step}": 1.0, f"own/{step - 1}": 2.0} for step in range(1, 201)
+    )
     assert len(metric_charts.charts(made)) == 199
     index_page.render(tmp_path, [record._replace(rows=made)], [])
     assert made.passes < 20
@@ -645,7 +696,7 @@ def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():
     """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
     held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
     rows = [
-        {"step": step, **{f"validation/{name}": value for name, value in held_out.items()}}
+        {"step": step, **{f"validation/{name}": step * value for name, value in held_out.items()}}
         for step in (10, 20)
     ]
     found = {

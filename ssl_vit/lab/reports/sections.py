@@ -11,10 +11,13 @@ from ...pages.blocks import Section, Table
 from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
+    BEST,
+    BOTH,
     NONE,
     SEEDS,
     chance,
     corrected_level,
+    decisive_first,
     difference_of,
     exaflop,
     number,
@@ -32,7 +35,6 @@ from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
 from .texts import Values, minus
 
 MINUS = "A minus B"
-BOTH = "95%, seeds and images"
 # Of arms that are compared with one another
 COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
 
@@ -138,7 +140,7 @@ def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     ]
     head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
     return {
-        "differences": Table(head, rows, labels=2),
+        "differences": decisive_first(Table(head, rows, labels=2)),
         "corrected": corrected_level(len(study.pairs)) if corrected else "",
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
         "tests": Table(head_of_tests, tests) if tests else "",
@@ -197,7 +199,7 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     paper = study.report.paper or {}
     if measure.name != "top1" or measure.part != study.final:
         paper = {}
-    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, "best with"]
+    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, BEST]
     gain = f"minus {baseline}{', points' if measure.percent else ''}"
     head += [gain if measure.higher else f"{gain}, sign reversed", SEEDS, "paper"]
     rows = []
@@ -208,11 +210,12 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         rows.append([*cells, two_digits(paper.get(one.arm))])
     always = range(5)
     shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
-    return Table(
+    table = Table(
         [head[i] for i in shown],
         [[row[i] for i in shown] for row in rows],
         marked=frozenset(range(len(measure.results), len(every))),
     )
+    return decisive_first(table)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
@@ -312,7 +315,7 @@ def benchmark(study: StudyResults, numbers: Numbers) -> Values | None:
         [one.label, f"{len(one.tasks)} of {one.of}", *summary(one.value, measure)]
         for one in found.scores
     ]
-    return {"scores": Table(head, rows)}
+    return {"scores": decisive_first(Table(head, rows))}
 
 
 def learning_curves(study: StudyResults, numbers: Numbers) -> Values:

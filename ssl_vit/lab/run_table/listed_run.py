@@ -91,6 +91,10 @@ class ListedRun:
         """The value of a metric; None where it was not measured."""
         return self.measured[metric].value if metric in self.measured else None
 
+    def count(self, metric: str) -> int | None:
+        """The number of images that a metric was measured on, as far as it is known."""
+        return metric_tables.case_count(self.measured[metric], self.record.measured_on)
+
     def metric_text(self, metric: str) -> str:
         """The value of a metric and the number of images that it was measured on."""
         if metric not in self.measured:

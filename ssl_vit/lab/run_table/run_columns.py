@@ -50,7 +50,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     come first. And what all of its runs share, {head: text}, which needs no column."""
     measured = set().union(*(run.record.metrics() for run in runs))
     metrics = [
-        Column(head, partial(ListedRun.metric_text, metric=name), _metric(name))
+        _metric_column(name, head, runs)
         for name, head in metric_columns().items()
         if name in measured
     ]
@@ -62,7 +62,20 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         Column("last written", _written, _written_at),
         Column("warnings", lambda run: str(run.record.warning_count)),
     ]
-    return [Column("state", lambda run: run.record.state), *metrics, *rest], shared
+    return [*metrics, Column("state", lambda run: run.record.state), *rest], shared
+
+
+def _metric_column(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
+    """With the number of images in the head, where it is one for all runs."""
+    counts = {run.count(metric) for run in runs if metric in run.measured}
+    if len(counts) != 1 or counts == {None}:
+        return Column(head, partial(ListedRun.metric_text, metric=metric), _metric(metric))
+
+    def text(run: ListedRun) -> str:
+        value = run.value(metric)
+        return NONE if value is None else metric_tables.number(metric, value)
+
+    return Column(f"{head} (n = {counts.pop():,})", text, _metric(metric))
 
 
 def of_metric(metric: str) -> Column:
