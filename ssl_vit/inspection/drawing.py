@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ..figure_style import DARK, LIGHT, Style, twin
 from ..formatting import figure_label
+from ..pages.figure_style import DARK, LIGHT, Style, twin
 from ..runs.files import write_atomically
 
 CELL = 96  # pixels of a panel's side, at least, where images are enlarged

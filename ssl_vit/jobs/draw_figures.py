@@ -24,8 +24,8 @@ from ..config.records import Record
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..errors import UserError
-from ..figure_style import TWINS, twin
 from ..pages import figures_page
+from ..pages.figure_style import TWINS, twin
 from ..runs import lock, output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder

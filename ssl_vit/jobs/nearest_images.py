@@ -60,9 +60,9 @@ def _page(query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source],
     gallery: list[Block] = [Gallery([_image(one, splits[one.split]) for one in found[:SHOWN]])]
     if len(found) > SHOWN:
         gallery.append(Text(f"The first {SHOWN} of {len(found):,}; the terminal names all."))
-    asked = blocks.Image(thumbnail(query.pixels_3HW), f"The query: {name}", f"The query: {name}")
+    own = blocks.Image(thumbnail(query.pixels_3HW), f"The query: {name}", f"The query: {name}")
     sections = [
-        Section("", [Text(text), Text(about), Gallery([asked])]),
+        Section("", [Text(text), Text(about), Gallery([own])]),
         Section("Nearest", gallery),
     ]
     return blocks.html(f"Images nearest to {name}", sections)

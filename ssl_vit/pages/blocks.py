@@ -53,13 +53,15 @@ class Cell(NamedTuple):
 
 class Table(NamedTuple):
     """The first `labels` columns are text, the others numbers; `marked` rows stand apart. With
-    `search`, its label, the HTML table can be sorted and searched."""
+    `search`, its label, the HTML table can be sorted and searched; it has the columns whose heads
+    are `behind` as its last ones, so that a phone shows the others."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     labels: int = 1
     marked: frozenset[int] = frozenset()
     search: str = ""
+    behind: frozenset[str] = frozenset()
 
 
 class Commands(NamedTuple):
@@ -251,8 +253,20 @@ def _environment() -> Environment:
     environment.filters["embedded_png"] = _embedded_png
     environment.filters["json"] = _json
     environment.filters["cell"] = cell_of
+    environment.filters["in_page_order"] = _in_page_order
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind
     return environment
+
+
+def _in_page_order(table: Table) -> Table:
+    """The table with its columns that are behind as the last ones."""
+    heads = [cell_of(cell).text for cell in table.head]
+    order = sorted(range(len(heads)), key=lambda i: heads[i] in table.behind)
+    return table._replace(
+        head=[table.head[i] for i in order],
+        rows=[[row[i] for i in order] for row in table.rows],
+        labels=sum(head not in table.behind for head in heads[: table.labels]),
+    )
 
 
 @functools.cache

@@ -6,8 +6,8 @@ from pathlib import Path
 from ..config import records
 from ..config.records import Figures
 from ..config.tools import FIGURES
-from ..figure_style import twin
 from .blocks import Block, Image, Text
+from .figure_style import twin
 
 # What the figures of the figures tool show
 SHOWN = {

@@ -19,7 +19,6 @@ ORDER = (
     "stats",
     "metrics",
     "formatting",
-    "figure_style",
     "callbacks",
     "hub_files",
     "config",
@@ -30,8 +29,8 @@ ORDER = (
     "objectives",
     "training",
     "evaluation",
-    "inspection",
     "pages",
+    "inspection",
     "hub",
     "jobs",
     "lab",
@@ -57,7 +56,7 @@ LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
     "hub_files": ("studies.expand",),
-    "figure_style": ("reports.figures", "reports.svg_plots"),
+    "pages.figure_style": ("reports.figures", "reports.svg_plots"),
     # recipes: their keys, values and files
     **dict.fromkeys(
         (

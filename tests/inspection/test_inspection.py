@@ -17,13 +17,13 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 from ssl_vit.config import declaration, tools
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.figure_style import DARK, LIGHT
 from ssl_vit.inspection import attention, collection, drawing, embeddings, plots, projections
 from ssl_vit.inspection.base import Subject, UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.pages.figure_style import DARK, LIGHT
 
 
 def vit(**changes) -> encoder.Encoder:

@@ -18,6 +18,7 @@ import ssl_vit
 from helpers.launching import launch
 from helpers.options import TINY, altered
 from ssl_vit.config import tools
+from ssl_vit.config.schema import Data
 from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import FigureOptions
 from ssl_vit.errors import UserError
@@ -247,7 +248,6 @@ def test_labels_are_the_shortest_that_differ() -> None:
             ["init=scratch", "split=tset"],
             "split=tset: no such split with images; did you mean test",
         ),
-        (["init=scratch", "split=test", "data.stream=true"], "split=test: "),
         (["init=scratch", "data.sise=1"], "did you mean data.size?"),
         (["init=scratch", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),
@@ -319,6 +319,13 @@ def test_up_to_2000_images_of_any_split_are_mapped(
         assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in page
     assert "shapes, split train: 2,000 of 50,000" in page and "mpp: " in page
     assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
+
+
+def test_no_split_of_a_stream_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was trained on one."""
+    monkeypatch.setattr(encoders, "data_of", lambda named, given: Data(stream=True, hub="a/b"))
+    with pytest.raises(UserError, match=r"split=test: .*expected data\.stream=false"):
+        encoders.find_images([], {}, "test")
 
 
 def test_a_folder_called_figures_is_not_taken_for_the_run_s_own(run: Path, tmp_path: Path) -> None:

@@ -350,7 +350,8 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
     shutil.copytree(whole, tmp_path / "f")
     query = images / "train" / "b" / "2.png"
     ssl_vit.embed([*options, "name=f", "data.unreadable=1", f"query={query}", "top=3"])
-    lines = capsys.readouterr().out.partition("nearest ")[2].splitlines()[1:]
+    _, *lines, last = capsys.readouterr().out.partition("nearest ")[2].splitlines()
+    assert last == f"page        {tmp_path}/f/nearest.html"
     rows = [
         (split, file, np.array(x_D))
         for split in ("test", "train")

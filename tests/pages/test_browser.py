@@ -14,10 +14,10 @@ from PIL import Image
 
 from helpers import arm_studies as arms
 from helpers import run_pages as made
-from ssl_vit.figure_style import DARK, LIGHT
 from ssl_vit.lab import reports
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figures_page, run_page
+from ssl_vit.pages.figure_style import DARK, LIGHT
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
 if not CHROMIUM:

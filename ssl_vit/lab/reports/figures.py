@@ -9,10 +9,10 @@ from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from ...figure_style import DARK, LIGHT, PRINTED, Style
 from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
+from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
 from .axes import Axes, arm_label, axes
 from .formats import unit

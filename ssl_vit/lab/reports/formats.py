@@ -1,7 +1,6 @@
 """Numbers of a report as text, alike in tables and sentences. No torch here."""
 
 from ...formatting import NOT_COUNTED, format_share
-from ...pages.blocks import Table, cell_of
 from ...stats import Interval, SeedSummary
 from .axes import CURVE_OF
 from .measures import Measure
@@ -10,8 +9,8 @@ NONE = "-"
 SEEDS = "95%, seeds"  # over the column of an interval
 BOTH = "95%, seeds and images"
 BEST = "best with"
-# Heads of columns that come after values, intervals and differences, which a phone shows alone
-BEHIND = ("measure", "images", "n", "sd", BOTH, BEST)
+# Columns that a page shows after values, intervals and differences, for which a phone has room
+BEHIND = frozenset({"measure", "images", "n", "sd", BOTH, BEST})
 
 
 def number(value: float, percent: bool = True, signed: bool = False) -> str:
@@ -56,16 +55,6 @@ def span(interval: Interval | None, percent: bool = True, signed: bool = False) 
 
 def deviation(found: SeedSummary, percent: bool = True) -> str:
     return NONE if found.sd is None else number(found.sd, percent)
-
-
-def decisive_first(table: Table) -> Table:
-    """The table with its labels, then values, intervals and differences, then the columns of
-    BEHIND."""
-    heads = [cell_of(cell).text for cell in table.head]
-    order = sorted(range(len(heads)), key=lambda i: heads[i] in BEHIND)
-    rows = [[row[i] for i in order] for row in table.rows]
-    labels = table.labels - sum(head in BEHIND for head in heads[: table.labels])
-    return table._replace(head=[table.head[i] for i in order], rows=rows, labels=labels)
 
 
 def summary(found: SeedSummary, measure: Measure, signed: bool = False) -> list[str]:

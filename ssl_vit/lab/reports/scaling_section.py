@@ -6,7 +6,7 @@ import numpy as np
 from ...pages.blocks import Table
 from . import figures
 from .axes import CURVE_OF, arm_label
-from .formats import NONE, SEEDS, decisive_first, exaflop, short_place, summary, whole
+from .formats import BEHIND, NONE, SEEDS, exaflop, short_place, summary, whole
 from .results import StudyResults
 from .statistics import Numbers
 from .texts import Values
@@ -47,5 +47,5 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> Values | None:
             rows.append([*cells, exaflop(float(np.mean(spent)) if spent else None)])
     return {
         "figures": list(figures.scaling(study, numbers)),
-        "points": decisive_first(Table(head, rows, labels=3, marked=frozenset(marked))),
+        "points": Table(head, rows, 3, frozenset(marked), behind=BEHIND),
     }

@@ -11,13 +11,13 @@ from ...pages.blocks import Section, Table
 from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
+    BEHIND,
     BEST,
     BOTH,
     NONE,
     SEEDS,
     chance,
     corrected_level,
-    decisive_first,
     difference_of,
     exaflop,
     number,
@@ -140,7 +140,7 @@ def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     ]
     head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
     return {
-        "differences": decisive_first(Table(head, rows, labels=2)),
+        "differences": Table(head, rows, labels=2, behind=BEHIND),
         "corrected": corrected_level(len(study.pairs)) if corrected else "",
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
         "tests": Table(head_of_tests, tests) if tests else "",
@@ -210,12 +210,12 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         rows.append([*cells, two_digits(paper.get(one.arm))])
     always = range(5)
     shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
-    table = Table(
+    return Table(
         [head[i] for i in shown],
         [[row[i] for i in shown] for row in rows],
         marked=frozenset(range(len(measure.results), len(every))),
+        behind=BEHIND,
     )
-    return decisive_first(table)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
@@ -315,7 +315,7 @@ def benchmark(study: StudyResults, numbers: Numbers) -> Values | None:
         [one.label, f"{len(one.tasks)} of {one.of}", *summary(one.value, measure)]
         for one in found.scores
     ]
-    return {"scores": decisive_first(Table(head, rows))}
+    return {"scores": Table(head, rows, behind=BEHIND)}
 
 
 def learning_curves(study: StudyResults, numbers: Numbers) -> Values:
