@@ -529,6 +529,17 @@ def test_markdown_leaves_out_what_only_a_browser_draws():
     assert text == "# t\n\none\n\ntwo\n"
 
 
+def test_columns_that_are_behind_come_last_in_a_page_alone():
+    rows = [["a", "x", "3", "1.5", "1 to 2"]]
+    table = blocks.Table(
+        ["arm", "measure", "n", "mean", "95%"], rows, 2, behind=frozenset({"n", "measure"})
+    )
+    sections = [Section("", [table])]
+    found = Parsed(blocks.html("t", sections)).tables
+    assert found == [[["arm", "mean", "95%", "measure", "n"], ["a", "1.5", "1 to 2", "x", "3"]]]
+    assert "| arm | measure |" in blocks.markdown("t", sections)
+
+
 def test_the_server_follows_a_run(tmp_path):
     folder = make_run(tmp_path / "made", finished=False)
     with served(folder) as port:
