@@ -53,8 +53,9 @@ def read(folder: Path, own: bool = False) -> dict[str, Any]:
         OSError, ValueError: it is missing or damaged.
     """
     from . import records  # pydantic, which --help does not import
+    from .records import export
 
-    kind = records.OwnExportConfig if own else records.ExportConfig
+    kind = export.OwnExportConfig if own else export.ExportConfig
     return records.read(folder / "config.json", kind).content()
 
 

@@ -237,10 +237,11 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        from . import records  # pydantic, which --help does not import
+        from .records import read  # pydantic, which --help does not import
+        from .records.run import Result
 
         try:
-            result = records.read(path, records.Result)
+            result = read(path, Result)
         except (OSError, ValueError):
             raise UserError(f"init={self.place}: {path} is damaged") from None
         names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}

@@ -2,7 +2,7 @@
 torch here.
 
 Size and depth are checked before parsing, since deep nesting makes the parsers of YAML and JSON
-exhaust the stack. What a JSON file has to hold is a record (config/records.py).
+exhaust the stack. What a JSON file has to hold is a record (config/records).
 """
 
 import copy

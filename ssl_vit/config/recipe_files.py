@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import declaration, values
+from .images import EMBEDDED
 from .parsing import flatten, load_yaml, parse_path
-from .schema import EMBEDDED, FIXED_TOP, Recipe
+from .schema import FIXED_TOP, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 TABLES = RECIPES / "tables"  # files that are not recipes

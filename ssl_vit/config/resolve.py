@@ -16,10 +16,11 @@ from typing import Any
 from ..errors import UserError, suggest
 from . import declaration, recipe_files, schema, values
 from .computed import computed_values, keys
+from .images import EMBEDDED, Data
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
-from .schema import EMBEDDED, Data, Recipe
+from .schema import Recipe
 from .validate import check, check_place, check_used
 
 NULL = ("", "null", "none")  # texts of a null

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import UserError, suggest
 from . import declaration
+from .images import EMBEDDED, Data
 from .rules import RULES, UNUSED
-from .schema import EMBEDDED, Data, Recipe, options
+from .schema import Recipe, options
 
 OF_PLUGINS = ("objective", "target")  # keys whose choices a plugin can add to
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import records
 from ..config.recipe_files import read
-from ..config.records import StudyPlan
+from ..config.records.study import StudyPlan
 from ..config.schema import Data, Recipe
 from ..config.tool_options import parse
 from ..config.tools import OverlapOptions

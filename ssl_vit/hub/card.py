@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from omegaconf import OmegaConf
 
 from .. import costs, hub_files
-from ..config import export_files, records
+from ..config import export_files
 from ..config.computed import counts
-from ..config.records import ObjectiveFacts, Result
+from ..config.images import EMBEDDED, Data
+from ..config.records.run import Environment, ObjectiveFacts, Result
 from ..config.resolve import without_private
-from ..config.schema import EMBEDDED, Data, Recipe, chosen_on_held_out
+from ..config.schema import Recipe, chosen_on_held_out
 from ..formatting import (
     duration,
     escape_markdown,
@@ -38,9 +39,9 @@ CORE_WATTS = 10  # of a CPU, roughly
 def write(run: Run, export: Path, step: int | None = None) -> str:
     """The card's Markdown for the export in that folder; with `step`, of the milestone after that
     step, which has no results yet."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     result = None if step else run.result()
     facts = run.environment()
@@ -244,7 +245,7 @@ def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict
     }
 
 
-def _cost(recipe: Recipe, result: Result | None, facts: records.Environment) -> dict[str, str]:
+def _cost(recipe: Recipe, result: Result | None, facts: Environment) -> dict[str, str]:
     """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
     environment.json."""
     size = rounded_count(costs.encoder_parameters(recipe))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config import records
-from ..config.records import PushedBranch
+from ..config.records.checkpoint import PushedBranch
 from ..formatting import option_text, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import parsing, records
-from ..config.records import Environment, Kind, Measured, NotFinite, Result
+from ..config.records import Kind
+from ..config.records.run import Environment, Measured, NotFinite, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs import lock

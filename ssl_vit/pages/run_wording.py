@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import costs
 from ..config import recipe_files
 from ..config.init_source import InitSource
-from ..config.records import Environment, Measured, Result
+from ..config.records.run import Environment, Measured, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..formatting import (

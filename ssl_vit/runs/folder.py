@@ -18,7 +18,7 @@ from typing import Any
 
 from ..config import records
 from ..config.computed import FACTS
-from ..config.records import Environment, Result
+from ..config.records.run import Environment, Result
 from ..config.schema import Recipe, dump
 from ..errors import UserError
 from . import identity, lock

@@ -18,7 +18,8 @@ from ..config.computed import Difference, computed_values, counts, differences, 
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
-from ..config.records import Environment, Kind, RunEnvironment, WithRecipe
+from ..config.records import Kind
+from ..config.records.run import Environment, RunEnvironment, WithRecipe
 from ..config.resolve import resolve
 from ..config.schema import Recipe, defaults
 from ..errors import UserError

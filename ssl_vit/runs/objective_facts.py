@@ -8,7 +8,7 @@ from typing import Any
 from ..config import declaration
 from ..config.computed import counts, learn_free
 from ..config.declaration import ObjectiveDeclaration
-from ..config.records import Environment, ObjectiveFacts, QuestionKeys, Row
+from ..config.records.run import Environment, ObjectiveFacts, QuestionKeys, Row
 from ..config.schema import Recipe, options
 from ..config.values import build
 from ..errors import UserError

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from ..config.operation import Checkpoint
-from ..config.records import Manifest, read
+from ..config.records import read
+from ..config.records.checkpoint import Manifest
 from ..errors import UserError
 from ..runs.checkpoint_files import (
     MANIFEST,

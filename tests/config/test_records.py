@@ -11,16 +11,9 @@ import pytest
 
 from ssl_vit.config import export_files, records
 from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.records import (
-    Claim,
-    Measured,
-    Number,
-    Record,
-    Result,
-    RunEnvironment,
-    Task,
-    Whole,
-)
+from ssl_vit.config.records import Number, Record, Whole
+from ssl_vit.config.records.run import Measured, Result, RunEnvironment
+from ssl_vit.config.records.study import Claim, Task
 from ssl_vit.errors import UserError
 
 RESULT = {

@@ -60,7 +60,12 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.recipe_files", "config.records"),
+            *(
+                "config.recipe_files",
+                "config.records",
+                "config.records.run",
+                "config.records.study",
+            ),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),

@@ -13,7 +13,7 @@ from PIL import Image
 from helpers.options import PROBE, ROOT, TINY, altered
 from ssl_vit.config import declaration, values
 from ssl_vit.config.computed import computed_values, differences
-from ssl_vit.config.records import Environment
+from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, evaluate

@@ -14,7 +14,8 @@ from ...config import parsing, records, values
 from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
-from ...config.records import Environment, ObjectiveFacts, Result, Task
+from ...config.records.run import Environment, ObjectiveFacts, Result
+from ...config.records.study import Task
 from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError

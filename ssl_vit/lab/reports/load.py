@@ -12,7 +12,8 @@ import numpy as np
 
 from ...config import parsing, records
 from ...config.computed import keys
-from ...config.records import RunEnvironment, StudyPlan, Task
+from ...config.records.run import RunEnvironment
+from ...config.records.study import StudyPlan, Task
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run

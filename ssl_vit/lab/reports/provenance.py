@@ -1,7 +1,7 @@
 """How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
 from ...config import records
-from ...config.records import Overlap, Task
+from ...config.records.study import Overlap, Task
 from ...errors import UserError
 from ...formatting import tool_command, typed
 from ...pages.blocks import Commands, Table

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config import records
 from ...config.fields import is_name
-from ...config.records import StudyPlan, Task
+from ...config.records.study import StudyPlan, Task
 from ...errors import UserError
 from .axes import CURVE_OF
 

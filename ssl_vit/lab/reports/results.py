@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...config.records import Environment, Report, Result, StudyPlan, Task
+from ...config.records.run import Environment, Result
+from ...config.records.study import Report, StudyPlan, Task
 from ...errors import UserError
 from ...runs.folder import Run
 from ..arms import arm_pairs

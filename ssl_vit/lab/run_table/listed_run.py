@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ...config import computed, export_files
-from ...config.records import Measured
+from ...config.records.run import Measured
 from ...errors import UserError
 from ...formatting import format_value
 from ...metrics import all_metrics, is_of_model

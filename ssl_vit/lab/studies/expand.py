@@ -10,7 +10,7 @@ from typing import Any
 from ... import hub_files
 from ...config import declaration, records
 from ...config.recipe_files import file_values, find_recipe
-from ...config.records import Measured, WithMetrics, WithSeconds
+from ...config.records.run import Measured, WithMetrics, WithSeconds
 from ...config.schema import Recipe, all_groups
 from ...errors import UserError
 from ...formatting import option_text

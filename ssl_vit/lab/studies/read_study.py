@@ -10,7 +10,7 @@ from ...config.fields import LONGEST_NAME
 from ...config.parsing import flatten, has_interpolation, load_yaml
 from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES
-from ...config.records import CurvePoint
+from ...config.records.study import CurvePoint
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ..arms import Settings, find_arm
