@@ -1,13 +1,13 @@
 """What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
 model and preprocessing. No torch here."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from . import parsing
 from .model import Model
 
 # The model's keys in a config.json of transformers' ViT
@@ -37,10 +37,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     try:
         return read(folder, own=True)
-    except (OSError, ValueError):
-        raise UserError(
-            f"{folder} is no export: its config.json is damaged, or another program's"
-        ) from None
+    except (OSError, ValueError) as error:
+        text = f"its config.json is damaged, or another program's ({error})"
+        raise UserError(f"{folder} is no export: {text}") from None
 
 
 def read(folder: Path, own: bool = False) -> dict[str, Any]:
@@ -212,5 +211,5 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     if name == "preprocessor_config.json" and not path.exists():
         return {}
-    content: dict[str, Any] = json.loads(path.read_text())
+    content: dict[str, Any] = parsing.read_json(path)
     return content

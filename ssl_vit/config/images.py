@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .fields import is_held_out, is_split, option
+from .fields import is_held_out, is_path, is_split, option
 
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
@@ -21,6 +21,7 @@ class Data:
     path: str | None = option(
         None,
         "Local copy of the data set, or any image folder, parquet file or tar shards.",
+        check=is_path,
         identity=False,
         private=True,
         place=True,

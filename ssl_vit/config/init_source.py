@@ -242,8 +242,8 @@ class InitSource:
 
         try:
             result = read(path, Result)
-        except (OSError, ValueError):
-            raise UserError(f"init={self.place}: {path} is damaged") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"init={self.place}: {path} is damaged ({error})") from None
         names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
         if not result.has(*names.values()):
             raise UserError(f"init={self.place}: {path} is damaged")

@@ -132,10 +132,11 @@ def find_base(base: Any, path: Path) -> Path:
     """
     if not isinstance(base, str):
         raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
-    if base.endswith((".yaml", ".yml")) and (path.parent / base).is_file():
-        return path.parent / base
     if base.endswith((".yaml", ".yml")):
-        raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+        file = path.parent / parse_path(base, f"{path}: base")
+        if not file.is_file():
+            raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+        return file
     try:
         return find_recipe(base)
     except UserError as error:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from ..errors import UserError
 from . import declaration
 from .declaration import Names
-from .fields import Option, group, is_name, is_path, option, options_of
+from .fields import Option, group, is_name, is_new_path, is_path, option, options_of
 from .images import Data
 from .init_source import InitSource
 from .model import Model
@@ -42,7 +42,7 @@ class Recipe:
         identity=False,
         private=True,
         per_process=True,
-        check=is_path,
+        check=is_new_path,
         expected="a folder",
     )
     seed: int = option(
@@ -63,6 +63,7 @@ class Recipe:
     plugin: str | None = option(
         None,
         "Python file that adds objectives or targets (docs/guide.md).",
+        check=is_path,
         identity=False,
         private=True,
         per_process=True,
@@ -71,6 +72,7 @@ class Recipe:
         "scratch",
         "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
         " .npz file.",
+        check=is_path,
         brought="always",
         per_process=True,
         pace=False,

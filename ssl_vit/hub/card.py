@@ -1,6 +1,6 @@
 """Model card of a finished or running run, written from its folder alone. No torch here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def _description(
             ("key", "value"),
             [
                 (inline_code(key), escape_markdown(value))
-                for key, value in _values(without_private(recipe))
+                for key, value in _values(without_private(recipe), facts.free)
             ],
         ),
         **_command(recipe),
@@ -222,10 +222,11 @@ def _data(recipe: Recipe) -> str:
     )
 
 
-def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Keys and values that affect the computation and are not off (0, false or null)."""
+def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Keys and values that affect the computation and are not off (0, false or null); `free` as in
+    `counts`."""
     for key, value in recipe.values().items():
-        if (value or key == "seed") and counts(key):
+        if (value or key == "seed") and counts(key, free):
             yield key, value
 
 
@@ -246,12 +247,12 @@ def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict
 
 
 def _cost(recipe: Recipe, result: Result | None, facts: Environment) -> dict[str, str]:
-    """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
-    environment.json."""
+    """Size of the encoder and, as far as result.json has them, compute and energy of its run;
+    `facts` is environment.json."""
     size = rounded_count(costs.encoder_parameters(recipe))
     adds = rounded_count(costs.encoder_multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
-    if result is None:
+    if result is None or result.images is None or result.device_hours is None:
         return {"compute": work}
     hours = result.device_hours
     device = escape_markdown(facts.device or "cpu")

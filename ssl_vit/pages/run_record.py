@@ -168,8 +168,10 @@ def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
         return records.read(path, kind)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
-    except (OSError, ValueError):
-        problems.append(f"{path.name} is damaged")
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error.strerror}")
+    except ValueError as error:
+        problems.append(f"{path.name} is damaged ({error})")
     return None
 
 

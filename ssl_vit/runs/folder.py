@@ -56,7 +56,7 @@ def _row(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_row = records.fits(row, dict[str, records.Number]) and isinstance(row.get("step"), int)
+    is_row = records.fits(row, dict[str, records.Metric]) and isinstance(row.get("step"), int)
     return row if is_row else None
 
 

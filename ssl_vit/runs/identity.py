@@ -39,12 +39,12 @@ def recipe_hash(recipe: Recipe) -> str:
     return written_hash(recipe.values())
 
 
-def written_hash(values: dict[str, Any]) -> str:
-    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them.
+def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
+    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`.
 
     The keys may be those of another version: the hash covers the keys that are there.
     """
-    computed = {key: value for key, value in values.items() if counts(key)}
+    computed = {key: value for key, value in values.items() if counts(key, free)}
     if InitSource(str(computed.get("init"))).is_local:
         computed["init"] = "local"
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]

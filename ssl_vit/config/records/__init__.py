@@ -5,12 +5,20 @@ does not import.
 A record's fields are what this package reads. More keys may be there: later versions write them.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ..parsing import read_json
 
@@ -24,9 +32,24 @@ def _fits_float(value: int | float) -> int | float:
     return value
 
 
-Number = Annotated[int | float, AfterValidator(_fits_float)]
+def _is_finite(value: int | float) -> int | float:
+    if not math.isfinite(_fits_float(value)):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def _is_given(value: object) -> object:
+    if value is None:
+        raise ValueError("expected a value, or no such key")
+    return value
+
+
+Metric = Annotated[int | float, AfterValidator(_fits_float)]  # NaN or infinite in a bad run
+Number = Annotated[int | float, AfterValidator(_is_finite)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
 Scalar = str | bool | Number | None
+# Of a key that files may lack, as those of earlier versions, and where null means nothing
+MayLack = Annotated[Kind | None, BeforeValidator(_is_given)]
 
 
 class Record(BaseModel):

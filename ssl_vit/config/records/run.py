@@ -4,19 +4,19 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from . import Number, Record, Whole
+from . import MayLack, Metric, Number, Record, Whole
 
 
 class WithRecipe(Record):
     """A file of a run that has the recipe's hash."""
 
-    recipe: str | None = None
+    recipe: MayLack[str] = None
 
 
 class Measured(Record):
     """A metric of result.json, and of how many images or patches it is."""
 
-    value: Number
+    value: Metric
     split: str
     n: Whole | None = None
 
@@ -36,20 +36,29 @@ def _is_whole(best: Best) -> Best:
 
 
 class Result(WithRecipe):
-    """result.json. Exaflop are null where they were not counted."""
+    """result.json. Exaflop are null where they were not counted; what earlier versions did not
+    write is None."""
 
     steps: Whole
     seconds: Number
     metrics: dict[str, Measured]
     finished: str
-    images: Number = 0
-    exaflop: Number | None = 0
-    device_hours: Number = 0
+    images: MayLack[Number] = None
+    exaflop: Number | None = None
+    device_hours: MayLack[Number] = None
     total_exaflop: Number | None = None
-    total_device_hours: Number | None = None
-    best: Annotated[Best, AfterValidator(_is_whole)] | None = None
-    measured_on: dict[str, Whole] | None = None
-    pool: str | None = None  # of an evaluation
+    total_device_hours: MayLack[Number] = None
+    best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
+    measured_on: MayLack[dict[str, Whole]] = None
+    pool: MayLack[str] = None  # of an evaluation
+
+
+class CountedResult(Result):
+    """That of a run whose images and work are known."""
+
+    images: Number
+    exaflop: Number | None
+    device_hours: Number
 
 
 class QuestionKeys(Record):
@@ -106,29 +115,34 @@ class Sharding(Record):
 class Environment(WithRecipe):
     """environment.json."""
 
-    objective: ObjectiveFacts | None = None
+    objective: MayLack[ObjectiveFacts] = None
     data: dict[str, Any] = {}
     images: dict[str, Whole] = {}  # of a split that is no stream
-    measured_on: dict[str, Whole] | None = None
-    init: dict[str, Any] | None = None
-    before: Cost | None = None
-    host: dict[str, Any] | None = None
-    packages: dict[str, Any] | None = None
-    revision: str | None = None
-    plugin: dict[str, Any] | None = None
-    real: dict[str, Any] | None = None
-    options: dict[str, Any] | None = None
+    measured_on: MayLack[dict[str, Whole]] = None
+    init: MayLack[dict[str, Any]] = None
+    before: MayLack[Cost] = None
+    host: MayLack[dict[str, Any]] = None
+    packages: MayLack[dict[str, Any]] = None
+    revision: str | None = None  # null: outside of git
+    plugin: MayLack[dict[str, Any]] = None
+    real: MayLack[dict[str, Any]] = None
+    options: MayLack[dict[str, Any]] = None
     earlier_recipes: list[str] = []
-    recipe_file: RecipeFile | None = None
-    sharding: Sharding | None = None
-    device: str | None = None
-    processes: Whole | None = None
-    threads: Whole | None = None
-    precision: str | None = None
-    python: str | None = None
-    device_batch: Whole | None = None
-    accumulation: Whole | None = None
-    classes: list[str] | None = None
+    recipe_file: MayLack[RecipeFile] = None
+    sharding: MayLack[Sharding] = None
+    device: MayLack[str] = None
+    processes: MayLack[Whole] = None
+    threads: MayLack[Whole] = None
+    precision: MayLack[str] = None
+    python: MayLack[str] = None
+    device_batch: MayLack[Whole] = None
+    accumulation: MayLack[Whole] = None
+    classes: MayLack[list[str]] = None
+
+    @property
+    def free(self) -> list[str]:
+        """Keys of its objective that do not change what is computed."""
+        return self.objective.free if self.objective else []
 
 
 class RunEnvironment(Environment):

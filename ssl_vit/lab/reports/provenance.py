@@ -31,8 +31,9 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
         return None
     try:
         entries = records.read(path, list[Overlap])
-    except (OSError, ValueError):
-        raise UserError(f"{path} is damaged; remove it, or give tools/overlap.py again") from None
+    except (OSError, ValueError) as error:
+        text = f"{path} is damaged ({error}); remove it, or give tools/overlap.py again"
+        raise UserError(text) from None
     data = [run.environment.data for run in study.finished.values()]
     train = {one.get("train") for one in data}
     test = {one.get("test") for one in data}

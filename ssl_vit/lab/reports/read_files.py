@@ -11,6 +11,7 @@ import numpy as np
 
 from ...config import records
 from ...config.fields import is_name
+from ...config.records import Kind
 from ...config.records.study import StudyPlan, Task
 from ...errors import UserError
 from .axes import CURVE_OF
@@ -22,11 +23,24 @@ def read_plan(path: Path) -> StudyPlan:
     Raises:
         UserError: it is missing or damaged.
     """
-    with suppress(OSError, ValueError):
-        plan = records.read(path, StudyPlan)
-        if _in_order(plan.tasks) and _right_shares(plan):
-            return plan
+    plan = read_record(path, StudyPlan)
+    if _in_order(plan.tasks) and _right_shares(plan):
+        return plan
     raise damaged(path)
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A JSON file of the study.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        return records.read(path, kind)
+    except OSError:
+        raise damaged(path) from None
+    except ValueError as error:
+        raise damaged(path, f" ({error})") from None
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -75,9 +89,9 @@ def _right_shares(plan: StudyPlan) -> bool:
     return fits and len(set(shares)) == len(finals) == len(points)
 
 
-def damaged(path: Path) -> UserError:
-    """The error of a missing or damaged file."""
+def damaged(path: Path, why: str = "") -> UserError:
+    """The error of a missing or damaged file; `why` stands behind it."""
     what = "it" if path.name == "study.json" else "its folder"
     return UserError(
-        f"{path} is missing or damaged; remove {what} and give the study's command again"
+        f"{path} is missing or damaged{why}; remove {what} and give the study's command again"
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...config.records.run import Environment, Result
+from ...config.records.run import CountedResult, Environment
 from ...config.records.study import Report, StudyPlan, Task
 from ...errors import UserError
 from ...runs.folder import Run
@@ -56,7 +56,7 @@ class FinishedRun(NamedTuple):
     values: dict[str, Any]  # of the part's grid
     needs: list[str]
     run: Run
-    result: Result
+    result: CountedResult
     environment: Environment
 
     @property

@@ -209,9 +209,9 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
 def _metrics(path: Path) -> dict[str, Measured]:
     try:
         return records.read(path, WithMetrics).metrics
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged; remove its folder and give the command again"
+            f"{path} is damaged ({error}); remove its folder and give the command again"
         ) from None
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...config.parsing import flatten, load_yaml
-from ...config.records import Number, Whole, fits
+from ...config.records import Metric, Whole, fits
 from ...errors import UserError
 from ...formatting import duration
 from ...metrics import HELD_OUT, all_metrics, format_metrics
@@ -41,7 +41,7 @@ def last_rows(path: Path) -> dict[str, Any]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        newest |= row if fits(row, dict[str, Number]) else {}
+        newest |= row if fits(row, dict[str, Metric]) else {}
     return newest
 
 

@@ -76,10 +76,11 @@ def _load(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     if name is None:
         return raw
     hold(isinstance(name, str), where, f"extends={name}: expected a study or a file's path")
-    beside = path.parent / name
-    is_path = name.endswith((".yaml", ".yml"))
-    hold(not is_path or beside.is_file(), where, f"extends={name}: no such file")
-    below = beside if is_path else find(name)
+    if name.endswith((".yaml", ".yml")):
+        below = path.parent / place_of(name, f"{where}: extends")
+        hold(below.is_file(), where, f"extends={name}: no such file")
+    else:
+        below = find(name)
     circle = below.resolve() in (path.resolve(), *derived)
     hold(not circle, where, f"extends={name}: files extend one another in a circle")
     base = _load(below, (path.resolve(), *derived))
