@@ -237,13 +237,10 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        from .records import read  # pydantic, which --help does not import
+        from .records import require  # pydantic, which --help does not import
         from .records.run import Result
 
-        try:
-            result = read(path, Result)
-        except (OSError, ValueError) as error:
-            raise UserError(f"init={self.place}: {path} is damaged ({error})") from None
+        result = require(path, Result, f"it belongs to init={self.place}")
         names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
         if not result.has(*names.values()):
             raise UserError(f"init={self.place}: {path} is damaged")

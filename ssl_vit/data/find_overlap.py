@@ -78,12 +78,7 @@ def main(arguments: list[str]) -> None:
 
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
     """The different data that the finished runs of a study trained on, and were tested on."""
-    try:
-        study = records.read(folder / "study.json", StudyPlan)
-    except OSError:
-        raise UserError(f"{folder}: expected a study's folder with its study.json") from None
-    except ValueError as error:
-        raise UserError(f"{folder / 'study.json'} is damaged ({error})") from None
+    study = records.require(folder / "study.json", StudyPlan, "expected a study's folder")
     trained: dict[str, Data] = {}
     tested: dict[str, Data] = {}
     for task in study["tasks"]:

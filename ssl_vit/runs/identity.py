@@ -92,11 +92,8 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: it is missing or damaged.
     """
-    try:
-        return records.read(path, kind)
-    except (OSError, ValueError) as error:
-        state = f"damaged ({error}); remove it, or take" if path.exists() else "missing; take"
-    raise UserError(f"{path} is {state} another name=")
+    remove = "remove it, or " if path.exists() else ""
+    return records.require(path, kind, f"{remove}take another name=")
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:

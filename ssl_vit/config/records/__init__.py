@@ -20,6 +20,7 @@ from pydantic import (
     ValidationError,
 )
 
+from ...errors import UserError
 from ..parsing import read_json
 
 LARGEST = 2**1000  # a whole number above it is no float
@@ -111,6 +112,23 @@ def read(path: Path, kind: type[Kind]) -> Kind:
         OSError: it cannot be read.
     """
     return check(read_json(path), kind)
+
+
+def require(path: Path, kind: type[Kind], hint: str) -> Kind:
+    """As `read`; `hint`, what to do about it, ends the error.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        return read(path, kind)
+    except FileNotFoundError:
+        state = "is missing"
+    except OSError as error:
+        state = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        state = f"is damaged ({error})"
+    raise UserError(f"{path} {state}; {hint}")
 
 
 def _first_mistake(errors: Sequence[Any]) -> str:

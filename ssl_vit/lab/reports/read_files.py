@@ -35,12 +35,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: it is missing or damaged.
     """
-    try:
-        return records.read(path, kind)
-    except OSError:
-        raise damaged(path) from None
-    except ValueError as error:
-        raise damaged(path, f" ({error})") from None
+    return records.require(path, kind, _hint(path))
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,9 +84,11 @@ def _right_shares(plan: StudyPlan) -> bool:
     return fits and len(set(shares)) == len(finals) == len(points)
 
 
-def damaged(path: Path, why: str = "") -> UserError:
-    """The error of a missing or damaged file; `why` stands behind it."""
+def damaged(path: Path) -> UserError:
+    """The error of a missing or damaged file."""
+    return UserError(f"{path} is missing or damaged; {_hint(path)}")
+
+
+def _hint(path: Path) -> str:
     what = "it" if path.name == "study.json" else "its folder"
-    return UserError(
-        f"{path} is missing or damaged{why}; remove {what} and give the study's command again"
-    )
+    return f"remove {what} and give the study's command again"

@@ -10,7 +10,7 @@ from typing import Any
 from ... import hub_files
 from ...config import declaration, records
 from ...config.recipe_files import file_values, find_recipe
-from ...config.records.run import Measured, WithMetrics, WithSeconds
+from ...config.records.run import WithMetrics, WithSeconds
 from ...config.schema import Recipe, all_groups
 from ...errors import UserError
 from ...formatting import option_text
@@ -187,7 +187,9 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     for run in swept:
         if not finished(folder, run.name):
             continue
-        metrics = _metrics(folder / run.name / "result.json")
+        path = folder / run.name / "result.json"
+        hint = "remove its folder and give the command again"
+        metrics = records.require(path, WithMetrics, hint).metrics
         if task.by not in metrics:
             raise UserError(f"{where}: {run.name} has {', '.join(metrics)}")
         split = metrics[task.by].split
@@ -204,15 +206,6 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     if not means:
         raise UserError(f"{where}: no run of part {task.best} has a finite one")
     return values[max(means, key=lambda key: score(task.by, means[key]))]
-
-
-def _metrics(path: Path) -> dict[str, Measured]:
-    try:
-        return records.read(path, WithMetrics).metrics
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); remove its folder and give the command again"
-        ) from None
 
 
 def command(task: Task, plan: Plan, folder: Path) -> list[str]:

@@ -113,10 +113,7 @@ def _record(task: Task) -> records.study.Task:
 
 def _differences(path: Path, plan: Plan) -> list[str]:
     """Descriptions of the tasks in study.json that differ from the plan's."""
-    try:
-        record = records.read(path, StudyPlan)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it, or take another name=") from None
+    record = records.require(path, StudyPlan, "remove it, or take another name=")
     now = {name: _record(task) for name, task in plan.items()}
     found = [_difference(task, now.get(task.name)) for task in record.tasks]
     return [text for text in found if text]
