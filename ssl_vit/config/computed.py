@@ -8,7 +8,7 @@ and the facts in environment.json, under their kind.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from .fields import Option
+from .fields import Option, Values
 from .schema import GONE, RENAMED, Recipe, defaults, options
 
 FACTS = ("data", "init", "plugin")  # of images, first weights and a plugin
@@ -54,7 +54,7 @@ def counts(key: str, free: Collection[str] = ()) -> bool:
     return key not in free if found is None else found.identity
 
 
-def computed_values(recipe: Recipe) -> dict[str, Any]:
+def computed_values(recipe: Recipe) -> Values:
     """{dotted key: value} of the keys that change what is computed."""
     return {key: value for key, value in recipe.values().items() if counts(key)}
 

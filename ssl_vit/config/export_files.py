@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UserError
 from . import parsing
+from .fields import Values
 from .model import Model
 
 # The model's keys in a config.json of transformers' ViT
@@ -134,7 +135,7 @@ def _centre_crop(share: float) -> dict[str, Any]:
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
-def model_values(config: dict[str, Any]) -> dict[str, Any]:
+def model_values(config: Values) -> Values:
     """{dotted key: value} of the model that a config.json describes; empty where it does not
     describe it whole, as those of timm's own models."""
     if config.get("model_type") == "vit":
@@ -172,7 +173,7 @@ def encoder_options(model: Model) -> dict[str, Any]:
     return {key: getattr(model, key) for key in ENCODER_KEYS}
 
 
-def preprocessing_values(folder: Path) -> dict[str, Any]:
+def preprocessing_values(folder: Path) -> Values:
     """{dotted key: value} of the normalisation and the evaluation's resizing and cropping."""
     values = normalisation(folder) | evaluation(folder)
     return {f"data.{key}": value for key, value in values.items()}

@@ -17,6 +17,7 @@ PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
 KEY, WORD, FLAG, LONG = "key", "word", "flag", "long"
 REQUIRED: Any = object()  # in place of a default
+Values = dict[str, Any]  # {dotted key: value} of a recipe
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
-from .fields import LONGEST_NAME, is_path
+from .fields import LONGEST_NAME, Values, is_path
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
 LARGEST = 2**26  # bytes of a YAML or JSON file
@@ -75,9 +75,9 @@ def _parsed(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
 
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: Any, prefix: str = "") -> Values:
     """A nested mapping as {dotted key: value}."""
-    flat: dict[str, Any] = {}
+    flat: Values = {}
     for key, value in node.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")

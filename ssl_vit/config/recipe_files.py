@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import declaration, values
+from .fields import Values
 from .images import EMBEDDED
 from .parsing import flatten, load_yaml, parse_path
 from .schema import FIXED_TOP, Recipe
@@ -22,8 +23,8 @@ class FileValues(NamedTuple):
     """{dotted key: value} of a recipe file: of the presets that it names, and its own, which
     win."""
 
-    presets: dict[str, Any]
-    own: dict[str, Any]
+    presets: Values
+    own: Values
 
 
 def find_recipe(name: str | None) -> Path:
@@ -49,7 +50,7 @@ def find_recipe(name: str | None) -> Path:
     raise UserError(f"recipe={name}: unknown; {suggest(name, names)}, or a file's path")
 
 
-def preset(key: str, name: str) -> dict[str, Any]:
+def preset(key: str, name: str) -> Values:
     """{dotted key: value} of the preset data=NAME or model=NAME, its name included.
 
     Raises:
@@ -71,7 +72,7 @@ def has_preset(key: str, name: str) -> bool:
     return name in load_yaml(PRESETS[key])
 
 
-def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
+def without_group(known: Values, group: str) -> Values:
     """The values without those of one group of keys."""
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
 
@@ -145,7 +146,7 @@ def find_base(base: Any, path: Path) -> Path:
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     """The values of a recipe file's content, without its base."""
-    presets: dict[str, Any] = {}
+    presets: Values = {}
     for key in PRESETS:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
@@ -158,7 +159,7 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     return FileValues(presets, own)
 
 
-def file_values(path: Path) -> dict[str, Any]:
+def file_values(path: Path) -> Values:
     """{dotted key: value} of a recipe file and its bases, unchecked."""
     presets, own = load(path)
     return presets | own

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from ..errors import UserError
 from . import declaration
 from .declaration import Names
-from .fields import Option, group, is_name, is_new_path, is_path, option, options_of
+from .fields import Option, Values, group, is_name, is_new_path, is_path, option, options_of
 from .images import Data
 from .init_source import InitSource
 from .model import Model
@@ -148,7 +148,7 @@ class Recipe:
             return self.objective == "probe" or self.probe.every is not None
         return top in self.groups or top in FIXED_TOP
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """{dotted key: value} of the keys in use, in the order of `options`."""
         values = asdict(self)
         flat = flatten(values | values.pop("groups"))
@@ -172,7 +172,7 @@ FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "t
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 # Keys that have gone and what was their default, which recipe files may still give
-GONE: dict[str, Any] = {}
+GONE: Values = {}
 
 
 def _groups_of(objective: str) -> Iterator[declaration.Group]:
@@ -216,7 +216,7 @@ def options() -> dict[str, Option]:
 declaration.on_change(options.cache_clear)
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> Values:
     """{dotted key: its default}."""
     return {key: option.default for key, option in options().items()}
 

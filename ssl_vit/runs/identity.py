@@ -15,6 +15,7 @@ from typing import Any, cast
 from .. import hub_files
 from ..config import parsing, records
 from ..config.computed import Difference, computed_values, counts, differences, facts, keys
+from ..config.fields import Values
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
@@ -50,7 +51,7 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def result_options(recipe: Recipe) -> dict[str, Any]:
+def result_options(recipe: Recipe) -> Values:
     """{key: value} of the keys that change what the result contains but not what is computed: they
     may differ while a run goes on, not once it has finished."""
     in_result = keys(lambda option: option.in_result)

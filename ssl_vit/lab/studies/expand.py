@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import hub_files
 from ...config import declaration, records
+from ...config.fields import Values
 from ...config.recipe_files import file_values, find_recipe
 from ...config.records.run import WithMetrics, WithSeconds
 from ...config.schema import Recipe, all_groups
@@ -35,7 +36,7 @@ class Task:
     tool: str
     arm: str
     seed: int
-    values: dict[str, Any]  # of the grid
+    values: Values  # of the grid
     needs: tuple[str, ...]  # names of tasks
     options: dict[str, str]
     best: str | None = None  # part whose best values it takes
@@ -173,7 +174,7 @@ def seconds_of(folder: Path, name: str) -> float:
         return 0.0
 
 
-def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
+def best_values(task: Task, plan: Plan, folder: Path) -> Values:
     """The grid values with the best metric `by`, averaged over seeds; the first among equals.
     Runs without a result are left out.
 
@@ -181,7 +182,7 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
         UserError: no run has a finite value of that metric, or it is not of held-out images.
     """
     where = f"part {task.part}: best: by={task.by}"
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, Values] = {}
     scores: dict[str, list[float]] = {}
     swept = [plan[name] for name in task.needs if plan[name].part == task.best]
     for run in swept:
