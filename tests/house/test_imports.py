@@ -72,7 +72,7 @@ LAB_MAY_IMPORT = {
         ALL,
     ),
     "config.export_files": ("run_table.listed_run",),
-    "config.fields": ("lab_tools", "planning.forecast", "reports.read_files", "studies.read_study"),
+    "config.fields": ALL,
     "config.validate": ("studies.request", "studies.command_line_sweep"),
     # what a recipe costs
     "costs": ALL,

@@ -1,8 +1,10 @@
 """Rules of the images and their labels: how they are mixed and read, held out and shown."""
 
+from collections.abc import Callable
+
 from .. import declaration
 from ..schema import Recipe, learns_labels
-from .rule import Rule
+from .rule import Rule, Text
 
 
 def _mixed(r: Recipe) -> float:
@@ -40,6 +42,14 @@ def _classifies(r: Recipe) -> bool:
     return r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
 
 
+def _of_stream(
+    key: str, forbids: Callable[[Recipe], object], expected: str, value: Text | None = None
+) -> Rule:
+    """What needs all images, of which a stream shows the next one alone."""
+    reason = f"expected {expected} beside data.stream=true"
+    return Rule(key, lambda r: r.data.stream and forbids(r), reason, value)
+
+
 MIXING = (
     Rule(
         "data.mixup, .cutmix",
@@ -52,12 +62,7 @@ MIXING = (
         lambda r: _mixed(r) and r.data.window is not None,
         "expected null beside data.mixup= or data.cutmix=",
     ),
-    Rule(
-        "data.mixup, .cutmix",
-        lambda r: _mixed(r) and r.data.stream,
-        "expected 0 beside data.stream=true",
-        lambda r: str(_mixed(r)),
-    ),
+    _of_stream("data.mixup, .cutmix", _mixed, "0", lambda r: str(_mixed(r))),
 )
 STREAM = (  # is only trained on, and whole
     Rule(
@@ -76,20 +81,12 @@ STREAM = (  # is only trained on, and whole
         "data.stream=true is for training only; expected eval.test=false",
     ),
     # which images a share has depends on their number, known only after reading all
-    Rule(
-        "data.share",
-        lambda r: r.data.stream and r.data.share != 1,
-        "expected 1 beside data.stream=true",
-    ),
-    Rule(
-        "data.labelled",
-        lambda r: r.data.stream and r.data.labelled != 1,
-        "expected 1 beside data.stream=true",
-    ),
-    Rule(
+    _of_stream("data.share", lambda r: r.data.share != 1, "1"),
+    _of_stream("data.labelled", _shows_some, "1"),
+    _of_stream(
         "data.validation",
-        lambda r: r.data.stream and r.data.validation is not None and _held_out_share(r),
-        "expected a split, or 0 for none, beside data.stream=true",
+        lambda r: r.data.validation is not None and _held_out_share(r),
+        "a split, or 0 for none,",
     ),
 )
 HELD_OUT = (

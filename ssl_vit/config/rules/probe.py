@@ -1,8 +1,10 @@
 """Rules of what is measured of a frozen encoder."""
 
+from collections.abc import Callable
+
 from ..probe import DENSE
 from ..schema import Recipe
-from .rule import Rule, value_of
+from .rule import Rule, Text, value_of
 
 
 def _dense(r: Recipe) -> list[str]:
@@ -19,6 +21,13 @@ def _own_feature(key: str) -> Rule:
     )
 
 
+def _of_patches(forbids: Callable[[Recipe], object], reason: Text) -> Rule:
+    """What measuring patches needs."""
+    return Rule(
+        "probe.measures", lambda r: _dense(r) and forbids(r), reason, lambda r: _dense(r)[0]
+    )
+
+
 MEASURES = (
     Rule(
         "probe.feature",
@@ -27,23 +36,17 @@ MEASURES = (
     ),
     _own_feature("probe.pool"),
     _own_feature("probe.layer"),
-    Rule(
-        "probe.measures",
-        lambda r: _dense(r) and r.objective != "probe",
+    _of_patches(
+        lambda r: r.objective != "probe",
         "is measured by tools/evaluate.py; objective={r.objective} has no use for it",
-        lambda r: _dense(r)[0],
     ),
-    Rule(
-        "probe.measures",
-        lambda r: _dense(r) and r.model.convolutional,
+    _of_patches(
+        lambda r: r.model.convolutional,
         lambda r: f"needs patches; model={r.model.name or r.model.timm} has none",
-        lambda r: _dense(r)[0],
     ),
-    Rule(
-        "probe.measures",
-        lambda r: _dense(r) and r.probe.feature != "encoder",
+    _of_patches(
+        lambda r: r.probe.feature != "encoder",
         "reads the encoder's patches; probe.feature={r.probe.feature} is of images",
-        lambda r: _dense(r)[0],
     ),
     Rule(
         "probe.pool",
