@@ -160,8 +160,17 @@ def read_json(path: Path) -> Any:
         ValueError: it is no JSON, or has a key twice.
         OSError: it cannot be read.
     """
+    return parse_json(_text(path))
+
+
+def parse_json(text: str) -> Any:
+    """A JSON text's value.
+
+    Raises:
+        ValueError: it is no JSON, or has a key twice.
+    """
     try:
-        return json.loads(_text(path), object_pairs_hook=_without_duplicates)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise ValueError("nested too deep") from None
 

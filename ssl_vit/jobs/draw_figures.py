@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from ..config import parsing, recipe_files, records
+from ..config import recipe_files, records
 from ..config.computed import differences, facts
-from ..config.fields import LONGEST_NAME, is_name
 from ..config.records import Record
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, FigureOptions
@@ -115,19 +114,17 @@ def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
     """Where the figures are written: into the folder of the one run, unless out= or name= is given.
 
     Raises:
-        UserError: no folder can have that name, or it holds something else.
+        UserError: the folder holds something else.
     """
     run = named[0].run
     if len(named) == 1 and run and options.out is None and options.name is None:
         return run / "figures"
-    out = parsing.parse_path("runs" if options.out is None else options.out, "out")
+    out = Path("runs" if options.out is None else options.out)
     name = options.name
     if name is None:
         name = "figures-" + "-".join(re.sub(r"\W", "_", one.label) for one in named)
         if len(name.encode()) > LONGEST_DEFAULT_NAME:
             name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    if not is_name(name) or len(name.encode()) > LONGEST_NAME:
-        raise UserError(f"name={name}: expected a folder's name")
     _output(out / name).check()
     return out / name
 

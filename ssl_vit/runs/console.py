@@ -54,6 +54,7 @@ class _Progress(Callback):
     images: int | None = None
 
 
+@dataclass(eq=False, repr=False)
 class ProgressBar(_Progress):
     """Callback that draws a progress bar; close() it before anything else is printed."""
 
@@ -92,6 +93,7 @@ class ProgressBar(_Progress):
         self.progress.stop()
 
 
+@dataclass(eq=False, repr=False)
 class ProgressLines(_Progress):
     """Callback that prints a line every few seconds, and less often in a long run."""
 

@@ -99,12 +99,10 @@ LAB_MAY_IMPORT = {
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
+    "callbacks": ("planning.pace", "studies.progress"),
     # the first steps of a run, to time them
     **dict.fromkeys(
-        (
-            *("callbacks", "data.loaders", "data.workers", "jobs.resources", "jobs.setup"),
-            "training.loop",
-        ),
+        (*("data.loaders", "data.workers", "jobs.resources", "jobs.setup", "training.loop"),),
         ("planning.pace",),
     ),
 }
