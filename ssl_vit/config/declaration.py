@@ -79,7 +79,7 @@ class ObjectiveDeclaration:
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
         parts: the objectives that it is a sum of.
-        rules: relations between its keys and the rest of the recipe (config/rules.py).
+        rules: relations between its keys and the rest of the recipe (config/rules).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
             as the caption of figures/predictions.png; empty: it makes none.
@@ -242,7 +242,7 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     if not found.name:
         raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
     if hasattr(found, "check"):  # as in earlier versions; it would be ignored
-        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules.py"
+        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules"
         raise UserError(f"{what}={found.name}: {text}")
     before = known.get(found.name)
     if before is not None and before is not found:

@@ -12,8 +12,8 @@ from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
 from ssl_vit.config import declaration, values
-from ssl_vit.config.computed import computed_values, differences
-from ssl_vit.config.records import Environment
+from ssl_vit.config.computed import computed_values, counts, differences
+from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, evaluate
@@ -400,8 +400,12 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     facts = objective_facts(recipe)
     assert facts.free == ["turned.note"]
     declaration.withdraw("turned")
-    learn_objective(Environment(objective=facts))
-    assert written_hash(written) == known != written_hash(written | {"turned.turns": 1})
+    other = written | {"turned.turns": 1}
+    assert written_hash(written, facts.free) == known != written_hash(other, facts.free)
+    read = Environment(objective=facts)
+    learn_objective(read)
+    assert read.free == facts.free and Environment().free == []
+    assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
 @pytest.mark.parametrize(
