@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from .config import tools
+from .config import recipe_files, tools
 from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
 from .lab import lab_tools
 
 FLAGS = frozenset({"-h", "--help"})
+ALL = "--all"
 TOOLS: dict[str, type[ToolOptions]] = {
     "pretrain": tools.PretrainOptions,
     "finetune": tools.FinetuneOptions,
@@ -37,11 +38,28 @@ TOOLS: dict[str, type[ToolOptions]] = {
 }
 
 
-def usage() -> str:
-    """The tools, one a line."""
-    lines = [f"  {name:<9} {tool.summary}" for name, tool in TOOLS.items()]
-    head = ["usage: ssl-vit TOOL [key=value ...]", "       ssl-vit TOOL --help", ""]
-    return "\n".join([*head, *lines])
+def usage(every: bool = False) -> str:
+    """The tools, and the recipes that run as they are or all, with the studies; one a line."""
+    recipes = recipe_files.recipe_names() if every else recipe_files.first_recipes()
+    lines = [
+        "usage: ssl-vit TOOL [key=value ...]",
+        "       ssl-vit TOOL --help",
+        f"       ssl-vit {ALL}",
+        "",
+        *_columns({name: tool.summary for name, tool in TOOLS.items()}),
+        "",
+        "Recipes, as in ssl-vit pretrain recipe=mpp" + ("" if every else f" ({ALL} lists all)"),
+        *_columns({name: recipe_files.summary(name) for name in recipes}),
+    ]
+    if every:
+        studies = {name: recipe_files.summary(name) for name in recipe_files.study_names()}
+        lines += ["", "Studies, as in ssl-vit study recipe=study/gap", *_columns(studies)]
+    return "\n".join(lines)
+
+
+def _columns(rows: dict[str, str]) -> list[str]:
+    width = max(map(len, rows))
+    return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -54,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tool = TOOLS.get(name)
     guard_streams(lasting=tool is not None and tool.lasting)
     with report_errors():
-        if name in FLAGS:
-            print(usage())
+        if name in FLAGS or name == ALL:
+            print(usage(every=name == ALL))
             status = 0 if arguments else 2
         elif tool is None:
             raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")

@@ -1,5 +1,7 @@
 """Reads recipe files, their bases, and the presets that they name. No torch here."""
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ from .parsing import flatten, load_yaml, parse_path
 from .schema import EMBEDDED, FIXED_TOP, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
+STUDIES = "study"  # the folder of RECIPES that holds studies
 TABLES = RECIPES / "tables"  # files that are not recipes
 PRESETS = {
     "data": TABLES / "datasets.yaml",
@@ -25,25 +28,58 @@ class FileValues(NamedTuple):
     own: dict[str, Any]
 
 
+def recipe_names() -> list[str]:
+    """The recipes of the package, as `recipe=` takes them."""
+    return [one for one in _names() if not one.startswith(f"{STUDIES}/")]
+
+
+def study_names() -> list[str]:
+    """The studies of the package, as `recipe=` of tools/study.py takes them."""
+    return [one for one in _names() if one.startswith(f"{STUDIES}/")]
+
+
+def _names() -> list[str]:
+    found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+    return sorted(name for name in found if not name.startswith(f"{TABLES.name}/"))
+
+
+def first_recipes() -> list[str]:
+    """The recipes that run as they are, on the embedded images."""
+    return [
+        name
+        for name in recipe_names()
+        if load(RECIPES / f"{name}.yaml").presets.get("data.name") == EMBEDDED
+    ]
+
+
+def summary(name: str) -> str:
+    """What a recipe's first comment says up to a colon or full stop; a study's title."""
+    path = RECIPES / f"{name}.yaml"
+    if name in study_names():
+        return str(load_yaml(path)["title"])
+    comment = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
+    text = " ".join(line.strip("# \n") for line in comment)
+    return re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
+
+
 def find_recipe(name: str | None) -> Path:
     """A recipe's file, from its name under recipes/ or its path.
 
     Raises:
         UserError: there is none.
     """
-    found = sorted(
-        str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
-    )
-    names = [one for one in found if not one.startswith(("study/", f"{TABLES.name}/"))]
+    names = recipe_names()
     if name is None:
-        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
+        first = ", ".join(first_recipes())
+        others = "others that `ssl-vit --all` lists, or a file's path"
+        raise UserError(f"recipe= is missing; choices: {first}, {others}")
     if name in names:
         return RECIPES / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         if parse_path(name, "recipe").is_file():
             return Path(name)
         raise UserError(f"recipe={name}: no such file")
-    if name.startswith("study/"):
+    if name.startswith(f"{STUDIES}/"):
         raise UserError(f"recipe={name}: a study is run by tools/study.py")
     raise UserError(f"recipe={name}: unknown; {suggest(name, names)}, or a file's path")
 

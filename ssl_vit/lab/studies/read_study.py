@@ -9,7 +9,7 @@ from typing import Any
 from ...config.fields import LONGEST_NAME
 from ...config.parsing import flatten, has_interpolation, load_yaml
 from ...config.parsing import parse_path as place_of
-from ...config.recipe_files import RECIPES
+from ...config.recipe_files import RECIPES, study_names
 from ...config.records import CurvePoint
 from ...errors import UserError, suggest
 from ...formatting import option_text
@@ -32,8 +32,7 @@ def find(name: str | None) -> Path:
     Raises:
         UserError: there is no such study.
     """
-    paths = (RECIPES / "study").rglob("*.yaml")
-    names = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in paths)
+    names = study_names()
     if name is None:
         raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
     if name in names:

@@ -1,0 +1,40 @@
+"""The list of tools and recipes that the command prints."""
+
+import subprocess
+import sys
+
+from ssl_vit.config import recipe_files
+from ssl_vit.config.resolve import resolve
+
+
+def printed(*arguments: str, status: int = 0) -> str:
+    command = [sys.executable, "-m", "ssl_vit", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+def listed(text: str, title: str) -> dict[str, str]:
+    """{name: line} of a list."""
+    block = next(part for part in text.split("\n\n") if part.startswith(title))
+    return {line.split()[0]: line for line in block.splitlines()[1:]}
+
+
+def test_without_a_tool_the_recipes_that_run_as_they_are_are_listed():
+    first = listed(printed(status=2), "Recipes")
+    assert {"mpp", "mae", "supervised", "finetune", "evaluate"} <= first.keys()
+    assert "mae_b16" not in first and not any("/" in name for name in first)
+    assert "Masked autoencoder (He et al., 2022)" in first["mae"]
+    for name in first:
+        assert resolve([f"recipe={name}"]).data.name == "shapes"  # whose images are here
+
+
+def test_all_recipes_and_studies_are_listed_on_a_line_each():
+    text = printed("--all")
+    recipes, studies = listed(text, "Recipes"), listed(text, "Studies")
+    assert list(recipes) == recipe_files.recipe_names() and "paper/mpp_b16_jft" in recipes
+    assert list(studies) == recipe_files.study_names() and "study/gap" in studies
+    assert "What is masked patch prediction worth?" in studies["study/gap"]
+    for line in text.splitlines():
+        assert len(line) <= 150, line
+    assert all(len(line.split(maxsplit=1)[1]) > 15 for line in recipes.values())
