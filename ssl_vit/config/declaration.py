@@ -204,7 +204,8 @@ class TargetDeclaration:
 
     Attributes:
         network: as of an objective: what it names takes (patch side, mean, std).
-        sentence: what is predicted: "of each patch the encoder predicts SENTENCE".
+        sentence: what is predicted, for cards and --help: "of each patch the encoder predicts
+            SENTENCE".
         cells: cells of a patch's side that it is cut into; model.patch is a multiple.
         metrics: as of an objective.
     """
@@ -296,6 +297,12 @@ def objective(name: str) -> ObjectiveDeclaration:
 def target(name: str) -> TargetDeclaration:
     """The target of that name. Raises as `objective`."""
     return _named("target", name, targets())
+
+
+def describe_targets() -> str:
+    """What each target predicts of a patch, for the help of `target`."""
+    found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)
+    return f"What is predicted of a patch. {'; '.join(found)}."
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:

@@ -152,8 +152,9 @@ def type_name(option: Option) -> str:
     return text.replace(" | ", " or ")
 
 
-def option(default: Any, help: str, **facts: Any) -> Any:
-    """A dataclass field for a key, keyword-only without a default; `facts` are fields of Option."""
+def option(default: Any, help: str | Callable[[], str], **facts: Any) -> Any:
+    """A dataclass field for a key, keyword-only without a default; `facts` are fields of Option. A
+    help that depends on what is declared is called when options are listed."""
     metadata = {"option": {"help": help, **facts}}
     if default is REQUIRED:
         return dataclasses.field(kw_only=True, metadata=metadata)
@@ -194,6 +195,8 @@ def _described(field: dataclasses.Field[Any], key: str, inherited: dict[str, Any
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     facts = inherited | field.metadata["option"]
+    if callable(facts["help"]):
+        facts["help"] = facts["help"]()
     return Option(key=key, kind=field.type, default=default, **facts)
 
 

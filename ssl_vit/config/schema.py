@@ -90,9 +90,7 @@ class Recipe:
     groups: dict[str, Any] = dataclasses.field(default_factory=dict)
     target: str = option(
         "mean_color",
-        "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
-        " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
-        " own mean and variance).",
+        declaration.describe_targets,
         choices=Names(declaration.targets),
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
