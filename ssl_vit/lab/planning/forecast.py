@@ -14,6 +14,7 @@ from ...config.fields import KEY
 from ...config.parsing import load_yaml
 from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ..lab_tools import PlanOptions
@@ -124,7 +125,7 @@ def _steps(options: list[str], recipe: Recipe, epochs: float, images: int | None
     count = _training_images(recipe.data, images)
     if any(option.startswith("optim.steps=") for option in options):
         raise UserError(f"epochs={epochs:g}: optim.steps= is given too; expected one of them")
-    if recipe.objective == "probe":
+    if not recipe.declared.trains:
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
         raise UserError(
@@ -144,12 +145,11 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         recipe.compute.precision = here.precision
     budget.settle_precision(recipe, device)
     fused = not (here and here.device == "cpu")
-    trains = recipe.objective != "probe"
-    batch = None
+    trains = recipe.declared.trains
+    layout = budget.batch_layout(recipe, processes, device) if trains and not here else None
     if trains and here:
-        batch = here.device_batch
-    elif trains:
-        batch = budget.device_batch(recipe, processes, device)
+        layout = BatchLayout(recipe.optim.batch, here.device_batch, 0, processes)
+    batch = layout.device_batch if layout else None
     tensors = [costs.memory_bytes(recipe, processes, zero, batch or 0, fused) for zero in range(4)]
     spent = _spent(recipe, settings, pace)
     return {
@@ -167,37 +167,29 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
         **spent,
-        "communication": _communication(recipe, settings, batch, spent["seconds"]),
+        "communication": _communication(recipe, settings, layout, spent["seconds"]),
         "paper": paper.compare(recipe),
         "warnings": list(budget.warnings_for(recipe, processes, device, tensors[settings.zero])),
     }
 
 
 def _communication(
-    recipe: Recipe, settings: PlanOptions, batch: int | None, seconds: float | None
+    recipe: Recipe, settings: PlanOptions, layout: BatchLayout | None, seconds: float | None
 ) -> Record | None:
     """What the strategies send in a step; None of one process, of an evaluation, or where the
     device batch is not known. `seconds` are the whole run's."""
-    device, processes, nodes = cluster(settings)
-    if batch is None or processes == 1:
+    device, _, nodes = cluster(settings)
+    if layout is None or layout.processes == 1:
         return None
     compute = None
     if device is not None and seconds is not None:
         compute = seconds / recipe.optim.steps
-    return network.communication(
-        recipe,
-        processes,
-        nodes,
-        batch,
-        compute,
-        device,
-        settings.network,
-    )
+    return network.communication(recipe, layout, nodes, compute, device, settings.network)
 
 
 def _length(recipe: Recipe, settings: PlanOptions) -> Record:
     """Steps, images and epochs, and their exaFLOP; steps are 0 in an evaluation."""
-    trains = recipe.objective != "probe"
+    trains = recipe.declared.trains
     images = _images_seen(recipe, settings.images)
     count = _training_images(recipe.data, settings.images)
     return {
@@ -313,7 +305,7 @@ def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:
 def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     """The pace of a recipe, measured once for those alike and kept in `paces`; none of an
     evaluation."""
-    if recipe.objective == "probe":
+    if not recipe.declared.trains:
         return None
     ignored = keys(lambda option: not option.pace)
     decisive = {key: value for key, value in computed_values(recipe).items() if key not in ignored}
