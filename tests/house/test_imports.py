@@ -68,7 +68,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ("lab_tools", "planning.forecast", "reports.read_files", "studies.read_study"),
-    "config.validate": ("studies.request", "studies.command_line_sweep"),
+    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run

@@ -271,7 +271,7 @@ def results(study: StudyResults) -> DataFrame:
         of_run |= {"setting": run.setting, "exaflop": study.exaflop(run), "run": name}
         images = run.result.measured_on or {}
         for metric, one in run.result.metrics.items():
-            of_metric = {"metric": metric, "split": one.split, "value": one.value}
+            of_metric: dict[str, Any] = {"metric": metric, "split": one.split, "value": one.value}
             if math.isfinite(one.value):
                 # older runs: n is of cases, which are images but for metrics of patches
                 of_metric |= {"n": one.n, "measured_on": images.get(one.split) or one.n}
