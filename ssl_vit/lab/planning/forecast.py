@@ -16,11 +16,10 @@ from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
 from ...data.batch_layout import BatchLayout
 from ...errors import UserError, suggest
-from ...formatting import option_text
 from ..lab_tools import PlanOptions
-from ..studies.expand import Plan, Task
+from ..studies.expand import Plan
 from ..studies.request import parse_request, with_places
-from ..studies.task_recipes import known_options, options_from, origin
+from ..studies.task_recipes import planned_options
 from . import budget, network, paper
 from .budget import Device
 from .pace import Pace, measure
@@ -82,23 +81,18 @@ def _resolve(options: list[str], settings: PlanOptions) -> Recipe:
 
 def _training_images(data: Data, given: int | None) -> int | None:
     """As costs.training_images; of a local set that is not known, counted."""
-    count = costs.training_images(data, given)
-    if count is None and _is_here(data):
-        count = _counted(json.dumps(dataclasses.asdict(data)), False)
-    return count
+    return costs.training_images(data, given) or _counted_here(data, every=False)
 
 
 def _images_seen(recipe: Recipe, given: int | None) -> int | None:
     """As costs.images_seen; of a local set that is not known, counted."""
-    count = costs.images_seen(recipe, given)
-    if count is None and _is_here(recipe.data):
-        count = _counted(json.dumps(dataclasses.asdict(recipe.data)), True)
-    return count
+    return costs.images_seen(recipe, given) or _counted_here(recipe.data, every=True)
 
 
-def _is_here(data: Data) -> bool:
-    """Whether images lie on this machine, where they can be counted."""
-    return bool(data.path and Path(data.path).exists() and not data.stream)
+def _counted_here(data: Data, every: bool) -> int | None:
+    """As `_counted`; None of images that do not lie on this machine."""
+    here = data.path and Path(data.path).exists() and not data.stream
+    return _counted(json.dumps(dataclasses.asdict(data)), every) if here else None
 
 
 @cache  # of a study's tasks many have the same images
@@ -290,7 +284,8 @@ def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:
     paces: dict[str, Pace] = {}
     found: dict[str, Record] = {}
     for task in plan.values():
-        task_options = tuple(_options(task, plan, recipes))
+        swept = (plan[name].values for name in task.needs if plan[name].part == task.best)
+        task_options = tuple(planned_options(task, next(swept, {}), plan, recipes))
         if task_options not in known:
             try:
                 recipe = _resolve(list(task_options), settings)
@@ -313,19 +308,6 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     if alike not in paces:
         paces[alike] = measure(recipe)
     return paces[alike]
-
-
-def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
-    """A task's options before the runs that it needs exist (as studies.task_recipes.check): with
-    the model of the task that it starts from and, in place of a sweep's best values, its first."""
-    options = known_options(task)
-    before = origin(task, plan)
-    if before is not None:
-        options = options_from(recipes[before.name], options)
-    if task.best:
-        swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
-        options |= {key: option_text(value) for key, value in swept.items()}
-    return [f"{key}={value}" for key, value in options.items()]
 
 
 def _sum(records: list[Record]) -> Record:

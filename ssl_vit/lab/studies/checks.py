@@ -106,10 +106,10 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
         return
     along, at = f"{{{CURVES[curve.name]}}}", f"{where}: report"
     repeated = {part.name for part in study.parts.values() if part.point.label} | {*wrong}
-    final, extra = study.report.get("final"), _listed(study.report, "extra", at, mistakes)
+    final, extra = study.report.get("final"), mistakes.take(listed, [], study.report, "extra", at)
     text = f"final: {final}: expected a part with {along} in its options"
     mistakes.hold(final in repeated or (mistakes.collect and final not in study.parts), at, text)
-    for name in _listed(study.report, "probes", at, mistakes):
+    for name in mistakes.take(listed, [], study.report, "probes", at):
         text = f"probes: {name}: has {along} in its options, which no probe may"
         mistakes.hold(f"{name}_{curve.settings[0].label}" not in repeated, at, text)
     extra = [name for name in extra if name in study.parts or not mistakes.collect]
@@ -136,13 +136,6 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _listed(node: dict[str, Any], key: str, where: str, mistakes: Mistakes) -> list[Any]:
-    """As `listed`; nothing where it is wrong."""
-    with mistakes.of():
-        return listed(node, key, where)
-    return []
-
-
 def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     """Check that a report's keys name parts and arms of the study, and comparable ones."""
     report, wrong = study.report, mistakes.parts
@@ -150,14 +143,12 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     parts, arms = [*study.parts, *wrong], list(study.arms)
     roles = [key for key in ("baseline", "candidate", "reference") if key in report]
     final = [report["final"]] if "final" in report else []
-    tested = [*final, *_listed(report, "extra", where, mistakes)]
-    paper: dict[str, Any] = {}
-    with mistakes.of():
-        paper = mapping(report, "paper", where)
+    tested = [*final, *mistakes.take(listed, [], report, "extra", where)]
+    paper = mistakes.take(mapping, {}, report, "paper", where)
     named: list[tuple[str, Iterable[Any], list[str]]] = [
         ("final", final, parts),
         *((role, [report[role]], arms) for role in roles),
-        ("probes", _listed(report, "probes", where, mistakes), parts),
+        ("probes", mistakes.take(listed, [], report, "probes", where), parts),
         ("extra", tested[len(final) :], parts),
         ("paper", paper, arms),
     ]
@@ -166,9 +157,9 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
         for name in names if sure else ():
             text = f"{key}: unknown {name}; {suggest(str(name), choices)}"
             mistakes.hold(name in choices, where, text)
-    texts = all(isinstance(one, str) for one in _listed(report, "differs", where, mistakes))
+    texts = all(isinstance(one, str) for one in mistakes.take(listed, [], report, "differs", where))
     mistakes.hold(texts, where, "differs: expected texts")
-    for pair in _listed(report, "pairs", where, mistakes) if mistakes.arms else ():
+    for pair in mistakes.take(listed, [], report, "pairs", where) if mistakes.arms else ():
         with mistakes.of(where):
             arm_pairs([str(pair)], study.arms, study.vary)
     with mistakes.of():

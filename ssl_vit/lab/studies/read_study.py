@@ -128,9 +128,7 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
     mistakes.known(raw, study_keys.STUDY, where)
     misspelt = meant(raw, study_keys.STUDY)
     mistakes.names |= _words_in([raw[key] for key in raw if key not in study_keys.STUDY])
-    bodies: dict[str, Any] = {}
-    with mistakes.of():
-        bodies = _bodies(raw, where, mistakes)
+    bodies = mistakes.take(_bodies, {}, raw, where, mistakes)
     axes, settings, vary = _arms_as_known(raw, bodies, where, mistakes)
     curve = _curve_as_known(raw, bodies, vary, where, mistakes)
     for key, value in (
@@ -145,16 +143,10 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
     mistakes.hold(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
     report, points = _report(raw, vary, curve, repeated, where, mistakes)
-    names_of: dict[str, tuple[str, ...]] = {"places": (), "optional": ()}
-    for key in names_of:
-        with mistakes.of():
-            names_of[key] = tuple(listed(raw, key, where))
-    own_seeds = None
-    with mistakes.of():
-        own_seeds = seeds(raw, where)
+    own_seeds = mistakes.take(seeds, None, raw, where)
     study = Study(
         str(raw.get("title")),
-        names_of["places"],
+        tuple(mistakes.take(listed, [], raw, "places", where)),
         own_seeds or (0,),
         {arm: setting.text for arm, setting in settings.items()},
         {},
@@ -165,7 +157,7 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
         match,
         points,
         raw.get("benchmark"),
-        names_of["optional"],
+        tuple(mistakes.take(listed, [], raw, "optional", where)),
     )
     for name, body in bodies.items():
         points_of = product([curve] if curve and name in repeated else [])
@@ -261,9 +253,7 @@ def _bodies(raw: dict[str, Any], where: str, mistakes: Mistakes) -> dict[str, An
         UserError: a part extends none that it can.
     """
     parts = mapping(raw, "parts", where)
-    options: dict[str, Any] = {}
-    with mistakes.of():
-        options = flatten(mapping(raw, "options", where))
+    options = flatten(mistakes.take(mapping, {}, raw, "options", where))
     whole: dict[str, Any] = {}
     for name, body in parts.items():
         shared: dict[str, Any] = {}
@@ -333,12 +323,8 @@ def _part(
     unsaid = tool is None and ("extends" in body or "tool" in meant(body, study_keys.PART))
     text = f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}"
     mistakes.hold(tool in TOOLS or unsaid, where, text)
-    nodes: dict[str, dict[str, Any]] = {"options": {}, "by_arm": {}, "best": {}}
-    for key in nodes:
-        with mistakes.of():
-            nodes[key] = mapping(body, key, where)
-    by_arm, best = nodes["by_arm"], nodes["best"]
-    common = _options(nodes["options"], where, mistakes)
+    by_arm, best = (mistakes.take(mapping, {}, body, key, where) for key in ("by_arm", "best"))
+    common = _options(mistakes.take(mapping, {}, body, "options", where), where, mistakes)
     listed_arms = "by_arm" in body and study.benchmark
     mistakes.hold(not listed_arms, where, "expected options, no by_arm")
     for arm, own in by_arm.items():
@@ -357,20 +343,15 @@ def _part(
     mistakes.known(best, ("of", "by"), f"{where}: best")
     complete = not best or {"of", "by"} <= best.keys() | meant(best, ("of", "by"))
     mistakes.hold(complete, where, "best: expected of (a part) and by (a metric)")
-    own_seeds: tuple[int, ...] | None = None
-    grids: dict[str, tuple[Axis, ...]] = dict.fromkeys(options, ())
-    with mistakes.of():
-        own_seeds = seeds(body, where)
-    with mistakes.of():
-        grids = read_axes.grids(name, body, options, where, mistakes)
+    none: dict[str, tuple[Axis, ...]] = dict.fromkeys(options, ())
     return Part(
         name,
         tool,
         options,
         common,
         point,
-        own_seeds,
-        grids,
+        mistakes.take(seeds, None, body, where),
+        mistakes.take(read_axes.grids, none, name, body, options, where, mistakes),
         None if best.get("of") is None else str(best["of"]),
         str(best.get("by", "")),
     )
@@ -398,18 +379,15 @@ def _report(
     """The report's keys with the names that parts and arms have in the study, and the places along
     the curve. `final` becomes the part of the first place, which the study's answer is about; the
     values of a claim become the arms that have them."""
-    report: dict[str, Any] = {}
-    with mistakes.of():
-        report = mapping(raw, "report", where)
+    report = mistakes.take(mapping, {}, raw, "report", where)
     at = f"{where}: report"
     claim = report.get("claim")
     if vary and isinstance(claim, dict):
         report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim", mistakes)}
     if curve is None:
         return report, ()
-    final, extra = str(report.get("final")), []
-    with mistakes.of():
-        extra = listed(report, "extra", at)
+    final = str(report.get("final"))
+    extra = mistakes.take(listed, [], report, "extra", at)
     points = tuple(
         CurvePoint(
             share=float(point.coordinates[curve.name]),

@@ -1,13 +1,15 @@
 """Checks of a study's file that raise one-line errors."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
+
+Kind = TypeVar("Kind")
 
 
 class Mistakes:
@@ -45,6 +47,13 @@ class Mistakes:
                 raise UserError(f"{where}: {error}") from None
             else:
                 raise
+
+    def take(self, read: Callable[..., Kind], default: Any, *given: Any) -> Kind:
+        """What `read` makes of what is given; the default where it finds a mistake."""
+        found: Kind = default
+        with self.of():
+            found = read(*given)
+        return found
 
     def hold(self, holds: Any, where: str, message: str) -> None:
         """A mistake after which others can be found, unless `holds`."""

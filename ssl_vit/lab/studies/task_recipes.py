@@ -112,27 +112,28 @@ def known_options(task: Task) -> dict[str, str]:
     return {key: value for key, value in task.options.items() if not PLACEHOLDER.search(value)}
 
 
-def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
-    """A task's options with what the run brings that it starts from, before that run exists: its
-    model and its images, each unless the options name it."""
+def planned_options(
+    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]
+) -> list[str]:
+    """A task's options before the runs that it needs exist: with the model and the images of the
+    run that it starts from, each unless the options name it, and in place of a sweep's best values
+    these."""
+    options = known_options(task)
+    before = origin(task, plan)
     brought: dict[str, str] = {}
-    if not names_images(f"{key}={value}" for key, value in options.items()):
-        brought = image_options(before, of_images())
-    if "model" not in options:
-        brought |= model_options(before)
-    return brought | options
+    if before is not None and not names_images(f"{key}={one}" for key, one in options.items()):
+        brought = image_options(recipes[before.name], of_images())
+    if before is not None and "model" not in options:
+        brought |= model_options(recipes[before.name])
+    chosen = {key: option_text(value) for key, value in values.items()} if task.best else {}
+    return [f"{key}={value}" for key, value in (brought | options | chosen).items()]
 
 
 def _recipe(
     task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe], here: bool
 ) -> Recipe:
-    options = known_options(task)
     before = origin(task, plan)
-    if before is not None:
-        options = options_from(recipes[before.name], options)
-    if task.best:
-        options |= {key: option_text(value) for key, value in values.items()}
-    recipe = resolve([f"{key}={value}" for key, value in options.items()], here)
+    recipe = resolve(planned_options(task, values, plan, recipes), here)
     if task.values and before is not None:
         _check_unseen(recipes[before.name], recipe, before.part)
     return recipe

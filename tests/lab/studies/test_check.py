@@ -244,8 +244,13 @@ SEVERAL = {
     ),
     "misspelt keys": (
         {
-            "arms": {}, "titel": "t", "vari": {"optim.lr": [1, 2]}, "placez": ["here"],
-            "title": None, "labls": [{"share": 1}], "report": {"finul": "fin", "baseline": "a"},
+            "arms": {},
+            "titel": "t",
+            "vari": {"optim.lr": [1, 2]},
+            "placez": ["here"],
+            "title": None,
+            "labls": [{"share": 1}],
+            "report": {"finul": "fin", "baseline": "a"},
             "parts": {
                 "pre": {"toll": "pretrain", "optionz": {}},
                 "fin": {
