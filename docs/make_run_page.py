@@ -1,7 +1,7 @@
 """docs/run_page.png, the picture of the README: a run's page in light mode beside the index of a
 folder of runs in dark mode, both from their first line.
 
-SSL_VIT_CHROMIUM=/usr/bin/chromium python docs/make_run_page.py runs/NAME/report.html runs/index.html
+SSL_VIT_CHROMIUM=CHROMIUM python docs/make_run_page.py runs/NAME/report.html runs/index.html
 
 Needs the extra [browser].
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config import records
-from ..config.records import Figures
+from ..config.records.run import Figures
 from ..config.tools import FIGURES
 from .blocks import Block, Image, Text
 from .figure_style import twin

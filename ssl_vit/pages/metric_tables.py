@@ -1,9 +1,10 @@
 """Metrics and baselines as tables and sentences of a model card. No torch."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..config.records import Measured
+from ..config.records.run import Measured
 from ..formatting import escape_markdown, inline_code, markdown_table
 from ..metrics import (
     LOSS,
@@ -45,7 +46,7 @@ def result_rows(metrics: Mapping[str, Measured]) -> list[ResultRow]:
 
 
 def _row(name: str, entry: Measured) -> ResultRow:
-    value, n = entry.value, entry.n or 0
+    value, n = entry.value, entry.n or 0 if math.isfinite(entry.value) else 0
     found = interval(name, value, n) if _in_percent(name) else None
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
@@ -70,10 +71,10 @@ def number(name: str, value: float) -> str:
 
 
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
-    """A metric's value and its `case_count`."""
+    """A metric's value and its `case_count`; what is not finite is of none."""
     text = number(name, entry.value)
     count = case_count(entry, measured_on)
-    return f"{text} (n = {count:,})" if count else text
+    return f"{text} (n = {count:,})" if count and math.isfinite(entry.value) else text
 
 
 def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:

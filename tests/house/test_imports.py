@@ -61,15 +61,20 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.recipe_files", "config.records"),
+            *(
+                "config.recipe_files",
+                "config.records",
+                "config.records.run",
+                "config.records.study",
+            ),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),
         ALL,
     ),
     "config.export_files": ("run_table.listed_run",),
-    "config.fields": ("lab_tools", "planning.forecast", "reports.read_files", "studies.read_study"),
-    "config.validate": ("studies.request", "studies.command_line_sweep"),
+    "config.fields": ALL,
+    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
@@ -91,16 +96,15 @@ LAB_MAY_IMPORT = {
     ),
     # images of a plan, and VTAB's
     "data.layout": ("studies.task_recipes",),
+    "data.batch_layout": ("planning.budget", "planning.forecast", "planning.network"),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
+    "callbacks": ("planning.pace", "studies.progress"),
     # the first steps of a run, to time them
     **dict.fromkeys(
-        (
-            *("callbacks", "data.loaders", "data.workers", "jobs.resources", "jobs.setup"),
-            "training.loop",
-        ),
+        (*("data.loaders", "data.workers", "jobs.resources", "jobs.setup", "training.loop"),),
         ("planning.pace",),
     ),
 }

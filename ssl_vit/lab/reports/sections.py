@@ -28,6 +28,7 @@ from .formats import (
     two_digits,
     unit,
     whole,
+    with_values,
 )
 from .measures import Measure
 from .results import StudyResults, setting_text
@@ -208,14 +209,9 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         cells += [span(one.resampled), chance(one.probability)]
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
         rows.append([*cells, two_digits(paper.get(one.arm))])
-    always = range(5)
-    shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
-    return Table(
-        [head[i] for i in shown],
-        [[row[i] for i in shown] for row in rows],
-        marked=frozenset(range(len(measure.results), len(every))),
-        behind=BEHIND,
-    )
+    head, *rows = with_values(head, rows, always=5)
+    marked = frozenset(range(len(measure.results), len(every)))
+    return Table(head, rows, marked=marked, behind=BEHIND)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:

@@ -9,14 +9,16 @@ from typing import Any
 
 from ... import hub_files
 from ...config import declaration, records
+from ...config.fields import Values
 from ...config.recipe_files import file_values, find_recipe
-from ...config.records import Measured, WithMetrics, WithSeconds
+from ...config.records.run import WithMetrics, WithSeconds
 from ...config.schema import Recipe, all_groups
 from ...errors import UserError
 from ...formatting import option_text
 from ...metrics import score
 from . import match_compute
 from .axes import PLACEHOLDER, Setting, fill, product
+from .spec_fields import Mistakes
 from .study import SEED, Part, Study, split_reference
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
@@ -35,7 +37,7 @@ class Task:
     tool: str
     arm: str
     seed: int
-    values: dict[str, Any]  # of the grid
+    values: Values  # of the grid
     needs: tuple[str, ...]  # names of tasks
     options: dict[str, str]
     best: str | None = None  # part whose best values it takes
@@ -44,34 +46,58 @@ class Task:
     coordinates: dict[str, Any] = field(default_factory=dict)
 
 
-def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan:
+def tasks(
+    study: Study,
+    places: dict[str, str],
+    options: dict[str, str],
+    mistakes: Mistakes | None = None,
+) -> Plan:
     """The tasks of a study.
 
     Args:
         study: as read from its file.
         places: {name: path} of the places that the file names.
         options: override those of every task that uses them.
+        mistakes: collects those of all arms; what needs a wrong part or task is left out.
 
     Raises:
         UserError: an option would set what a part sweeps or the study varies, or arms cannot be
         matched.
     """
+    mistakes = mistakes or Mistakes()
     decided = study.decided()
     for key in sorted(decided.keys() & options.keys()):
-        raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
+        with mistakes.of():
+            raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
     plan: Plan = {}
-    for part in study.parts.values():
-        for arm in part.options:
-            arm_options = _arm_options(study, part, arm, places, options)
-            here = part.point.beside(study.settings[arm])
-            grid = product(part.grids[arm])
-            for seed, swept in itertools.product(part.seeds or study.seeds, grid):
-                task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
-                if task.name in plan:
-                    text = f"two values of its grid give a run the name {task.name}; write one"
-                    raise UserError(f"part {part.name}, arm {arm}: {text} in another way")
-                plan[task.name] = task
+    left_out = mistakes.parts | mistakes.unmade | mistakes.names
+    for part in study.parts.values() if mistakes.arms else ():
+        before = mistakes.count
+        for arm in part.options if left_out.isdisjoint({part.name, *part.needs()}) else ():
+            with mistakes.of():
+                _add_tasks(study, part, arm, places, options, plan)
+        made = any(task.part == part.name for task in plan.values())
+        left_out |= set() if made and mistakes.count == before else {part.name}
     return plan
+
+
+def _add_tasks(
+    study: Study,
+    part: Part,
+    arm: str,
+    places: dict[str, str],
+    options: dict[str, str],
+    plan: Plan,
+) -> None:
+    """Add the tasks of a part's arm to the plan."""
+    arm_options = _arm_options(study, part, arm, places, options)
+    here = part.point.beside(study.settings[arm])
+    for seed, swept in itertools.product(part.seeds or study.seeds, product(part.grids[arm])):
+        task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
+        if task.name in plan:
+            text = f"two values of its grid give a run the name {task.name}; write one"
+            raise UserError(f"part {part.name}, arm {arm}: {text} in another way")
+        plan[task.name] = task
 
 
 def _arm_options(
@@ -173,7 +199,7 @@ def seconds_of(folder: Path, name: str) -> float:
         return 0.0
 
 
-def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
+def best_values(task: Task, plan: Plan, folder: Path) -> Values:
     """The grid values with the best metric `by`, averaged over seeds; the first among equals.
     Runs without a result are left out.
 
@@ -181,13 +207,15 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
         UserError: no run has a finite value of that metric, or it is not of held-out images.
     """
     where = f"part {task.part}: best: by={task.by}"
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, Values] = {}
     scores: dict[str, list[float]] = {}
     swept = [plan[name] for name in task.needs if plan[name].part == task.best]
     for run in swept:
         if not finished(folder, run.name):
             continue
-        metrics = _metrics(folder / run.name / "result.json")
+        path = folder / run.name / "result.json"
+        hint = "remove its folder and give the command again"
+        metrics = records.require(path, WithMetrics, hint).metrics
         if task.by not in metrics:
             raise UserError(f"{where}: {run.name} has {', '.join(metrics)}")
         split = metrics[task.by].split
@@ -204,15 +232,6 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     if not means:
         raise UserError(f"{where}: no run of part {task.best} has a finite one")
     return values[max(means, key=lambda key: score(task.by, means[key]))]
-
-
-def _metrics(path: Path) -> dict[str, Measured]:
-    try:
-        return records.read(path, WithMetrics).metrics
-    except (OSError, ValueError):
-        raise UserError(
-            f"{path} is damaged; remove its folder and give the command again"
-        ) from None
 
 
 def command(task: Task, plan: Plan, folder: Path) -> list[str]:

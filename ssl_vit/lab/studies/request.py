@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...config import tool_options
 from ...config.init_source import SCRATCH
+from ...config.parsing import exists
 from ...config.resolve import run_plugin
 from ...config.schema import options
 from ...config.validate import check_value
@@ -18,6 +19,7 @@ from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
 from .optional_places import without_missing
 from .read_study import find, read
+from .spec_fields import Mistakes
 from .study import Study
 
 OWN = tuple(StudyOptions.options())
@@ -40,8 +42,12 @@ class StudyRequest:
     left_out: list[str]  # arms whose optional places are not given
 
 
-def parse_request(arguments: list[str]) -> StudyRequest:
+def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> StudyRequest:
     """The study, its plan and the tool's own options.
+
+    Args:
+        arguments: of the command line.
+        mistakes: collects those of the study's file.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -51,7 +57,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
     left_out: list[str] = []
     if axes is None:
         path = find(given.get("recipe"))
-        study, left_out = without_missing(read(path), given)
+        study, left_out = without_missing(read(path, mistakes), given)
         stem = path.stem
         places, own, overrides = _sorted(given, study.places)
     else:
@@ -72,7 +78,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
         raise UserError("only= and index= belong together: a part, and the number of one task")
     name = settings.name or stem
     check_value("name", name)
-    plan = tasks(study, places, overrides)
+    plan = tasks(study, places, overrides, mistakes)
     folder = Path(settings.out) / name
     return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
 
@@ -128,7 +134,7 @@ def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
 
 def _absolute(place: str) -> str:
     """A path that does not depend on the working directory; anything else as it is."""
-    return str(Path(place).resolve()) if Path(place).exists() else place
+    return str(Path(place).resolve()) if exists(place) else place
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -148,7 +154,7 @@ def study_places(options: list[str]) -> tuple[str, ...]:
     """The places of the study that the options are of."""
     if "sweep" in options:
         return ()
-    return read(find(parse(options).get("recipe"))).places
+    return read(find(parse(options).get("recipe")), Mistakes(collect=True)).places
 
 
 def with_places(options: list[str]) -> list[str]:
