@@ -41,10 +41,6 @@ def _shot(browser: Browser, page: Path, scheme: str) -> bytes:
     opened = context.new_page()
     opened.goto(page.resolve().as_uri())
     opened.wait_for_selector("html[data-ready]")
-    for box in opened.locator("input[data-run]").all()[1:3]:
-        box.check()
-    if choices := opened.locator("select").all():
-        choices[0].select_option("loss")
     return opened.screenshot()
 
 

@@ -152,7 +152,7 @@ def _group(folder: Path, study: Path | None, part: str, runs: Sequence[ListedRun
     place = "" if above == folder else str(above.relative_to(folder))
     title = ": ".join(filter(None, [place, part]))
     text = "; ".join(f"{name}: {value}" for name, value in shared.items() if value != NONE)
-    return RunGroup(title, text, Table(head, rows, labels=2))
+    return RunGroup(title, text, Table(head, rows))
 
 
 def _curves(runs: Sequence[ListedRun]) -> dict[str, list[blocks.Line | None]]:

@@ -75,7 +75,8 @@ def _metric_column(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
         value = run.value(metric)
         return NONE if value is None else metric_tables.number(metric, value)
 
-    return Column(f"{head} (n = {counts.pop():,})", text, _metric(metric))
+    # of no-break spaces: a narrow column does not part it
+    return Column(f"{head} (n\u00a0=\u00a0{counts.pop():,})", text, _metric(metric))
 
 
 def of_metric(metric: str) -> Column:
