@@ -87,7 +87,10 @@ def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _word(key: str, value: Any, option: Option | None) -> Iterator[str]:
-    """The word of an option; none of a flag that is not set."""
+    """The word of an option; none of a flag that is not set, nor of one left as it is without a
+    value."""
+    if option is not None and value is None and option.default is None:
+        return
     if option is None or option.form != FLAG:
         yield f"{option_name(option) if option else key}={_text(key, value)}"
     elif value is True:

@@ -7,6 +7,7 @@ string.
 """
 
 import copy
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ..config import recipe_files, validate, values
 from ..config import resolve as resolving
 from ..config.init_source import SCRATCH
 from ..config.python_options import Options, words
+from ..config.records import Result
 from ..config.schema import Recipe
 from ..config.tool_options import parse, split
 from ..config.tools import EmbedOptions, ExportOptions, FigureOptions
@@ -46,7 +48,8 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together.
-        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it.
+        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it. In
+            an interactive shell or a notebook KeyboardInterrupt.
     """
     return _run(options, keywords, cli.PRETRAIN)
 
@@ -161,5 +164,20 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         _, given = split(job.options, words(options, keywords, job.options))
         run, result = cli.open_job(given, job)
     if result is None:
-        result = job.run(run)
+        result = _until_stopped(run, job)
     return run_result(run, result) if result else None
+
+
+def _until_stopped(run: Run, job: cli.JobKind) -> Result | None:
+    """The run's result.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped it in an interactive shell, which SystemExit would end.
+        SystemExit: elsewhere.
+    """
+    try:
+        return job.run(run)
+    except SystemExit as stopped:
+        if hasattr(sys, "ps1"):
+            raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
+        raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ..config.tool_options import parse
+from ..config.tool_options import parse, read_list
 from ..errors import UserError
 from ..formatting import text_line
 from ..pages import run_page, run_wording
@@ -100,6 +100,8 @@ def write(options: ReportOptions) -> WrittenPage:
     folder = options.folder
     _check_folder(folder)
     pairs = [options.pairs] if options.pairs else []
+    if options.pairs and options.pairs.startswith("["):
+        pairs = read_list("pairs", options.pairs)
     is_study = (folder / "study.json").exists()
     for key, value in (("pairs", options.pairs), ("format", options.format)):
         if value and not is_study:

@@ -149,13 +149,21 @@ class ProgressLines(Callback):
 class NotebookBar(ProgressLines):
     """Callback that redraws one bar in a notebook; what is printed besides stays below it."""
 
-    output: notebook.RedrawnOutput | None = None
+    def __init__(
+        self,
+        start: int,
+        steps: int,
+        baselines: Mapping[str, float] | None = None,
+        images: int | None = None,
+    ) -> None:
+        super().__init__(start, steps, baselines, images)
+        self.output = notebook.RedrawnOutput()
+        self._show(start, f"step {start:>6}/{steps}")
 
     def _interval(self, now: float) -> float:
         return REDRAWN_EVERY
 
     def _show(self, step: int, line: str) -> None:
-        self.output = self.output or notebook.RedrawnOutput()
         self.output.draw(notebook.progress_html(step, self.steps, line))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit import formatting
-from ssl_vit.config.records import Result, Task, check
+from ssl_vit.config.records import Task, check
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
@@ -49,7 +49,7 @@ def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run, Result(steps=1, seconds=1.0, finished="now", metrics={}))
+    cli._conclude(run)
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
