@@ -63,10 +63,10 @@ one string. These say the same:
 ```python
 import ssl_vit
 
-one = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 100})
+one = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 300})
 dotted = {"recipe": "mpp", "data.size": 16, "model.patch": 4}
-assert one == ssl_vit.resolve(dotted, optim={"steps": 100})
-assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=100")
+assert one == ssl_vit.resolve(dotted, optim={"steps": 300})
+assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=300")
 ```
 
 Values are texts, numbers, True, False, None, paths, and lists of them. `data={"name": "cifar10",

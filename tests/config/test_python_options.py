@@ -22,7 +22,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "data.size": st.sampled_from([32, 64]),
     "data.path": st.sampled_from([None, "some/folder", Path("a folder/x=y")]),
     "data.share": st.floats(0.01, 1),
-    "optim.steps": st.integers(100, 10**6),
+    "optim.steps": st.integers(200, 10**6),
     "optim.lr": st.floats(1e-9, 1),
     "optim.betas": st.lists(st.floats(0, 0.99), min_size=2, max_size=2),
     "optim.clip": st.none() | st.floats(0.1, 10),
@@ -57,9 +57,9 @@ def test_nested_dotted_and_typed_options_are_the_same_recipe(
 
 
 def test_a_preset_stands_beside_the_keys_of_its_group() -> None:
-    given_ = {"data": {"name": "cifar10", "size": 16}, "model": {"name": "vit_ti16"}}
+    given_ = {"data": {"name": "cifar10", "size": 32}, "model": {"name": "vit_ti16"}}
     assert ssl_vit.resolve(recipe="mpp", **given_) == resolve(
-        ["recipe=mpp", "data=cifar10", "data.size=16", "model=vit_ti16"], here=False
+        ["recipe=mpp", "data=cifar10", "data.size=32", "model=vit_ti16"], here=False
     )
 
 
