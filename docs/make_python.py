@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ssl_vit
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.config.records import Measured
+from ssl_vit.config.records.run import Measured
 from ssl_vit.config.tool_options import ALL
 from ssl_vit.evaluation.embedding import Neighbor
 from ssl_vit.jobs.draw_figures import DrawnFigures

@@ -12,7 +12,8 @@ from typing import Any
 from ..errors import UserError
 from ..formatting import option_text
 from .fields import FLAG, Option
-from .tool_options import ToolOptions, exists, option_name
+from .parsing import exists
+from .tool_options import ToolOptions, option_name
 
 Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
 
@@ -50,7 +51,9 @@ def _given(options: Options, kind: type[ToolOptions] | None) -> list[str]:
     if isinstance(options, Mapping):
         return _of_mapping(options, kind)
     positional = kind.positional if kind else ""
-    if isinstance(options, os.PathLike) or (isinstance(options, str) and exists(options)):
+    if isinstance(options, os.PathLike) or (
+        isinstance(options, str) and options and exists(options)
+    ):
         place = os.fspath(options)
         return [f"{positional}={place}" if positional else place]
     if isinstance(options, str):

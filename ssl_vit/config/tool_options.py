@@ -139,15 +139,7 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
     if not equals:
         return False
     known = any(fnmatchcase(key, name) for keys in kind.uses for name in keys.names)
-    return known or bool(IDENTIFIER.fullmatch(key) and not exists(argument))
-
-
-def exists(text: str) -> bool:
-    """Whether a text is the path of a file or folder that is there."""
-    try:
-        return bool(text) and Path(text).exists()
-    except (OSError, ValueError):  # a name too long
-        return False
+    return known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
 
 
 def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
@@ -244,7 +236,7 @@ def read_list(key: str, text: str) -> list[str]:
     Raises:
         UserError: one is empty, or the brackets hold no list.
     """
-    found = [text] if exists(text) else text.split(",")
+    found = [text] if parsing.exists(text) else text.split(",")
     if text.startswith("["):
         try:
             found = parsing.yaml_texts(text)

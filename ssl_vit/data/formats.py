@@ -274,7 +274,7 @@ def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasse
     return found
 
 
-def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> FoundColumns:
+def _columns(features: columns.Features, data: Data, known: SplitClasses | None) -> FoundColumns:
     """Of a split with these features; `known`: its classes by its files."""
     image, label = columns.find(features, data, location(data))
     masks = columns.find_masks(features, image, data, location(data))
@@ -308,7 +308,7 @@ def _tables(
 
 
 def _labelled(
-    features: Mapping[str, dict[str, Any]],
+    features: Mapping[str, columns.Features],
     data: Data,
     classes: Mapping[str, SplitClasses],
     texts: Callable[[str, str], Iterable[Any]],

@@ -15,7 +15,7 @@ from ..config import recipe_files, validate, values
 from ..config import resolve as resolving
 from ..config.init_source import SCRATCH
 from ..config.python_options import Options, words
-from ..config.records import Result
+from ..config.records.run import Result
 from ..config.schema import Recipe
 from ..config.tool_options import parse, split
 from ..config.tools import EmbedOptions, ExportOptions, FigureOptions

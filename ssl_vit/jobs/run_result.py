@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config.records import Result
+from ..config.records.run import Result
 from ..formatting import count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
 from ..pages import run_page
