@@ -69,6 +69,7 @@ _.account
 _.cpus
 
 # Fields of an estimate, which is printed as a mapping (lab/plan_tool.py)
+_.image_bytes
 _.price_per_hour
 _.tensor_bytes
 _.untimed
