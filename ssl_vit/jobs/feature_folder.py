@@ -30,7 +30,7 @@ from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
-from ..evaluation.embedding import FeatureShard, TokenReader
+from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..formatting import text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
@@ -85,9 +85,13 @@ class FeatureFolder:
         self.folder = Path(self.one.recipe.out) / self.one.recipe.name
         self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
 
-    def run(self, splits: dict[str, Source], stack: ExitStack) -> None:
+    def run(self, splits: dict[str, Source], stack: ExitStack) -> tuple[list[Path], list[Neighbor]]:
         """Write the shards that are missing, each on one process; answer the query. `stack` holds
         the folder's lock.
+
+        Returns:
+            The shards, and the images nearest to the query; none without one, and on other
+            processes than rank 0.
 
         Raises:
             UserError: the weights or the folder do not suit, or too many images cannot be read.
@@ -113,8 +117,10 @@ class FeatureFolder:
             self._write(shards[number], splits[shards[number].split], read)
         self.accelerator.wait_for_everyone()
         on_main(self.accelerator, lambda: self._conclude(shards))
+        nearest = []
         if query_3HW is not None:
-            self._answer(query_3HW, shards, splits, read)
+            nearest = self._answer(query_3HW, shards, splits, read)
+        return [shard.file for shard in shards], nearest
 
     def _network(self) -> tuple[Backbone, str]:
         """The encoder on the device, and a hash of its weights."""
@@ -313,8 +319,8 @@ class FeatureFolder:
         shards: Sequence[FeatureShard],
         splits: Mapping[str, Source],
         read: TokenReader,
-    ) -> None:
-        """Show the images whose features are most similar to the query's.
+    ) -> list[Neighbor]:
+        """Show the images whose features are most similar to the query's, and return them.
 
         Raises:
             UserError: their page cannot be written.
@@ -333,6 +339,7 @@ class FeatureFolder:
             nearest_images.show(query, found, splits, self.folder, about)
         except OSError as error:
             raise UserError(f"name={self.folder.name}: {self.folder}: {error.strerror}") from None
+        return found
 
 
 def _read_image(path: Path | None) -> Tensor | None:
