@@ -26,6 +26,7 @@ OF_LABELS = ("data.classes", "data.label_column")
 OF_FILES = {  # keys without a use for generated images, and what those lack
     "data.label_column": "columns",
     "data.image_column": "columns",
+    "data.group": "columns",
     "data.mask_column": "columns",
     "data.window": "shards",
 }
@@ -127,6 +128,18 @@ def _held_out_share(r: Recipe) -> bool:
     """Whether the held-out images are a share of the training images, as they may be by default."""
     validation = r.data.validation
     return validation is None or (isinstance(validation, float) and validation > 0)
+
+
+def _cuts_share(r: Recipe) -> bool:
+    """Whether held-out or test images are a share of the training images."""
+    return _held_out_share(r) or not isinstance(r.data.test, str)
+
+
+def _uses_labels(r: Recipe) -> bool:
+    """Whether a run learns labels of images, or measures on them."""
+    if r.objective == "probe":
+        return not set(r.probe.measures) <= set(DENSE)
+    return learns_labels(r) or r.probe.every is not None
 
 
 def _learns_none(r: Recipe) -> str:
@@ -379,12 +392,27 @@ STREAM = (  # is only trained on, and whole
         lambda r: r.data.stream and r.data.validation is not None and _held_out_share(r),
         "expected a split, or 0 for none, beside data.stream=true",
     ),
+    Rule(
+        "data.test",
+        lambda r: r.data.stream and not isinstance(r.data.test, str),
+        "expected a split's name beside data.stream=true",
+    ),
 )
 HELD_OUT = (
     Rule(
         "data.share_seed",
         lambda r: (r.data.window or r.data.stream) and r.data.share_seed is not None,
         "takes shares of classes, and data.window and data.stream do not know labels beforehand",
+    ),
+    Rule(
+        "data.group",
+        lambda r: r.data.group is not None and (r.data.window or r.data.stream),
+        "keeps groups on one side of a share, and data.window and data.stream take no whole groups",
+    ),
+    Rule(
+        "data.group",
+        lambda r: r.data.group is not None and not _cuts_share(r),
+        "has no use without a share: expected null, or data.validation= or data.test= with one",
     ),
     Rule(
         "data.validation_from",
@@ -398,6 +426,11 @@ HELD_OUT = (
     ),
 )
 LABELS = (
+    Rule(
+        "data.labels",
+        lambda r: not r.data.labels and _uses_labels(r),
+        "the run learns labels or is measured on them; expected true",
+    ),
     Rule("eval.test", lambda r: r.eval.test and not learns_labels(r), _learns_none),
     Rule("data.labelled", lambda r: _shows_some(r) and not _hides_labels(r), _none_to_hide),
     Rule(

@@ -148,6 +148,7 @@ def find_streams(data: Data) -> FoundStreams:
     skipped: list[str] = []
     guesses: list[str] = []
     classes: Mapping[str, SplitClasses] = NOTHING
+    label_sources: dict[str, str] = {}
     if not data.path:
         opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
@@ -157,6 +158,7 @@ def find_streams(data: Data) -> FoundStreams:
         if contents.kind in IMAGE_KINDS:
             found = _images(contents, data)
             guesses = found.guesses
+            label_sources = {name: one.label_source for name, one in found.splits.items()}
             opened = {name: _image_stream(source) for name, source in found.splits.items()}
         elif contents.kind == "saved":
             tables, more = _from_disk(data)
@@ -170,7 +172,8 @@ def find_streams(data: Data) -> FoundStreams:
             opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
 
     def opener(name: str, rows: datasets.IterableDataset) -> Callable[[int], Stream]:
-        return lambda seed: _stream(rows, data, classes.get(name), guesses, seed)
+        of_files = label_sources.get(name)
+        return lambda seed: _stream(rows, data, classes.get(name), guesses, seed, of_files)
 
     streams = {name: opener(name, rows) for name, rows in opened.items()}
     return FoundStreams(streams, skipped, guesses)
@@ -231,7 +234,7 @@ def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
     assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    named = data.image_column, data.label_column
+    named = data.image_column, data.label_column, data.group
     found, guesses = image_files.find(place, contents.tree, contents.kind, *named)
     splits: dict[str, Source] = dict(found)
     return FoundSplits(splits, contents.skipped, contents.guesses + guesses)
@@ -241,6 +244,9 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     if data.image_column is not None:
         text = f"{location(data)} holds tars, which have no columns"
         raise UserError(f"data.image_column={data.image_column}: {text}")
+    if data.group is not None:
+        text = f"{location(data)} holds tars, which have no columns"
+        raise UserError(f"data.group={data.group}: {text}")
     found = {
         name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
     }
@@ -294,6 +300,9 @@ def _tables(
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
     features = {name: rows.features for name, rows in opened.items()}
+    train = layout.choose(data.train, opened)
+    if data.group is not None and train is not None:
+        columns.check_group(features[train], data.group, location(data))
     named, more = _labelled(
         features,
         data,
@@ -302,7 +311,7 @@ def _tables(
         images=lambda name: len(opened[name]),
     )
     splits: dict[str, Source] = {
-        name: TableSource(opened[name], one) for name, one in named.items()
+        name: TableSource(opened[name], one, data.group) for name, one in named.items()
     }
     return FoundSplits(splits, skipped, guesses + more)
 
@@ -379,11 +388,14 @@ def _stream(
     known: SplitClasses | None,
     guesses: list[str],
     seed: int,
+    of_files: str | None,
 ) -> Stream:
     """A split as a stream. Labels that are texts are refused or left out: their classes are known
-    only when all are read."""
+    only when all are read. `of_files`: where labels of image files are from."""
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
+    if not data.labels:
+        label = None
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
@@ -392,5 +404,6 @@ def _stream(
         label = None
     if label and holds_lists(rows.features[label]):
         raise _streamed_lists(label)
-    class_info = classes if label else [], about
+    source = f"column {label}" if of_files is None else of_files
+    class_info = classes if label else [], about, source if label else ""
     return Stream(rows, image, label, class_info, location(data), seed)
