@@ -193,6 +193,8 @@ class Environment(WithRecipe):
     device_batch: Whole | None = None
     accumulation: Whole | None = None
     classes: list[str] | None = None
+    label_source: str | None = None  # of one label an image; empty without
+    testable: bool | None = None  # there are test images with labels
 
 
 class FileFacts(Record):

@@ -10,7 +10,15 @@ from . import declaration
 from .fields import Option
 from .model import CLASSIC, STAGE_CHANNELS
 from .probe import DENSE
-from .schema import EMBEDDED, Recipe, all_groups, learns_labels, measures_masks, options
+from .schema import (
+    EMBEDDED,
+    Recipe,
+    all_groups,
+    learns_labels,
+    measures_masks,
+    options,
+    uses_labels,
+)
 from .shared_groups import CorruptionOptions, ViewOptions
 from .split_counts import selected_count
 
@@ -133,13 +141,6 @@ def _held_out_share(r: Recipe) -> bool:
 def _cuts_share(r: Recipe) -> bool:
     """Whether held-out or test images are a share of the training images."""
     return _held_out_share(r) or not isinstance(r.data.test, str)
-
-
-def _uses_labels(r: Recipe) -> bool:
-    """Whether a run learns labels of images, or measures on them."""
-    if r.objective == "probe":
-        return not set(r.probe.measures) <= set(DENSE)
-    return learns_labels(r) or r.probe.every is not None
 
 
 def _learns_none(r: Recipe) -> str:
@@ -428,7 +429,7 @@ HELD_OUT = (
 LABELS = (
     Rule(
         "data.labels",
-        lambda r: not r.data.labels and _uses_labels(r),
+        lambda r: not r.data.labels and uses_labels(r),
         "the run learns labels or is measured on them; expected true",
     ),
     Rule("eval.test", lambda r: r.eval.test and not learns_labels(r), _learns_none),

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ..config import tool_options
@@ -25,6 +26,7 @@ from ..formatting import (
 from ..metrics import find_metric, format_baselines, format_metrics
 from ..runs import experiment_trackers
 from ..runs.folder import Run
+from ..runs.next_steps import next_steps
 from ..training.preemption import SignalHandler
 from . import reuse
 
@@ -182,7 +184,9 @@ def _conclude(run: Run, result: Result) -> None:
         f" encoder = timm.create_model({place}, pretrained=True); "
         f"print(encoder.num_features)"
     )
-    print(f"next        {typed(sys.executable, '-c', load)}")
+    print(f"load        {typed(sys.executable, '-c', load)}")
+    for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
+        print(f"next        {step.what}:\n{step.command}")
 
 
 def _print_hub_status(run: Run) -> None:
