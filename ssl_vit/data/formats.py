@@ -234,7 +234,7 @@ def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
     assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    named = data.image_column, data.label_column, data.group
+    named = data.image_column, data.label_column, data.group, data.labels
     found, guesses = image_files.find(place, contents.tree, contents.kind, *named)
     splits: dict[str, Source] = dict(found)
     return FoundSplits(splits, contents.skipped, contents.guesses + guesses)

@@ -117,19 +117,21 @@ def find(
     image_column: str | None,
     label_column: str | None,
     group: str | None,
+    labels: bool,
 ) -> tuple[dict[str, Files], list[str]]:
     """Every split of an image folder, and what was guessed. Labels come from metadata files, else
     from the folders of classes. `kind`: which of the folder's files they are (ImageFormat);
-    `group`: as data.group.
+    `group`: as data.group; `labels`: whether guesses about classes are of use.
 
     Raises:
         UserError: damaged metadata, or no such column.
     """
-    images, guesses = _images(tree, kind)
+    images, guesses, of_classes = _images(tree, kind)
     metadata_rows = metadata.read(root, tree, label_column, group)
     labelled = any(image.label for image in images)
     _check_columns(root, metadata_rows, image_column, label_column, labelled)
     if metadata_rows.column is None:
+        guesses += of_classes if labels else []
         classes = sorted({image.label for image in images} - {""})
         place = {name: i for i, name in enumerate(classes)}
         label_N = np.array([place.get(image.label, -1) for image in images], np.int64)
@@ -139,8 +141,8 @@ def find(
     return parts, guesses + metadata_rows.guesses
 
 
-def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str]]:
-    """The images that belong to a split, sorted, and what was guessed."""
+def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str], list[str]]:
+    """The images that belong to a split, sorted, and what was guessed, about classes apart."""
     folders = [folder for folder in tree.folders if getattr(folder, kind)]
     division = layout.divide(folders, kind)
     guesses = list(division.guesses)
@@ -152,13 +154,13 @@ def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str]]:
         guesses += more
         for name, split in zip(names, splits, strict=True):
             images.append(_Image(_join(folders[0].path, name), split, ""))
-        return sorted(images), guesses
+        return sorted(images), guesses, []
     for folder, part, label in zip(folders, division.split, division.label, strict=True):
         if part is not None:
             images += [
                 _Image(_join(folder.path, name), part, label) for name in getattr(folder, kind)
             ]
-    return sorted(images), guesses
+    return sorted(images), guesses, division.of_classes
 
 
 def _join(folder: str, name: str) -> str:

@@ -67,12 +67,13 @@ class Tree(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The split of each folder of images (None: left out), its class ("" for none), and what was
-    guessed."""
+    """The split of each folder of images (None: left out), its class ("" for none), what was
+    guessed, and what was guessed about classes."""
 
     split: list[str | None]
     label: list[str]
     guesses: list[str]
+    of_classes: list[str]
 
 
 def split_of_folder(name: str) -> str | None:
@@ -203,7 +204,7 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         paths = [path[:level] + path[level + 1 :] for path in paths]
     kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
     label, more = _classes(kept)
-    return Division(split, [label.get(path, "") for path in paths], guesses + more)
+    return Division(split, [label.get(path, "") for path in paths], guesses, more)
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
