@@ -12,17 +12,8 @@ from omegaconf import OmegaConf
 from ..errors import UserError
 from . import declaration
 from .declaration import Names
-from .fields import (
-    Option,
-    group,
-    is_held_out,
-    is_name,
-    is_path,
-    is_split,
-    is_tested,
-    option,
-    options_of,
-)
+from .fields import Option, Values, group, is_name, is_new_path, is_path, option, options_of
+from .images import Data
 from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -33,221 +24,6 @@ from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
 G = TypeVar("G")
-EMBEDDED = "shapes"
-SPLITS = ("train", "validation", "test")
-SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
-
-
-@dataclass
-class Data:
-    name: str = option(
-        EMBEDDED,
-        "Name of the data set; data=NAME sets it.",
-        place=True,
-        splits=SPLITS,
-        per_process=True,
-    )
-    path: str | None = option(
-        None,
-        "Local copy of the data set, or any image folder, parquet file or tar shards.",
-        identity=False,
-        private=True,
-        place=True,
-        splits=SPLITS,
-        per_process=True,
-    )
-    hub: str | None = option(
-        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
-    )
-    size: int = option(
-        224,
-        "Side of the training image in pixels.",
-        above=0,
-        maximum=2**14,
-        reading=True,  # the embedded set is drawn at this size
-        preprocessing=True,
-    )
-    window: int | None = option(
-        None,
-        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
-        above=0,
-        maximum=2**40,
-        reading=True,
-    )
-    stream: bool = option(
-        False,
-        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
-        " number of processes.",
-        reading=True,
-    )
-    train: str = option(
-        "train",
-        "Split to train on.",
-        check=is_split,
-        expected="a split's name",
-        splits=("train", "validation"),  # a share of it may be held out
-        curve=False,
-    )
-    share: float = option(
-        1.0,
-        "Share of the training images: a fixed random subset, smaller ones inside larger ones.",
-        above=0,
-        maximum=1,
-        subset=True,
-        pace=False,
-    )
-    share_seed: int | None = option(
-        None,
-        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
-        " own, with each class's share of it.",
-        minimum=0,
-        below=2**31,
-        subset=True,
-    )
-    validation: str | float | None = option(
-        None,
-        "Held-out images: a split, or the share cut off data.train (0: none); null: the"
-        " validation split if there is one, else 1%.",
-        check=is_held_out,
-        expected="a split's name, or a share from 0 to below 1",
-        splits=("validation",),
-        pace=False,
-    )
-    validation_from: str = option(
-        "share",
-        "What a share of data.validation is cut off: share (the images of data.share) or train (all"
-        " training images, before data.share is taken: the same for every share).",
-        choices=("share", "train"),
-        splits=("validation",),
-        subset=True,
-        pace=False,
-    )
-    labelled: float = option(
-        1.0,
-        "Share of the training images whose labels are shown, those that data.share takes; the"
-        " others count as unlabelled, of which an objective learns that needs no labels too.",
-        above=0,
-        maximum=1,
-        training=True,
-        subset=True,
-        pace=False,
-    )
-    labels: bool = option(
-        True,
-        "false: no labels are used, such as those that folders are taken for.",
-        splits=SPLITS,
-        curve=False,
-    )
-    test: str | float = option(
-        "test",
-        "Test images: a split, or the share cut off data.train before all else, which no run with"
-        " that share trains on.",
-        check=is_tested,
-        expected="a split's name, or a share above 0 and below 1",
-        splits=("test",),
-        curve=False,
-    )
-    group: str | None = option(
-        None,
-        "Column (of an image folder also folder: the folder of an image) whose values are groups of"
-        " images, as of one patient or place: a held-out or test share has none or all of a group.",
-        splits=("validation", "test"),
-        pace=False,
-    )
-    image_column: str | None = option(
-        None, "Column of the images; null: found.", splits=SPLITS, curve=False
-    )
-    label_column: str | None = option(
-        None,
-        "Column of the labels; null: found, unless it holds lists of them.",
-        splits=SPLITS,
-        curve=False,
-    )
-    mask_column: str | None = option(
-        None,
-        "Column of the masks, images with a class per pixel; null: found.",
-        reading=True,
-    )
-    mask_ignore: int = option(
-        255,  # Cityscapes, ADE20K and Pascal VOC as mmsegmentation prepares them
-        "Value of a mask's pixels that are not counted.",
-        minimum=-(2**31),
-        below=2**31,
-    )
-    mask_classes: int | None = option(
-        None, "Number of classes of the masks; null: counted.", above=1, maximum=2**16
-    )
-    classes: int | None = option(None, "Number of classes; null: counted.", above=0, maximum=2**24)
-    unreadable: float = option(
-        0.01,
-        "Share of images that may be unreadable, each replaced by the next one; above it the run"
-        " stops.",
-        minimum=0,
-        maximum=1,
-        identity=False,
-        in_result=True,
-    )
-    verified: bool = option(
-        True,
-        "false: the Hub's name and the numbers of this preset could not be checked.",
-        place=True,
-        curve=False,
-    )
-    crop_area: float = option(
-        0.05,
-        "Smallest share of the image that a training crop covers.",
-        above=0,
-        maximum=1,
-        preprocessing=True,
-    )
-    flip: bool = option(True, "Flip training images horizontally at random.", preprocessing=True)
-    mixup: float = option(
-        0.0,
-        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
-        minimum=0,
-        maximum=1,
-        training=True,
-    )
-    cutmix: float = option(
-        0.0,
-        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
-        " data.mixup, each image uses one of them.",
-        minimum=0,
-        maximum=1,
-        training=True,
-    )
-    eval_mode: str = option(
-        "crop",
-        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
-        " to a square).",
-        choices=("crop", "squash"),
-        preprocessing=True,
-        brought="evaluation",
-    )
-    eval_crop: float = option(
-        0.875,
-        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
-        minimum=0.1,
-        maximum=1,
-        requires=("data.eval_mode", "crop"),
-        preprocessing=True,
-        brought="evaluation",
-    )
-    mean: list[float] = option(
-        [0.5, 0.5, 0.5],
-        "Mean that pixels are normalised with.",
-        length=3,
-        preprocessing=True,
-        brought="always",
-    )
-    std: list[float] = option(
-        [0.5, 0.5, 0.5],
-        "Standard deviation that pixels are normalised with.",
-        length=3,
-        above=0,
-        preprocessing=True,
-        brought="always",
-    )
 
 
 @dataclass
@@ -266,7 +42,7 @@ class Recipe:
         identity=False,
         private=True,
         per_process=True,
-        check=is_path,
+        check=is_new_path,
         expected="a folder",
     )
     seed: int = option(
@@ -287,6 +63,7 @@ class Recipe:
     plugin: str | None = option(
         None,
         "Python file that adds objectives or targets (docs/guide.md).",
+        check=is_path,
         identity=False,
         private=True,
         per_process=True,
@@ -295,6 +72,7 @@ class Recipe:
         "scratch",
         "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
         " .npz file.",
+        check=is_path,
         brought="always",
         per_process=True,
         pace=False,
@@ -312,9 +90,7 @@ class Recipe:
     groups: dict[str, Any] = dataclasses.field(default_factory=dict)
     target: str = option(
         "mean_color",
-        "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
-        " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
-        " own mean and variance).",
+        declaration.describe_targets,
         choices=Names(declaration.targets),
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
@@ -370,7 +146,7 @@ class Recipe:
             return self.objective == "probe" or self.probe.every is not None
         return top in self.groups or top in FIXED_TOP
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """{dotted key: value} of the keys in use, in the order of `options`."""
         values = asdict(self)
         flat = flatten(values | values.pop("groups"))
@@ -394,7 +170,7 @@ FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "t
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 # Keys that have gone and what was their default, which recipe files may still give
-GONE: dict[str, Any] = {}
+GONE: Values = {}
 
 
 def _groups_of(objective: str) -> Iterator[declaration.Group]:
@@ -438,7 +214,7 @@ def options() -> dict[str, Option]:
 declaration.on_change(options.cache_clear)
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> Values:
     """{dotted key: its default}."""
     return {key: option.default for key, option in options().items()}
 

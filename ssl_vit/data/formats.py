@@ -1,8 +1,6 @@
 """Finds the splits at data.path= or on the Hub: image folders, parquet files, tars, `save_to_disk`
 folders."""
 
-import glob
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import datasets
 import pyarrow.parquet
 
-from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, image_files, layout, schemas, shard_index, shards
@@ -21,6 +18,7 @@ from .columns import FoundColumns
 from .image_formats import KINDS
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
+from .open_datasets import from_disk, load_files, location, open_splits
 from .schemas import SplitClasses
 from .streaming import Stream
 from .table import TableSource
@@ -60,10 +58,6 @@ class FoundStreams(NamedTuple):
     splits: dict[str, Callable[[int], Stream]]
     skipped: list[str]
     guesses: list[str]
-
-
-def location(data: Data) -> str:
-    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
 
 
 def inspect_path(place: Path) -> FolderContents:
@@ -112,7 +106,7 @@ def find_splits(data: Data) -> FoundSplits:
     """
     datasets.disable_progress_bars()
     if not data.path:
-        opened = _opened(lambda: datasets.load_dataset(data.hub), data)
+        opened = open_splits(lambda: datasets.load_dataset(data.hub), data)
         return _tables(opened, data, [], [])
     contents = inspect_path(Path(data.path))
     if contents.kind == "tar":
@@ -123,7 +117,7 @@ def find_splits(data: Data) -> FoundSplits:
     if contents.kind in IMAGE_KINDS:
         return _images(contents, data)
     if contents.kind == "saved":
-        saved, guesses = _from_disk(data)
+        saved, guesses = from_disk(data)
         return _tables(saved, data, contents.skipped, guesses)
     everything = [file for some in contents.files.values() for file in some]
     shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
@@ -131,7 +125,7 @@ def find_splits(data: Data) -> FoundSplits:
     if data.window:
         return _in_place(contents, data, classes)
     try:
-        opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
+        opened = open_splits(lambda: load_files("parquet", contents.files, stream=False), data)
     except UserError:
         schemas.check_same_columns(contents.files, location(data))
         raise
@@ -150,7 +144,7 @@ def find_streams(data: Data) -> FoundStreams:
     classes: Mapping[str, SplitClasses] = NOTHING
     label_sources: dict[str, str] = {}
     if not data.path:
-        opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
+        opened = open_splits(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
         contents = inspect_path(Path(data.path))
         skipped = contents.skipped
@@ -161,7 +155,7 @@ def find_streams(data: Data) -> FoundStreams:
             label_sources = {name: one.label_source for name, one in found.splits.items()}
             opened = {name: _image_stream(source) for name, source in found.splits.items()}
         elif contents.kind == "saved":
-            tables, more = _from_disk(data)
+            tables, more = from_disk(data)
             guesses += more
             opened = {name: _as_stream(rows) for name, rows in tables.items()}
         else:
@@ -169,7 +163,7 @@ def find_streams(data: Data) -> FoundStreams:
             if kind == "parquet":
                 classes = _file_classes(contents, data)
                 guesses = list(contents.guesses)
-            opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
+            opened = open_splits(lambda: load_files(kind, contents.files, stream=True), data)
 
     def opener(name: str, rows: datasets.IterableDataset) -> Callable[[int], Stream]:
         of_files = label_sources.get(name)
@@ -194,41 +188,6 @@ def _streamed_lists(column: str) -> UserError:
 
 def _as_stream(rows: datasets.Dataset) -> datasets.IterableDataset:
     return rows.to_iterable_dataset(num_shards=max(1, min(64, len(rows))))
-
-
-def _load(kind: str, found: dict[str, list[Path]], stream: bool) -> dict[str, Any]:
-    names = {split: [glob.escape(str(file)) for file in some] for split, some in found.items()}
-    return datasets.load_dataset(kind, data_files=names, streaming=stream)
-
-
-def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
-    """The splits that `load` returns: Datasets, or IterableDatasets.
-
-    Raises:
-        UserError: `datasets` cannot read them.
-    """
-    try:
-        return load()
-    except Exception as error:  # whatever a file written by others causes
-        text = " ".join(str(error).split())[:300]
-        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no images; take its files away, or unpack them"
-        if "OfflineModeIsEnabled" in text:
-            text = hub_files.NOT_CACHED
-        raise UserError(f"{location(data)}: {text}") from None
-
-
-def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name
-    that it had."""
-    found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
-    if isinstance(found, datasets.DatasetDict):
-        return dict(found), []
-    was = str(found.split or "train")
-    name = re.match(r"[\w.]+", was)
-    if name is None or "+" in was:
-        return {"train": found}, [f"its rows are those of {was}: taken as train"]
-    return {name[0]: found}, []
 
 
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
@@ -280,7 +239,7 @@ def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasse
     return found
 
 
-def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> FoundColumns:
+def _columns(features: columns.Features, data: Data, known: SplitClasses | None) -> FoundColumns:
     """Of a split with these features; `known`: its classes by its files."""
     image, label = columns.find(features, data, location(data))
     masks = columns.find_masks(features, image, data, location(data))
@@ -317,7 +276,7 @@ def _tables(
 
 
 def _labelled(
-    features: Mapping[str, dict[str, Any]],
+    features: Mapping[str, columns.Features],
     data: Data,
     classes: Mapping[str, SplitClasses],
     texts: Callable[[str, str], Iterable[Any]],

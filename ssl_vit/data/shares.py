@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import rng
-from ..config.schema import Data
+from ..config.images import Data
 from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
 from .base import PartlyLabelled, Rows, ShardedSubset, Source, Subset, View, stratified

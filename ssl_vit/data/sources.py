@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.schema import EMBEDDED, Data
+from ..config.images import EMBEDDED, Data
 from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
 from . import formats, layout, shares, synthetic
@@ -14,6 +14,7 @@ from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutL
 from .formats import FoundSplits, FoundStreams
 from .image_files import FOLDERS
 from .layout import HELD_OUT, ROLE
+from .open_datasets import location
 from .shares import Cut
 from .streaming import PREVIEW, Stream
 
@@ -241,9 +242,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out = next((name for name in HELD_OUT if name in found.splits), None)
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
-        raise UserError(
-            f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
-        )
+        raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
     train = found.splits[names["data.train"]](seed)
     seen = train
     used = [names["data.train"]]
@@ -263,7 +262,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
 
 
 def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
-    return tuple(f"{formats.location(data)}: {text}" for text in dict.fromkeys(found.guesses))
+    return tuple(f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
 def _notes(

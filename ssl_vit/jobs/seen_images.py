@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from ..config import recipe_files
+from ..config.images import Data
 from ..config.init_source import InitSource
-from ..config.schema import Data, Recipe, learns_labels
+from ..config.schema import Recipe, learns_labels
 from ..data import sources
 from ..data.base import Source, View
 from ..data.layout import ROLE

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.records import Environment
+from ..config.records.run import Environment
 from ..config.schema import Recipe
 from ..formatting import tool_command, typed
 

@@ -13,7 +13,7 @@ import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.config import records
+from ssl_vit.config.records.run import Environment
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.pages import run_page
 from ssl_vit.runs.next_steps import next_steps
@@ -42,9 +42,7 @@ def next_commands(printed: str) -> list[list[str]]:
     """The command after each line of `next`, as words."""
     lines = printed.splitlines()
     return [
-        shlex.split(after)
-        for line, after in itertools.pairwise(lines)
-        if line.startswith("next ")
+        shlex.split(after) for line, after in itertools.pairwise(lines) if line.startswith("next ")
     ]
 
 
@@ -122,7 +120,7 @@ def test_runs_of_earlier_versions_are_taken_to_have_labels(
 ) -> None:
     run, _ = pretrained(tmp_path / "runs", capsys)
     recipe = ssl_vit.load_run(str(run)).recipe
-    found = list(next_steps(run, Path("runs"), recipe, records.Environment()))
+    found = list(next_steps(run, Path("runs"), recipe, Environment()))
     assert [tool(shlex.split(step.command)) for step in found] == EVERY
     assert not any("data.test=" in step.command or "out=" in step.command for step in found)
 

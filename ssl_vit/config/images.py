@@ -1,0 +1,222 @@
+"""The keys on the images and their preprocessing. No torch here."""
+
+from dataclasses import dataclass
+
+from .fields import is_held_out, is_path, is_split, is_tested, option
+
+EMBEDDED = "shapes"
+SPLITS = ("train", "validation", "test")
+SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
+
+
+@dataclass
+class Data:
+    name: str = option(
+        EMBEDDED,
+        "Name of the data set; data=NAME sets it.",
+        place=True,
+        splits=SPLITS,
+        per_process=True,
+    )
+    path: str | None = option(
+        None,
+        "Local copy of the data set, or any image folder, parquet file or tar shards.",
+        check=is_path,
+        identity=False,
+        private=True,
+        place=True,
+        splits=SPLITS,
+        per_process=True,
+    )
+    hub: str | None = option(
+        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
+    )
+    size: int = option(
+        224,
+        "Side of the training image in pixels.",
+        above=0,
+        maximum=2**14,
+        reading=True,  # the embedded set is drawn at this size
+        preprocessing=True,
+    )
+    window: int | None = option(
+        None,
+        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
+        above=0,
+        maximum=2**40,
+        reading=True,
+    )
+    stream: bool = option(
+        False,
+        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
+        " number of processes.",
+        reading=True,
+    )
+    train: str = option(
+        "train",
+        "Split to train on.",
+        check=is_split,
+        expected="a split's name",
+        splits=("train", "validation"),  # a share of it may be held out
+        curve=False,
+    )
+    share: float = option(
+        1.0,
+        "Share of the training images: a fixed random subset, smaller ones inside larger ones.",
+        above=0,
+        maximum=1,
+        subset=True,
+        pace=False,
+    )
+    share_seed: int | None = option(
+        None,
+        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
+        " own, with each class's share of it.",
+        minimum=0,
+        below=2**31,
+        subset=True,
+    )
+    validation: str | float | None = option(
+        None,
+        "Held-out images: a split, or the share cut off data.train (0: none); null: the"
+        " validation split if there is one, else 1%.",
+        check=is_held_out,
+        expected="a split's name, or a share from 0 to below 1",
+        splits=("validation",),
+        pace=False,
+    )
+    validation_from: str = option(
+        "share",
+        "What a share of data.validation is cut off: share (the images of data.share) or train (all"
+        " training images, before data.share is taken: the same for every share).",
+        choices=("share", "train"),
+        splits=("validation",),
+        subset=True,
+        pace=False,
+    )
+    labelled: float = option(
+        1.0,
+        "Share of the training images whose labels are shown, those that data.share takes; the"
+        " others count as unlabelled, of which an objective learns that needs no labels too.",
+        above=0,
+        maximum=1,
+        training=True,
+        subset=True,
+        pace=False,
+    )
+    labels: bool = option(
+        True,
+        "false: no labels are used, such as those that folders are taken for.",
+        splits=SPLITS,
+        curve=False,
+    )
+    test: str | float = option(
+        "test",
+        "Test images: a split, or the share cut off data.train before all else, which no run with"
+        " that share trains on.",
+        check=is_tested,
+        expected="a split's name, or a share above 0 and below 1",
+        splits=("test",),
+        curve=False,
+    )
+    group: str | None = option(
+        None,
+        "Column (of an image folder also folder: the folder of an image) whose values are groups of"
+        " images, as of one patient or place: a held-out or test share has none or all of a group.",
+        splits=("validation", "test"),
+        pace=False,
+    )
+    image_column: str | None = option(
+        None, "Column of the images; null: found.", splits=SPLITS, curve=False
+    )
+    label_column: str | None = option(
+        None,
+        "Column of the labels; null: found, unless it holds lists of them.",
+        splits=SPLITS,
+        curve=False,
+    )
+    mask_column: str | None = option(
+        None,
+        "Column of the masks, images with a class per pixel; null: found.",
+        reading=True,
+    )
+    mask_ignore: int = option(
+        255,  # Cityscapes, ADE20K and Pascal VOC as mmsegmentation prepares them
+        "Value of a mask's pixels that are not counted.",
+        minimum=-(2**31),
+        below=2**31,
+    )
+    mask_classes: int | None = option(
+        None, "Number of classes of the masks; null: counted.", above=1, maximum=2**16
+    )
+    classes: int | None = option(None, "Number of classes; null: counted.", above=0, maximum=2**24)
+    unreadable: float = option(
+        0.01,
+        "Share of images that may be unreadable, each replaced by the next one; above it the run"
+        " stops.",
+        minimum=0,
+        maximum=1,
+        identity=False,
+        in_result=True,
+    )
+    verified: bool = option(
+        True,
+        "false: the Hub's name and the numbers of this preset could not be checked.",
+        place=True,
+        curve=False,
+    )
+    crop_area: float = option(
+        0.05,
+        "Smallest share of the image that a training crop covers.",
+        above=0,
+        maximum=1,
+        preprocessing=True,
+    )
+    flip: bool = option(True, "Flip training images horizontally at random.", preprocessing=True)
+    mixup: float = option(
+        0.0,
+        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
+        minimum=0,
+        maximum=1,
+        training=True,
+    )
+    cutmix: float = option(
+        0.0,
+        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
+        " data.mixup, each image uses one of them.",
+        minimum=0,
+        maximum=1,
+        training=True,
+    )
+    eval_mode: str = option(
+        "crop",
+        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
+        " to a square).",
+        choices=("crop", "squash"),
+        preprocessing=True,
+        brought="evaluation",
+    )
+    eval_crop: float = option(
+        0.875,
+        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
+        minimum=0.1,
+        maximum=1,
+        requires=("data.eval_mode", "crop"),
+        preprocessing=True,
+        brought="evaluation",
+    )
+    mean: list[float] = option(
+        [0.5, 0.5, 0.5],
+        "Mean that pixels are normalised with.",
+        length=3,
+        preprocessing=True,
+        brought="always",
+    )
+    std: list[float] = option(
+        [0.5, 0.5, 0.5],
+        "Standard deviation that pixels are normalised with.",
+        length=3,
+        above=0,
+        preprocessing=True,
+        brought="always",
+    )
