@@ -42,7 +42,7 @@ def open_splits(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any
 def from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
     """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name
     that it had."""
-    found: Any = open_splits(lambda: datasets.loadfrom_disk(data.path), data)
+    found: Any = open_splits(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
         return dict(found), []
     was = str(found.split or "train")

@@ -13,7 +13,16 @@ from .. import rng
 from ..config.images import Data
 from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
-from .base import PartlyLabelled, Rows, ShardedSubset, Source, Subset, View, stratified
+from .base import (
+    PartlyLabelled,
+    Rows,
+    ShardedSubset,
+    Source,
+    Subset,
+    View,
+    stratified,
+    stratified_rows,
+)
 from .label_lists import UNLABELLED
 from .layout import some
 
@@ -57,17 +66,12 @@ def _drawn(train: Source, share: float, data: Data) -> View:
     if not _one_label(train):
         reason = "takes shares of classes, and the training images have not one label each"
         raise UserError(f"data.share_seed={data.share_seed}: {reason}")
-    return Rows(train, _by_class(train, rng.key(SHARE_KEY, data.share_seed))[:count])
+    return Rows(train, stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 
 
 def _one_label(source: Source) -> bool:
     """Whether images have one label each; some may have none."""
     return source.lists is None and source.label_range[1] >= 0
-
-
-def _by_class(source: Source, key: np.ndarray) -> np.ndarray:
-    rows_N = np.arange(len(source))
-    return stratified(source.label_of(rows_N), rows_N, key)
 
 
 def part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset | ShardedSubset:
@@ -99,8 +103,9 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
         return None
     count = held_out_count(data.test, _at_least_two(whole, data))
     if data.group is None and not data.window and _one_label(whole):
-        rows_N = _by_class(whole, rng.key(TEST_KEY))
-        return Cut(Rows(whole, rows_N[count:]), Rows(whole, rows_N[:count]), "of each class alike")
+        rows_N = stratified_rows(whole, rng.key(TEST_KEY))
+        how = "of each class alike" if data.labels else ""
+        return Cut(Rows(whole, rows_N[count:]), Rows(whole, rows_N[:count]), how)
     return _cut(whole, count, TEST_KEY, data)
 
 

@@ -142,9 +142,9 @@ def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
     )
     share = [] if "data.test=0.2" in before else ["data.test=0.2"]  # which follows init=
     cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *share])
-    (said,) = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
-    assert line in said and str(run) in said
-    assert said.lstrip().startswith("warning:") == ("with their labels" in line)
+    (printed,) = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
+    assert line in printed and str(run) in printed
+    assert printed.lstrip().startswith("warning:") == ("with their labels" in line)
 
 
 def test_another_share_for_testing_is_another_run(
