@@ -9,7 +9,6 @@ from pathlib import Path
 from ..config import tool_options
 from ..config.schema import Recipe
 from ..config.tools import PrepareOptions
-from ..config.values import parse
 from ..errors import UserError, suggest
 from ..evaluation import prepare_vtab
 from ..formatting import duration, process_command, process_environment, tool_command, typed
@@ -21,11 +20,10 @@ from .studies import benchmark_images, scheduling, slurm
 from .studies.expand import Plan, command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.progress import ProgressScreen
-from .studies.read_study import find, read
 from .studies.record import check_finished, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
 from .studies.spec_fields import Mistakes
-from .studies.task_recipes import check
+from .studies.task_recipes import check, check_options
 
 CHECK = "--check"
 
@@ -66,15 +64,13 @@ def check_file(options: list[str]) -> int:
         UserError: an option is wrong, or the file is no study.
     """
     mistakes = Mistakes(collect=True)
-    if "sweep" not in options:
-        read(find(parse(options).get("recipe")), mistakes)
-    if not mistakes.found:
-        places = study_places(options)
-        _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
-        whole = with_places(given)
-        request = parse_request(whole)
-        check(request.study, request.plan, mistakes, here=whole == given)
-    found = list(dict.fromkeys(mistakes.found))  # of seeds that do not differ once
+    places = study_places(options)
+    _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
+    whole = with_places(given)
+    request = parse_request(whole, mistakes)
+    check_options(request.study, mistakes)
+    check(request.study, request.plan, mistakes, here=whole == given)
+    found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
     if found:

@@ -73,7 +73,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ALL,
-    "config.validate": ("studies.request", "studies.command_line_sweep"),
+    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
@@ -95,6 +95,7 @@ LAB_MAY_IMPORT = {
     ),
     # images of a plan, and VTAB's
     "data.layout": ("studies.task_recipes",),
+    "data.batch_layout": ("planning.budget", "planning.forecast", "planning.network"),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
