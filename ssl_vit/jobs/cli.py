@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,8 +183,9 @@ def _conclude(run: Run) -> None:
         f"print(encoder.num_features)"
     )
     print(f"load        {typed(sys.executable, '-c', load)}")
-    for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
-        print(f"next        {step.what}:\n{step.command}")
+    with suppress(UserError):  # a finished run whose environment.json was lost
+        for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
+            print(f"next        {step.what}:\n{step.command}")
 
 
 def _print_hub_status(run: Run) -> None:

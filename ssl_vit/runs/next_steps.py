@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..config.records.run import Environment
 from ..config.schema import Recipe
 from ..formatting import tool_command, typed
+from .objective_facts import facts_of
 
 TEST = 0.2  # share of the images that a command tests on, where there are no others
 
@@ -34,7 +35,8 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, facts: Environment) -> I
     place = [f"out={out}"] if str(out) != "runs" else []
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     # earlier versions did not record whether there are labels
-    if facts.label_source != "" and not recipe.declared.fine_tunes(recipe):
+    learned_labels = facts_of(facts, recipe.values()).fine_tunes
+    if facts.label_source != "" and not learned_labels:
         labels = f"labels ({facts.label_source})" if facts.label_source else "labels"
         test = [f"data.test={TEST}"] if facts.testable is False else []
         held_out = f", {TEST:.0%} of the images held out to test on" if test else ""
