@@ -14,7 +14,7 @@ import pytest
 from helpers.options import ROOT
 from ssl_vit import formatting
 from ssl_vit.config.records import check
-from ssl_vit.config.records.run import Result
+from ssl_vit.config.records.run import Environment
 from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
@@ -24,6 +24,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.lab.reports import provenance
 from ssl_vit.lab.studies import slurm
 from ssl_vit.runs.folder import Run
+from ssl_vit.runs.next_steps import next_steps
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
@@ -51,14 +52,14 @@ def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run, Result(steps=1, seconds=1.0, finished="now", metrics={}))
+    cli._conclude(run)
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
         "tensorboard.main",
         f"--logdir={tmp_path / AWKWARD}",
     ]
-    code = pasted(after("next", text), tmp_path)[2]
+    code = pasted(after("load", text), tmp_path)[2]
     names = []
     script = code.replace("import timm; ", "").replace("print(encoder.num_features)", "None")
     exec(
@@ -66,6 +67,15 @@ def test_what_a_finished_run_says_can_be_pasted(
         {"timm": type("Timm", (), {"create_model": lambda name, pretrained: names.append(name)})},
     )
     assert names == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
+    assert "next" not in text  # a run without environment.json
+
+
+def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / AWKWARD / "run"
+    steps = list(next_steps(folder, tmp_path / AWKWARD, Recipe(), Environment()))
+    assert len(steps) == 4
+    for step in steps:
+        assert f"init={folder}" in pasted(step.command, tmp_path)
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:

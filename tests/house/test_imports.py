@@ -48,6 +48,7 @@ LAB_ORDER = (
     "study_tool",
     "report_tool",
     "runs_tool",
+    "api",
 )
 # What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
 # on purpose: what the lab knows of a run stands in the run's folder.
@@ -60,12 +61,8 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *(
-                "config.recipe_files",
-                "config.records",
-                "config.records.run",
-                "config.records.study",
-            ),
+            *("config.python_options", "config.recipe_files", "config.records"),
+            *("config.records.run", "config.records.study"),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),
@@ -80,6 +77,7 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         ("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"), ALL
     ),
+    "runs.notebook": ("report_tool", "runs_tool", "studies.progress", "study_tool"),
     "runs.environment": ("studies.local", "study_tool"),
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
@@ -123,9 +121,11 @@ WITHOUT_TORCH = (
     "training.preemption",
     "hub.manifest",
     "hub.push",
+    "jobs.api",
     "jobs.cli",
     "jobs.draw_figures",
     "jobs.embed",
+    "lab.api",
     "lab.runs_tool",
     "data.make_shards",
     "lab.study_tool",

@@ -138,11 +138,12 @@ def _absolute(place: str) -> str:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """`3` is 0, 1, 2; `0,1` and `5,` are lists."""
-    parts = text.removesuffix(",").split(",")
+    """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
+    listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    parts = listed.removesuffix(",").split(",")
     numbers = [int(part) for part in parts if SEED.fullmatch(part)]
     seeds = tuple(numbers)
-    if "," not in text and numbers:
+    if "," not in text and listed == text and numbers:
         seeds = tuple(range(min(numbers[0], MOST_SEEDS + 1)))
     whole = len(numbers) == len(parts) and len(set(seeds)) == len(seeds)
     if not whole or not 0 < len(seeds) <= MOST_SEEDS:
