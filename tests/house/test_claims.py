@@ -16,7 +16,8 @@ from ssl_vit import stats
 from ssl_vit.lab.reports import plain
 from ssl_vit.lab.reports.measures import Measure, Result
 
-RESULTS, SPEED = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))
+RESULTS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("results*.md")))
+SPEED = (ROOT / "docs" / "speed.md").read_text()
 README = (ROOT / "README.md").read_text()
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # a value and its interval: "+3.06 (+2.20 to +3.92)", "+3.23 points, +0.55 to +5.92"
@@ -122,9 +123,33 @@ def test_a_claimed_factor_is_that_of_its_study_and_excludes_one(row: list[str]) 
         assert quoted(crossing) == [pytest.approx(expected, abs=0.051)]
 
 
+TUNED = [*table(RESULTS, "| 1% of the labels, test top-1 | seeds | arm minus tuned scratch, ")]
+
+
+@pytest.mark.parametrize("row", TUNED, ids=" ".join)
+def test_a_difference_from_a_tuned_baseline_is_that_of_its_runs(row: list[str]) -> None:
+    """Of all seeds that have run; in the README beside how many that are of the plan's five."""
+    label, seeds, shown = row
+    top1: dict[str, Values] = {}
+    for run in json.loads((ROOT / "results" / "worth_1.json").read_text()):
+        if run["part"] == "final":
+            top1.setdefault(run["arm"], {})[run["seed"]] = 100 * run["metrics"]["top1"]["value"]
+    apart = minus(top1[label.lower().split()[0]], top1["scratch"])
+    mean, interval = stats.summarize([*apart.values()])[1::2]
+    assert quoted(shown) == [pytest.approx([mean, *interval], abs=0.006)]
+    assert seeds == f"{min(apart)}-{max(apart)}"
+    beside = [*table(README, "| baseline | labels | pre-training | points over scratch ")]
+    for base, share, arm, claimed, n in beside:
+        if (base, arm) == ("tuned scratch", label):
+            assert (share, quoted(claimed)) == ("1%", quoted(shown))
+            assert n == f"{len(apart)} of 5"
+            assert interval.excludes_zero is ("not distinguished" not in claimed)
+
+
 def test_the_readme_gives_no_difference_that_is_not_claimed() -> None:
     """And none without its interval: there are no points but in its table."""
-    claimed = [*itertools.chain(*(quoted(cell) for row in DIFFERENCES + FACTORS for cell in row))]
+    shown = DIFFERENCES + FACTORS + TUNED
+    claimed = [*itertools.chain(*(quoted(cell) for row in shown for cell in row))]
     found = quoted(README)
     assert found and [one for one in found if one not in claimed] == []
     assert re.findall(rf"{NUMBER} points", README) == []

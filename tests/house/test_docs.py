@@ -163,6 +163,47 @@ def test_links_without_a_file_or_a_heading_are_found(tmp_path: Path, monkeypatch
     assert broken_links(page) == wrong
 
 
+NAMES = r"(?:sections?|Tables?|Figures?) [\d.]+(?: and [\d.]+)?|\d+ x \d+"  # no measurements
+MEASURED = [
+    ROOT / "README.md",
+    *(ROOT / "docs").glob("results*.md"),
+    *(ROOT / "docs").glob("speed*.md"),
+]
+
+
+def numbers_of_sentences(document: Path) -> list[tuple[str, list[str]]]:
+    """The sentences outside tables and headings, each with its numbers. A part of a word is none, as in
+    CIFAR-10, S/16 and top-1."""
+    lines = [line for line in prose(document).splitlines() if not line.startswith(("|", "#", "!"))]
+    text = re.sub(r"\]\([^)]*\)", "]", "\n".join(lines))
+    found = []
+    for paragraph in re.split(r"\n\n|\n- ", text):
+        for sentence in re.split(r"(?<=[.?!])[*)]*\s+", paragraph):
+            words = re.sub(NAMES, "", " ".join(sentence.split())).split()
+            bare = [word.strip("*()[],.;:?!") for word in words]
+            numbers = [
+                word for word in bare if re.fullmatch(r"[+-]?\d[\d,.]*(?:e-?\d+)?[%M]?", word)
+            ]
+            found.append((sentence, numbers))
+    return found
+
+
+@pytest.mark.parametrize("document", MEASURED, ids=lambda path: path.name)
+def test_no_sentence_has_more_than_three_numbers(document: Path) -> None:
+    """More are a table."""
+    assert [one for one in numbers_of_sentences(document) if len(one[1]) > 3] == []
+
+
+def test_numbers_of_a_sentence_are_counted(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# 1 2 3 4\n\n| 1 | 2 | 3 | 4 |\n\nOf CIFAR-10 (Table 4, S/16) 1.5% have\n+3.0 to 4e-5 `5 6`."
+        " At 3b7d8c4 1,000 [runs](a1.md).\n- 2 of 4 x 4.\n"
+    )
+    counted = [numbers for _, numbers in numbers_of_sentences(page) if numbers]
+    assert counted == [["1.5%", "+3.0", "4e-5"], ["1,000"], ["2"]]
+
+
 @pytest.mark.parametrize(
     "study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem
 )
