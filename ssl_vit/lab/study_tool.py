@@ -21,10 +21,10 @@ from .lab_tools import PlanOptions
 from .studies import benchmark_images, scheduling, slurm
 from .studies.expand import Plan, command, finished, tasks, unreachable
 from .studies.local import Local, gpus
+from .studies.mistakes import Mistakes
 from .studies.progress import ProgressScreen
 from .studies.record import check_finished, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
-from .studies.spec_fields import Mistakes
 from .studies.task_recipes import check, check_options
 
 CHECK = "--check"

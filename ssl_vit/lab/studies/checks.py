@@ -10,8 +10,8 @@ from ...evaluation import vtab_folder
 from ...metrics import find_metric
 from ..arms import arm_pairs
 from . import study_keys
+from .mistakes import Mistakes, Node, listed, mapping, meant
 from .read_axes import CURVES
-from .spec_fields import Mistakes, Node, listed, mapping, meant
 from .study import SEED, Part, Study, split_reference
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")

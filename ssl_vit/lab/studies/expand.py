@@ -18,7 +18,7 @@ from ...formatting import option_text
 from ...metrics import score
 from . import match_compute
 from .axes import PLACEHOLDER, Setting, fill, product
-from .spec_fields import Mistakes
+from .mistakes import Mistakes
 from .study import SEED, Part, Study, split_reference
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs

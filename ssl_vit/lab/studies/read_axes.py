@@ -22,7 +22,7 @@ from ...evaluation import vtab
 from ...formatting import option_text
 from ..lab_tools import MATCHES
 from .axes import OURS, Axis, Setting, keys_axis, keys_naming, names_in, product
-from .spec_fields import Mistakes, Node, have_tools, hold, listed, mapping, pretraining
+from .mistakes import Mistakes, Node, have_tools, hold, listed, mapping, pretraining
 
 CURVES = {"labels": "share", "images": "share", "compute": "steps"}  # and what lies along each
 # what a curve of pre-training has to set in the parts that pre-train

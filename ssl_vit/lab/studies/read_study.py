@@ -17,7 +17,7 @@ from ..arms import Settings, find_arm
 from ..lab_tools import MATCHES
 from . import checks, read_axes, study_keys
 from .axes import OURS, Axis, Setting, fill, names_in, product
-from .spec_fields import (
+from .mistakes import (
     TOOLS,
     Mistakes,
     Node,

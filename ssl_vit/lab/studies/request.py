@@ -17,9 +17,9 @@ from ..lab_tools import StudyOptions
 from . import command_line_sweep
 from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
+from .mistakes import Mistakes
 from .optional_places import without_missing
 from .read_study import find, read
-from .spec_fields import Mistakes
 from .study import Study
 
 OWN = tuple(StudyOptions.options())

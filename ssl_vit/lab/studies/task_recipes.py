@@ -16,7 +16,7 @@ from ...formatting import option_text
 from .axes import PLACEHOLDER
 from .command_line_sweep import image_options
 from .expand import Plan, Task
-from .spec_fields import Mistakes
+from .mistakes import Mistakes
 from .study import Study
 
 

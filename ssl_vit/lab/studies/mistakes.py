@@ -1,4 +1,4 @@
-"""Checks of a study's file that raise one-line errors."""
+"""Mistakes of a study's file: the first raised as one line, or all collected."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterator
