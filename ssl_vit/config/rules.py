@@ -203,6 +203,12 @@ def _blurs_backwards(r: Recipe) -> bool:
     return found is not None and found.blur_sigma[0] > found.blur_sigma[1]
 
 
+def _local(r: Recipe) -> ViewOptions | None:
+    """The keys of views where there are local ones."""
+    found = _views(r)
+    return found if found is not None and found.local else None
+
+
 def _dense(r: Recipe) -> list[str]:
     """What is measured of patches."""
     return [name for name in r.probe.measures if name in DENSE]
@@ -455,6 +461,26 @@ VIEWS = (
         _blurs_backwards,
         "expected the smaller standard deviation first",
     ),
+    Rule(
+        "views.local",
+        lambda r: _local(r) and not r.declared.local_views,
+        "objective={r.objective} has no use for local views; expected 0",
+    ),
+    Rule(
+        "views.local_size",
+        lambda r: (found := _local(r)) and found.local_size > r.data.size,
+        "larger than the other views, data.size={r.data.size}",
+    ),
+    Rule(
+        "views.local_size",
+        lambda r: (found := _local(r)) and found.local_size % r.model.patch,
+        "no multiple of model.patch={r.model.patch}",
+    ),
+    Rule(
+        "views.local_area",
+        lambda r: (found := _local(r)) and found.local_area[0] > found.local_area[1],
+        "expected the smaller share first",
+    ),
 )
 MEASURES = (
     Rule(
@@ -571,6 +597,10 @@ UNUSED = (
     Unused(
         lambda r, one: one.key.startswith("hub.") and one.key != "hub.repo" and not r.hub.repo,
         "has no use without hub.repo=USER/NAME",
+    ),
+    Unused(
+        lambda r, one: one.key.startswith("views.local_") and not _local(r),
+        "there are no local views; add views.local=",
     ),
     Unused(_lacks_required, _required),
 )

@@ -204,7 +204,7 @@ class ProbesDuringTraining:
         self.latest = {}
         self.has_run = True
         pool = self.probe.pool or objective.pool
-        read = feature_reader(objective.encoder, pool, self.probe.layer)
+        read = feature_reader(objective.exported, pool, self.probe.layer)
         train_ND, label_N = extract(read, self.train, self.accelerator)
         test = extract(read, self.held_out, self.accelerator)
         if not self.accelerator.is_main_process:

@@ -54,6 +54,8 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
+    classes = data.classes or len(job.splits.train.classes)
+    yield from job.recipe.declared.warnings(job.recipe, classes)
     counts = measured_on(job.recipe, job.splits)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
     for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
