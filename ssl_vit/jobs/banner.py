@@ -10,6 +10,7 @@ from ..config.recipe_files import suggest_model
 from ..config.schema import chosen_on_held_out, compared_views
 from ..data import loaders
 from ..data.workers import limit_workers
+from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
@@ -58,6 +59,10 @@ def _early_warnings(job: Job) -> Iterator[str]:
     yield from job.recipe.declared.warnings(job.recipe, classes)
     counts = measured_on(job.recipe, job.splits)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
+    wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
+    if job.collapse and len(job.splits.validation) < wanted:
+        count = formatting.count_of_images(len(job.splits.validation))
+        yield f"eval.collapse={job.recipe.eval.collapse}: {count} held out, of {wanted:,} wanted"
     for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
         if job.probes is None:
             break

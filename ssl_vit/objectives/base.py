@@ -77,6 +77,11 @@ class Objective(nn.Module, ABC):
         """The encoder that is probed and exported: of some with a teacher the teacher's."""
         return self.encoder
 
+    def assignments(self, batch: Batch) -> Tensor | None:
+        """Probabilities of prototypes (B, K) of images without views, in evaluation; None of an
+        objective without prototypes."""
+        return None
+
     def start_step(self, progress: float) -> None:
         """Set what follows a schedule of its own. Called before each training step with the share
         of the run that is done; what is set is a buffer, which a compiled graph reads."""

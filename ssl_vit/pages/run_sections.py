@@ -23,6 +23,7 @@ from ..formatting import (
 from ..runs.objective_facts import facts_of
 from . import blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
+from .run_progress import still_helping
 from .run_record import RunRecord
 from .run_wording import machine, sentences, typed_recipe
 
@@ -321,6 +322,7 @@ def _launch(tool: str, *options: str) -> str:
 SECTIONS = (
     ("", first),
     ("Results", results),
+    ("Is it still helping?", still_helping),
     ("Curves", learning_curves),
     ("Figures", figures),
     ("Recipe", recipe),

@@ -49,7 +49,9 @@ OPTIONS = DinoOptions(
     freeze=0.25,
     warmup=0.5,
 )
-DINO = altered(TINY, "recipe=dino", "views.local_size=8", "dino.prototypes=32")
+DINO = altered(
+    TINY, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
+)
 
 
 def made(**own: object) -> SelfDistillation:
@@ -197,7 +199,7 @@ def test_sinkhorn_gives_all_prototypes_alike() -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=within, atol=1e-6)
         torch.testing.assert_close(found.sum(1), torch.ones(60))
         alone = torch.softmax(logits / temperature, 1).sum(0)
-        assert found.sum(0).min() > 6 and alone.min() < 2
+        assert found.sum(0).min() > 5 and found.sum(0).min() > 2 * alone.min()
 
 
 def test_schedules_are_worked_values() -> None:
@@ -266,7 +268,7 @@ def test_the_teacher_is_an_average_of_encoder_and_head() -> None:
     assert not [name for name in objective.heads() if "teacher" in name]
 
 
-def test_agreement_and_guessing_by_hand() -> None:
+def test_same_prototypes_and_guessing_by_hand() -> None:
     """A student that gives every prototype the same has the loss of guessing."""
     objective, given = made(), batch()
     values = {name: float(a / n) for name, (a, n) in objective.baselines(given).items()}
@@ -280,7 +282,7 @@ def test_agreement_and_guessing_by_hand() -> None:
         order[0] += shift  # the student's first view of one image differs
         wanted = F.one_hot(order, 12).float()
         head.register_forward_hook(lambda _, __, out, w=wanted: out + 0 * out + 9 * _fit(w, out))
-    total, count = alike(given).metrics["agreement"]
+    total, count = alike(given).metrics["same_prototype"]
     assert float(total) == pytest.approx(4.5) and count == 5
 
 
@@ -387,7 +389,7 @@ def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
     block = "encoder.backbone.blocks.0.mlp.fc1.weight"
     assert not torch.equal(state[f"teacher.{block}"], state[block])
     result = json.loads((folder / "result.json").read_text())["metrics"]
-    assert {"loss", "agreement", "chance_loss"} <= result.keys()
+    assert {"loss", "same_prototype", "chance_loss"} <= result.keys()
     done = resolve([f"recipe={folder / 'recipe.yaml'}", f"out={tmp_path}", "name=run"])
     text = card.write(Run(done), folder / "export")
     assert "of 6 random views of an image" in text and "- dino" in text

@@ -31,7 +31,9 @@ CURVES = {
     "simmim": altered(SHORT, "recipe=simmim"),
     "mae": altered(SHORT, "recipe=mae"),
     "moco_v3": altered(SHORT, "recipe=moco_v3"),
-    "dino": altered(SHORT, "recipe=dino", "views.local_size=8", "dino.prototypes=32"),
+    "dino": altered(
+        SHORT, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
+    ),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

@@ -82,12 +82,12 @@ class DinoDeclaration(ObjectiveDeclaration):
     )
     metrics = (
         Metric(
-            "agreement",
+            "same_prototype",
             SHARE,
             "the share of views for which the student's first prototype is the one that the teacher"
             " has for the other view",
             independent=True,
-            chart="Agreement of student and teacher",
+            chart="Prototypes that student and teacher share",
         ),
     )
 

@@ -104,6 +104,11 @@ class SelfDistillation(Objective):
         return self.head(feature_XD).unflatten(0, (-1, images))
 
     @torch.no_grad()
+    def assignments(self, batch: Batch) -> Tensor:
+        """The teacher's."""
+        return self.assign(self.teacher.head(self.exported.tokens(batch.image)[:, 0]))
+
+    @torch.no_grad()
     def _teach(self, views_VB3HW: Tensor) -> Tensor:
         """The teacher's probabilities (V, B, K)."""
         feature_XD = self.teacher.encoder.tokens(views_VB3HW.flatten(0, 1))[:, 0]
@@ -142,5 +147,5 @@ def _metrics(loss_B: Tensor, p_VBK: Tensor, logits_SBK: Tensor) -> Metrics:
     same_VB = first_VB == p_VBK.argmax(-1).flip(0)
     return {
         "loss": (loss_B.detach().double().sum(), _count(loss_B)),
-        "agreement": (same_VB.double().mean(0).sum(), _count(loss_B)),
+        "same_prototype": (same_VB.double().mean(0).sum(), _count(loss_B)),
     }
