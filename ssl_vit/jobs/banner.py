@@ -61,8 +61,8 @@ def _early_warnings(job: Job) -> Iterator[str]:
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
     wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
     if job.collapse and len(job.splits.validation) < wanted:
-        count = formatting.count_of_images(len(job.splits.validation))
-        yield f"eval.collapse={job.recipe.eval.collapse}: {count} held out, of {wanted:,} wanted"
+        found = formatting.count_of_images(len(job.splits.validation))
+        yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
     for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
         if job.probes is None:
             break
