@@ -46,10 +46,17 @@ class Head(nn.Module):
         width: W.
         prototypes: K.
         lengths: whether the prototypes' lengths are trained.
+        patches: whether patches have prototypes of their own; the layers before are shared.
     """
 
     def __init__(
-        self, inputs: int, hidden: int, width: int, prototypes: int, lengths: bool
+        self,
+        inputs: int,
+        hidden: int,
+        width: int,
+        prototypes: int,
+        lengths: bool,
+        patches: bool = False,
     ) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
@@ -64,6 +71,18 @@ class Head(nn.Module):
                 nn.init.trunc_normal_(layer.weight, std=STD)
                 nn.init.zeros_(layer.bias)
         self.prototypes = Prototypes(width, prototypes, lengths)
+        self.of_patches = Prototypes(width, prototypes, lengths) if patches else None
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether prototypes stay as they are from now on."""
+        for one in (self.prototypes, self.of_patches):
+            if one is not None:
+                one.frozen.fill_(frozen)
+
+    def patches(self, x_XC: Tensor) -> Tensor:
+        """Logits (X, K) of patches."""
+        prototypes = self.prototypes if self.of_patches is None else self.of_patches
+        return prototypes(self.mlp(x_XC))
 
     def forward(self, x_XC: Tensor) -> Tensor:
         """Logits (X, K), in float32."""

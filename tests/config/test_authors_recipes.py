@@ -1,6 +1,6 @@
 """The recipes of other papers, resolved, against a table of what their authors released; what
 differs is said in the recipe. Sources, all at their last commit: facebookresearch/mae,
-microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, google-research/task_adaptation.
+microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, bytedance/ibot, google-research/task_adaptation.
 """
 
 import math
@@ -169,6 +169,38 @@ AUTHORS: dict[str, dict[str, Any]] = {
         "optim.dropout": 0.0,
         "optim.clip": 3.0,  # --clip_grad
     },
+    "ibot_s16": IMAGENET
+    | {
+        "objective": "ibot",
+        "model.width": 384,
+        "model.patch": 16,
+        "data.crop_area": 0.25,  # README: --global_crops_scale
+        "ibot.prototypes": 8192,  # --out_dim
+        "ibot.hidden": 2048,  # models/head.py
+        "ibot.width": 256,
+        "ibot.lengths": True,  # --norm_last_layer false
+        "ibot.freeze": 1 / 800,  # --freeze_last_layer 1
+        "ibot.temperature": 0.1,
+        "ibot.teacher_temperature": [0.04, 0.07],
+        "ibot.patch_temperature": [0.04, 0.07],
+        "ibot.warmup": 30 / 800,
+        "ibot.momentum": 0.996,
+        "ibot.rate": [0.1, 0.5],  # --pred_ratio 0.3, --pred_ratio_var 0.2
+        "ibot.whole": 0.5,  # --pred_ratio 0
+        "ibot.shared": True,
+        "ibot.weight": 1.0,  # --lambda2
+        "views.local": 10,
+        "views.local_size": 96,
+        "views.local_area": [0.05, 0.25],
+        "optim.steps": 800 * epoch(1024, 16),
+        "optim.warmup": 10 * epoch(1024, 16),
+        "optim.batch": 1024,
+        "optim.lr": 5e-4 * 1024 / 256,
+        "optim.weight_decay": 0.04,
+        "optim.weight_decay_end": 0.4,
+        "optim.drop_path": 0.1,
+        "optim.clip": 3.0,
+    },
     "finetune_modern": VIT_B16
     | {
         "objective": "supervised",
@@ -229,6 +261,7 @@ SMALL = [
 HEADS = {
     "mae_b16": ["mae.width=16", "mae.depth=1", "mae.heads=2"],
     "moco_v3_b16": ["moco.hidden=16", "moco.width=8"],
+    "ibot_s16": ["ibot.prototypes=16", "ibot.hidden=16", "ibot.width=8", "views.local_size=16"],
     "dino_s16": ["dino.prototypes=16", "dino.hidden=16", "dino.width=8", "views.local_size=16"],
     "finetune_modern": ["init=scratch", "eval.test=false"],
 }

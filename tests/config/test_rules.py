@@ -111,6 +111,7 @@ BROKEN = [
         "recipe=dino dino.balance=sinkhorn dino.centre_momentum=0.8",
         "dino.centre_momentum=0.8: dino.balance=sinkhorn has no use for it",
     ),
+    ("recipe=ibot ibot.rate=[0.5,0.1]", "ibot.rate=[0.5, 0.1]: expected the smaller share first"),
     ("recipe=dino model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=dino needs patches"),
     (
         "recipe=mpp probe.every=100 probe.feature=hidden",

@@ -42,6 +42,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
         ["recipe=moco_v3"],
         ["recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"],
         ["recipe=dino", "views.local=0", "dino.balance=sinkhorn", "dino.prototypes=32"],
+        ["recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false"],
         ["recipe=supervised", "data.mixup=0.5", "optim.average=0.9"],
         ["recipe=joint", "compute.batch=8"],
     ],

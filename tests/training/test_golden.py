@@ -34,6 +34,9 @@ CURVES = {
     "dino": altered(
         SHORT, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
     ),
+    "ibot": altered(
+        SHORT, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
+    ),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

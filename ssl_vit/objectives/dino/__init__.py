@@ -76,7 +76,7 @@ class DinoDeclaration(ObjectiveDeclaration):
         Rule(
             "model",
             lambda r: r.model.convolutional or r.model.hybrid,
-            "objective=dino needs patches of pixels; model={r.model.name} has none",
+            "objective={r.objective} needs patches of pixels; model={r.model.name} has none",
             "{r.model.name}",
         ),
     )
@@ -140,13 +140,13 @@ class DinoDeclaration(ObjectiveDeclaration):
 
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""
-        return Question(("model.", "data.", "views.", "dino.", "optim."))
+        return Question(("model.", "data.", "views.", f"{self.name}.", "optim."))
 
     def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
         prototypes = recipe.group(DinoOptions).prototypes
         if prototypes < classes:
             yield (
-                f"dino.prototypes={prototypes}: fewer than the {classes:,} classes of"
+                f"{self.name}.prototypes={prototypes}: fewer than the {classes:,} classes of"
                 f" data={recipe.data.name}, which then share prototypes"
             )
 

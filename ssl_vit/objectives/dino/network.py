@@ -34,6 +34,7 @@ class SelfDistillation(Objective):
         options: of head, temperatures and teacher.
     """
 
+    NAME, TITLE = "dino", "DINO"
     encoder: Encoder
     collective = True
 
@@ -43,7 +44,7 @@ class SelfDistillation(Objective):
         self.first_momentum = options.momentum
         self.freeze = options.freeze
         sizes = (options.hidden, options.width, options.prototypes)
-        self.head = Head(encoder.width, *sizes, options.lengths)
+        self.head = Head(encoder.width, *sizes, options.lengths, self.untied(options))
         first, last = options.teacher_temperature
         self.assign = Assignment(
             options.prototypes,
@@ -54,17 +55,22 @@ class SelfDistillation(Objective):
         )
         self.teacher = Teacher(encoder, self.head)
 
+    @staticmethod
+    def untied(options: DinoOptions) -> bool:
+        """Whether patches have prototypes of their own."""
+        return False
+
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
         return cls(encoder, settings.group(DinoOptions))
 
     def describe(self) -> str:
-        count = self.head.prototypes.out_features
+        prototypes = self.head.prototypes.out_features
         first, last = self.assign.temperatures
         risen = f"{last:g}" if first == last else f"{first:g} to {last:g}"
         return (
-            f"DINO: {count:,} prototypes, temperatures {self.temperature:g} and {risen} of the"
-            f" teacher, {self.assign.balance}, momentum {self.first_momentum:g}"
+            f"{self.TITLE}: {prototypes:,} prototypes, temperatures {self.temperature:g} and"
+            f" {risen} of the teacher, {self.assign.balance}, momentum {self.first_momentum:g}"
         )
 
     @property
@@ -77,7 +83,7 @@ class SelfDistillation(Objective):
 
     def start_step(self, progress: float) -> None:
         self.assign.start_step(progress)
-        self.head.prototypes.frozen.fill_(progress < self.freeze)
+        self.head.freeze(progress < self.freeze)
 
     def momentum_at(self, progress: float) -> float:
         return teacher.cosine_momentum(self.first_momentum, progress)
@@ -87,47 +93,57 @@ class SelfDistillation(Objective):
         yield from teacher.pairs(self.teacher.head, self.head)
 
     def forward(self, batch: Batch) -> Output:
-        views_VB3HW = _views(batch).transpose(0, 1)
-        logits_SBK = self._student(views_VB3HW, batch.local)
-        p_VBK = self._teach(views_VB3HW)
+        image_X3HW = self.whole_views(batch)
+        loss_B, metrics = self.compare(
+            self.encoder.tokens(image_X3HW), self.taught(image_X3HW), batch
+        )
+        return Output(loss_B.mean(), metrics)
+
+    def whole_views(self, batch: Batch) -> Tensor:
+        """The views (V B, 3, H, W), the first ones of all images before the second ones.
+
+        Raises:
+            UserError: the batch has not two views of each image.
+        """
+        views = batch.views
+        if views is None or views.shape[1] != VIEWS:
+            found = 1 if views is None else views.shape[1]
+            text = f"{found} view of each image; expected {VIEWS} (Batch.views)"
+            raise UserError(f"objective={self.NAME}: {text}")
+        return views.transpose(0, 1).flatten(0, 1)
+
+    @torch.no_grad()
+    def taught(self, image_X3HW: Tensor) -> Tensor:
+        """The teacher's tokens (X, T, D)."""
+        return self.teacher.encoder.tokens(image_X3HW)
+
+    def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The loss of each image (B,) and its metrics, by the class tokens of student and
+        teacher; local views have a pass of their own."""
+        images = len(batch.key)
+        feature_XD = h_XTD[:, 0]
+        if batch.local is not None:
+            local_X3HW = batch.local.transpose(0, 1).flatten(0, 1)
+            feature_XD = torch.cat([feature_XD, self.encoder.crop_tokens(local_X3HW)[:, 0]])
+        logits_SBK = self.head(feature_XD).unflatten(0, (-1, images))
+        p_VBK = self._assigned(taught_XTD).unflatten(0, (VIEWS, images))
         cross_BVS = cross_entropies(p_VBK, logits_SBK, self.temperature)
         loss_B = _mean_of_others(cross_BVS)
-        return Output(loss_B.mean(), _metrics(loss_B, p_VBK, logits_SBK))
-
-    def _student(self, views_VB3HW: Tensor, local_BL3HW: Tensor | None) -> Tensor:
-        """Logits (S, B, K): one pass of the encoder for each size of views, one of the head."""
-        images = views_VB3HW.shape[1]
-        feature_XD = self.encoder.tokens(views_VB3HW.flatten(0, 1))[:, 0]
-        if local_BL3HW is not None:
-            local_XD = self.encoder.crop_tokens(local_BL3HW.transpose(0, 1).flatten(0, 1))[:, 0]
-            feature_XD = torch.cat([feature_XD, local_XD])
-        return self.head(feature_XD).unflatten(0, (-1, images))
+        return loss_B, _metrics(loss_B, p_VBK, logits_SBK)
 
     @torch.no_grad()
+    def _assigned(self, taught_XTD: Tensor) -> Tensor:
+        """The teacher's probabilities (X, K)."""
+        return self.assign(self.teacher.head(taught_XTD[:, 0]))
+
     def assignments(self, batch: Batch) -> Tensor:
         """The teacher's."""
-        return self.assign(self.teacher.head(self.exported.tokens(batch.image)[:, 0]))
-
-    @torch.no_grad()
-    def _teach(self, views_VB3HW: Tensor) -> Tensor:
-        """The teacher's probabilities (V, B, K)."""
-        feature_XD = self.teacher.encoder.tokens(views_VB3HW.flatten(0, 1))[:, 0]
-        return self.assign(self.teacher.head(feature_XD)).unflatten(0, (VIEWS, -1))
+        return self._assigned(self.taught(batch.image))
 
     def baselines(self, batch: Batch) -> Metrics:
         """Guessing: all prototypes are equally likely."""
-        images = _count(batch.key)
+        images = count(batch.key)
         return {"chance_loss": (images * math.log(self.head.prototypes.out_features), images)}
-
-
-def _views(batch: Batch) -> Tensor:
-    """Raises UserError where the batch has not two views of each image."""
-    if batch.views is None or batch.views.shape[1] != VIEWS:
-        found = 1 if batch.views is None else batch.views.shape[1]
-        raise UserError(
-            f"objective=dino: {found} view of each image; expected {VIEWS} (Batch.views)"
-        )
-    return batch.views
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:
@@ -138,7 +154,8 @@ def _mean_of_others(cross_BVS: Tensor) -> Tensor:
     return (cross_BVS * other_VS).sum((1, 2)) / (taught * (seen - 1))
 
 
-def _count(like: Tensor) -> Tensor:
+def count(like: Tensor) -> Tensor:
+    """How many images, as a metric's."""
     return torch.full((), float(len(like)), dtype=torch.float64, device=like.device)
 
 
@@ -146,6 +163,6 @@ def _metrics(loss_B: Tensor, p_VBK: Tensor, logits_SBK: Tensor) -> Metrics:
     first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
     same_VB = first_VB == p_VBK.argmax(-1).flip(0)
     return {
-        "loss": (loss_B.detach().double().sum(), _count(loss_B)),
-        "same_prototype": (same_VB.double().mean(0).sum(), _count(loss_B)),
+        "loss": (loss_B.detach().double().sum(), count(loss_B)),
+        "same_prototype": (same_VB.double().mean(0).sum(), count(loss_B)),
     }
