@@ -9,7 +9,7 @@ from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe, compared_views
-from ...metrics import SHARE, Metric
+from ...metrics import SHARE, Baseline, Metric
 
 VIEWS = 2  # of an image, beside local ones
 
@@ -72,7 +72,7 @@ class DinoDeclaration(ObjectiveDeclaration):
     shared = ("views",)
     views = VIEWS
     local_views = True
-    rules = (
+    rules: tuple[Rule, ...] = (
         Rule(
             "model",
             lambda r: r.model.convolutional or r.model.hybrid,
@@ -80,7 +80,7 @@ class DinoDeclaration(ObjectiveDeclaration):
             "{r.model.name}",
         ),
     )
-    metrics = (
+    metrics: tuple[Metric | Baseline, ...] = (
         Metric(
             "same_prototype",
             SHARE,

@@ -53,7 +53,7 @@ class IbotDeclaration(DinoDeclaration):
     network = "network:MaskedSelfDistillation"
     options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
     rules = (
-        *(rule for rule in DinoDeclaration.rules),
+        *DinoDeclaration.rules,
         Rule(
             "ibot.rate",
             lambda r: r.group(IbotOptions).rate[0] > r.group(IbotOptions).rate[1],
