@@ -89,6 +89,16 @@ def proportion(share: float, n: int) -> Interval:
     return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
 
 
+def difference(one: float, n: int, other: float, m: int) -> Interval:
+    """Newcombe's interval of the second share less the first, of n and m independent cases
+    (Newcombe, 1998, method 10)."""
+    a, b = proportion(one, n), proportion(other, m)
+    change = other - one
+    low = change - math.hypot(other - b.low, a.high - one)
+    high = change + math.hypot(b.high - other, one - a.low)
+    return Interval(low, high)
+
+
 def sd_reach(n: int) -> Interval:
     """The interval of the true standard deviation in multiples of that of n >= 2 normal values
     (chi-square)."""

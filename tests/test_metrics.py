@@ -69,7 +69,8 @@ def batch() -> Batch:
 def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> None:
     if objective == "probe":  # no training
         return
-    recipe = resolve(altered(TINY, f"recipe={objective}"))
+    smaller = ["views.local_size=8"] if declaration.objective(objective).local_views else []
+    recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
     recipe.target = target
     made = building.build(objective_settings(recipe), build_encoder(recipe.model, recipe.data), 10)
     made.fit_baselines([batch()])

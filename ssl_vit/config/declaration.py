@@ -8,7 +8,7 @@ it is built.
 
 import functools
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -78,6 +78,7 @@ class ObjectiveDeclaration:
         only_labelled: has no use for images without a label.
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
+        local_views: whether it takes local views beside those.
         parts: the objectives that it is a sum of.
         rules: relations between its keys and the rest of the recipe (config/rules).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
@@ -97,6 +98,7 @@ class ObjectiveDeclaration:
     only_labelled: bool = False
     mixes: bool = False
     views: int = 0
+    local_views: bool = False
     parts: tuple[str, ...] = ()
     rules: "tuple[Rule, ...]" = ()
     metrics: tuple[Metric | Baseline, ...] = ()
@@ -134,6 +136,11 @@ class ObjectiveDeclaration:
         """Where lists of labels cannot be learned: the option that says so, and what is expected
         instead."""
         return f"objective={self.name}", "a column of one label"
+
+    def warnings(self, recipe: "Recipe", classes: int) -> Iterable[str]:
+        """What is likely a mistake, a line each, said before a run. `classes` of its images; 0:
+        not known."""
+        return ()
 
     # Costs
 

@@ -89,6 +89,14 @@ class Eval:
         training=True,
         splits=("validation",),
     )
+    collapse: int | None = option(
+        None,
+        "Steps between checks whether features collapse, from step 0 on, on ten held-out images for"
+        " each channel of the encoder; null: never.",
+        above=0,
+        maximum=2**40,
+        training=True,
+    )
     test: bool = option(
         False,
         "At the end, top-1 and top-5 on every image of data.test.",

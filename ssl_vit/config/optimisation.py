@@ -39,6 +39,12 @@ class Optim:
         0.9, "SGD's momentum.", minimum=0, below=1, requires=("optim.name", "sgd")
     )
     weight_decay: float = option(0.1, "Weight decay.", minimum=0, maximum=1e4)
+    weight_decay_end: float | None = option(
+        None,
+        "Weight decay at the end, reached along a cosine; null: constant.",
+        minimum=0,
+        maximum=1e4,
+    )
     clip: float | None = option(1.0, "Largest global gradient norm; null: no clipping.", above=0)
     dropout: float = option(
         0.0,

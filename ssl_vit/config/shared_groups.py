@@ -68,6 +68,25 @@ class ViewOptions:
         minimum=0,
         maximum=1,
     )
+    local: int = option(
+        0,
+        "Local views beside the two: smaller crops, which no teacher sees.",
+        minimum=0,
+        maximum=64,
+    )
+    local_size: int = option(
+        96, "Side of a local view in pixels, a multiple of model.patch.", above=0, maximum=4096
+    )
+    local_area: list[float] = option(
+        [0.05, 0.4],
+        "Smallest and largest share of the image that a local view shows.",
+        length=2,
+        above=0,
+        maximum=1,
+    )
+    local_blur: float = option(
+        0.5, "Chance of Gaussian blur of a local view.", minimum=0, maximum=1
+    )
 
 
 GROUPS = (

@@ -1,6 +1,6 @@
 """Bytes that a training step takes, counted from a recipe."""
 
-from ..config.schema import Recipe
+from ..config.schema import Recipe, compared_views
 from .work import (
     computes_wanted,
     encoder_passes,
@@ -27,24 +27,34 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     and w on a CPU. Then the image, the embedded patches, the last norm, the head. A ResNet's stem
     takes STEM_BYTES a pixel, in proportion to its width. Of the last block tokens that are not
     wanted keep one input of a norm, that of qkv, queries, keys and values. An objective says which
-    tokens the blocks see, which are wanted, and what its head keeps.
+    tokens the blocks see, which are wanted, and what its head keeps. Local views are smaller
+    images.
     """
     model = recipe.model
     if model.convolutional:
         return round(STEM_BYTES * recipe.data.size**2 * max(1.0, model.width / 2048))
     w = 2 if recipe.compute.precision == "bfloat16" else 4
     mask = (1 if fused else w) if recipe.optim.dropout else 0
-    t = tokens(recipe)
-    objective = recipe.declared
-    seen = objective.visible_tokens(recipe, t)
+    views = (recipe.declared.views or 1) * encoder_passes(recipe)
+    total = views * _encoder_bytes(recipe, recipe.data.size, w, mask, fused)
+    shown = compared_views(recipe)
+    if shown is not None and shown.local:
+        total += shown.local * _encoder_bytes(recipe, shown.local_size, w, mask, fused)
+    return total + _head_bytes(recipe, w, fused) - _unwanted_bytes(recipe, w, mask, fused)
+
+
+def _encoder_bytes(recipe: Recipe, size: int, w: int, mask: int, fused: bool) -> int:
+    """Of a Vision Transformer's pass over one image of `size` pixels a side; see
+    `activation_bytes`."""
+    model = recipe.model
+    t = tokens(recipe, size)
+    seen = recipe.declared.visible_tokens(recipe, t)
     block = block_bytes(seen, model.width, model.mlp, w, mask)
     block += 0 if fused else w * model.heads * seen * seen
     block += _option_bytes(recipe, seen, w, fused)
-    stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
+    stem = STEM_BYTES * size**2 if model.hybrid else w * 3 * size**2
     ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
-    head = _head_bytes(recipe, w, fused) - _unwanted_bytes(recipe, w, mask, fused)
-    views = objective.views or 1
-    return views * encoder_passes(recipe) * (ends + model.depth * block) + head
+    return ends + model.depth * block
 
 
 def _unwanted_bytes(recipe: Recipe, w: int, mask: int, fused: bool) -> int:

@@ -6,14 +6,14 @@ from ..config.schema import Recipe
 from . import resnet
 
 
-def patches(recipe: Recipe) -> int:
-    """Patches of a training image."""
-    return (recipe.data.size // recipe.model.patch) ** 2
+def patches(recipe: Recipe, size: int | None = None) -> int:
+    """Patches of a training image, or of one of `size` pixels a side."""
+    return ((size or recipe.data.size) // recipe.model.patch) ** 2
 
 
-def tokens(recipe: Recipe) -> int:
-    """Tokens of a training image: its patches, the class token and the registers."""
-    return patches(recipe) + 1 + recipe.model.registers
+def tokens(recipe: Recipe, size: int | None = None) -> int:
+    """Tokens of such an image: its patches, the class token and the registers."""
+    return patches(recipe, size) + 1 + recipe.model.registers
 
 
 def encoder_parameters(recipe: Recipe) -> int:
@@ -89,9 +89,12 @@ def plain_block_parameters(width: int, mlp: int) -> int:
     return 4 * width * (width + 1) + 2 * width * mlp + mlp + width + 4 * width
 
 
-def encoder_multiply_adds(recipe: Recipe, visible: int | None = None) -> int:
+def encoder_multiply_adds(
+    recipe: Recipe, visible: int | None = None, size: int | None = None
+) -> int:
     """Multiply-adds of one image's forward pass through the encoder, without norms, biases and the
-    objective's head; with `visible`, its blocks see so many of the patches.
+    objective's head; with `visible`, its blocks see so many of the patches; with `size`, of an
+    image of so many pixels a side.
 
     Patch embedding, then per block the four D x D projections, the two T x T products and the MLP.
     Six times this times the number of images gives the paper's Table 6 (B/16, 7 epochs of JFT: 224
@@ -101,9 +104,9 @@ def encoder_multiply_adds(recipe: Recipe, visible: int | None = None) -> int:
     stem = _stem_multiply_adds(recipe)
     if model.convolutional:
         return stem
-    n = patches(recipe)
+    n = patches(recipe, size)
     seen = n if visible is None else visible
-    t = tokens(recipe) - n + seen
+    t = tokens(recipe, size) - n + seen
     inputs = model.stem_width or 3 * model.patch**2
     block = block_multiply_adds(t, model.width, model.mlp)
     if model.activation == "swiglu":

@@ -1,7 +1,7 @@
-"""Several random views of each image, as contrastive objectives compare them: crop, flip, colours,
-blur, solarisation. All numbers are hashed from the sample's key and the number of the view.
+"""Several random views of each image, as objectives compare them: crop, flip, colours, blur,
+solarisation. All numbers are hashed from the sample's key and the number of the view.
 
-Legend: B images, V views of each, S the side of a view in pixels.
+Legend: B images, V views and L local views of each, S the side of a view in pixels.
 """
 
 import itertools
@@ -47,18 +47,45 @@ def random_views(
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(images, view_key_B, size, area, flip)
-        changes = [
-            _color_changes(view_key_B, views),
-            _grayscale(view_key_B, views.grayscale),
-            _blur(view_key_B, views.blur[view], views.blur_sigma),
-            _solarize(view_key_B, views.solarize[view]),
-        ]
-        for i, crop in enumerate(crops):
-            image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
-            for change in changes:
-                image = change(image, i)
-            out[i, view] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
+        changes = _changes(view_key_B, views, views.blur[view], views.solarize[view])
+        out[:, view] = _changed(crops, changes)
     return out
+
+
+def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
+    """Local views uint8 (B, L, 3, S, S): smaller crops with other colours, never solarised
+    (multi-crop; Caron et al., 2021). Their keys follow those of the other views."""
+    size = views.local_size
+    out = torch.empty(len(images), views.local, 3, size, size, dtype=torch.uint8)
+    smallest, largest = views.local_area
+    for view in range(views.local):
+        view_key_B = view_keys(key_B, VIEWS + view)
+        crops = transforms.train_transform(images, view_key_B, size, smallest, flip, largest)
+        out[:, view] = _changed(crops, _changes(view_key_B, views, views.local_blur, 0.0))
+    return out
+
+
+def _changed(crop_B3SS: Tensor, changes: "list[Change]") -> Tensor:
+    """Each crop after the changes, in their order."""
+    out = torch.empty_like(crop_B3SS)
+    for i, crop in enumerate(crop_B3SS):
+        image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
+        for change in changes:
+            image = change(image, i)
+        out[i] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
+    return out
+
+
+def _changes(
+    view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
+) -> "list[Change]":
+    """What changes a view's colours, with its own chances of blur and solarisation."""
+    return [
+        _color_changes(view_key_B, views),
+        _grayscale(view_key_B, views.grayscale),
+        _blur(view_key_B, blur, views.blur_sigma),
+        _solarize(view_key_B, solarize),
+    ]
 
 
 # each of these draws the numbers of all images at once, and returns what changes image number i

@@ -44,6 +44,7 @@ class Batch(NamedTuple):
             and label in a mix with its partner.
         views: uint8 (B, V, 3, H, W), random views of each image, for objectives that compare
             views; None for others.
+        local: uint8 (B, L, 3, S, S), smaller ones (views.local); None without.
         mask: int32 (B, H, W), the class of each pixel, of images with masks (masks.py).
     """
 
@@ -56,6 +57,7 @@ class Batch(NamedTuple):
     partner_label: Tensor | None = None
     mix_lambda: Tensor | None = None
     views: Tensor | None = None
+    local: Tensor | None = None
     mask: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -68,7 +70,10 @@ class Batch(NamedTuple):
         return self._replace(**changed)
 
 
-PER_SAMPLE = ("image", "label", "index", "key", "partner_label", "mix_lambda", "views", "mask")
+PER_SAMPLE = (
+    *("image", "label", "index", "key", "partner_label", "mix_lambda"),
+    *("views", "local", "mask"),
+)
 
 
 class Unreadable(Enum):
@@ -151,6 +156,9 @@ class ImageDataset(Dataset):
         data = self.data
         crops = (images, wanted.key, data.size, data.crop_area, data.flip)
         views = augment.random_views(*crops, self.views) if self.views else None
+        local = None
+        if self.views and self.views.local:
+            local = augment.local_views(images, wanted.key, data.flip, self.views)
         if not images:
             image = torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
         elif not self.train:
@@ -166,6 +174,7 @@ class ImageDataset(Dataset):
             key=torch.from_numpy(wanted.key),
             unreadable=tuple(unreadable),
             views=views,
+            local=local,
         )
 
     def readable(

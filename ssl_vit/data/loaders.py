@@ -154,8 +154,9 @@ def _as_is(batch: Batch) -> Batch:
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
-    images = VIEWS if views else 1
-    return batch_layout.device_batch * (images * 3 * data.size**2 + 64)
+    pixels = (VIEWS if views else 1) * data.size**2
+    pixels += views.local * views.local_size**2 if views else 0
+    return batch_layout.device_batch * (3 * pixels + 64)
 
 
 def image_loader(

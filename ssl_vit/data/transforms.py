@@ -69,16 +69,16 @@ def _is_quick(raw: bytes) -> bool:
 
 
 def crop_boxes(
-    key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float
+    key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float, most: float = 1.0
 ) -> np.ndarray:
     """Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
 
-    A share U(area, 1) of the image at a log-uniform aspect ratio in RATIO; the first of ten tries
-    that fits, else the largest centred box within RATIO.
+    A share U(area, most) of the image at a log-uniform aspect ratio in RATIO; the first of ten
+    tries that fits, else the largest centred box within RATIO.
     """
     key_B1 = rng.stream(key_B, "crop")[:, None]
     slot_T = 2 * np.arange(TRIES)
-    pixels_BT = (height_B * width_B)[:, None] * (area + (1 - area) * rng.uniform(key_B1, slot_T))
+    pixels_BT = (height_B * width_B)[:, None] * (area + (most - area) * rng.uniform(key_B1, slot_T))
     low, high = map(math.log, RATIO)
     ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B1, slot_T + 1))
     w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
@@ -104,12 +104,17 @@ def random_flips(key_B: np.ndarray, flip: bool) -> np.ndarray:
 
 
 def train_transform(
-    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool
+    images: list[Tensor],
+    key_B: np.ndarray,
+    size: int,
+    area: float,
+    flip: bool,
+    most: float = 1.0,
 ) -> Tensor:
-    """Training images uint8 (B, 3, S, S): a random crop brought to S x S, flipped in half of the
-    cases (paper.md, B.1.2)."""
+    """Training images uint8 (B, 3, S, S): a random crop of a share from `area` to `most` brought to
+    S x S, flipped in half of the cases (paper.md, B.1.2)."""
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
-    boxes = crop_boxes(key_B, heights, widths, area)
+    boxes = crop_boxes(key_B, heights, widths, area, most)
     flips = random_flips(key_B, flip)
     out_B3SS = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
     for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):

@@ -37,14 +37,14 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 def extract(read: Reader, batches: Iterable[Batch], accelerator: Accelerator) -> Features:
     """Features and labels of the labelled images in all processes' batches, in the order of the
     split, on the device. The caller enters autocast."""
-    _, label_N, x_ND = _gathered(read, batches, accelerator)
+    _, label_N, x_ND = gathered(read, batches, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
     return torch.from_numpy(x_ND[known_N]).to(device), torch.from_numpy(label_N[known_N]).to(device)
 
 
 @torch.no_grad()
-def _gathered(
+def gathered(
     read: Reader, batches: Iterable[Batch], accelerator: Accelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Index (N,), ascending, label (N,) and features (N, D) of all processes' batches."""
@@ -97,7 +97,7 @@ def sample_few_shot(
         new = row_S[~read_L[row_S]]
         if not len(new):
             break
-        _, found, x_ND = _gathered(read, load_rows(place_L[new]), accelerator)
+        _, found, x_ND = gathered(read, load_rows(place_L[new]), accelerator)
         read_L[new] = True
         unreadable_L[new] = found < 0
         parts.append((new, x_ND))
@@ -198,7 +198,7 @@ class ProbesDuringTraining:
         self.latest = {}
         self.has_run = True
         pool = self.probe.pool or objective.pool
-        read = feature_reader(objective.encoder, pool, self.probe.layer)
+        read = feature_reader(objective.exported, pool, self.probe.layer)
         train_ND, label_N = extract(read, self.train, self.accelerator)
         test = extract(read, self.held_out, self.accelerator)
         if not self.accelerator.is_main_process:

@@ -10,6 +10,7 @@ from ..config.recipe_files import suggest_model
 from ..config.schema import chosen_on_held_out, compared_views
 from ..data import loaders
 from ..data.workers import limit_workers
+from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
@@ -55,8 +56,14 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
+    classes = data.classes or len(job.splits.train.classes)
+    yield from job.recipe.declared.warnings(job.recipe, classes)
     counts = measured_on(job.recipe, job.splits)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
+    wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
+    if job.collapse and len(job.splits.validation) < wanted:
+        found = formatting.count_of_images(len(job.splits.validation))
+        yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
     for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
         if job.probes is None:
             break

@@ -78,7 +78,9 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     heads = trained.heads()
     linear = recipe.declared.linear_head(recipe)
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(folder, trained.encoder, heads, recipe.model, recipe.data, trained.pool, classes)
+    weights.export(
+        folder, trained.exported, heads, recipe.model, recipe.data, trained.pool, classes
+    )
 
 
 def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metrics:

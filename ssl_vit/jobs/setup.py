@@ -15,6 +15,7 @@ from ..data.base import Source
 from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..errors import UserError
+from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.features import ProbesDuringTraining
 from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
@@ -45,6 +46,7 @@ class Job:
     state: State
     held_out: HeldOutEvaluator
     probes: ProbesDuringTraining | None
+    collapse: CollapseEvaluator | None
     workers: int
     sharding: dict[str, Any]  # how the weights are distributed
     pusher: background.Pusher | None = None
@@ -123,6 +125,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         state,
         held_out,
         _probes(recipe, splits, batch_layout, held_out, accelerator),
+        _collapse(recipe, splits, batch_layout, accelerator),
         workers=resources.workers(recipe, accelerator),
         sharding=sharded,
         pusher=background.Pusher(run) if pushes else None,
@@ -182,6 +185,20 @@ def _probes(
         class_numbers.count_classes(splits, recipe.data, recipe.objective),
         accelerator,
     )
+
+
+def _collapse(
+    recipe: Recipe,
+    splits: sources.Splits,
+    batch_layout: BatchLayout,
+    accelerator: distributed.WatchedAccelerator,
+) -> CollapseEvaluator | None:
+    """The checks of `eval.collapse`; None where it is null."""
+    if recipe.eval.collapse is None:
+        return None
+    count = IMAGES_PER_CHANNEL * recipe.model.width
+    batches = loaders.held_out_batches(splits.validation, recipe.data, batch_layout, count)
+    return CollapseEvaluator(batches, recipe.probe.pool, accelerator)
 
 
 def _build_state(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import ExitStack
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
 from ..hub import background
 from ..runs import console, expected, experiment_trackers
+from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import Run
 from ..runs.identity import recipe_hash
 from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
@@ -147,6 +149,9 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         if curve is not None:
             check = expected.CurveCheck(curve, state.step, callbacks.note, callbacks.warn)
             callbacks.add(check)
+        if job.collapse:
+            callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
+    _check_first_features(job, callbacks)
     for batch in job.held_out.batches:
         for name in batch.unreadable:
             callbacks.warn(f"a held-out image was replaced by the next: {name}")
@@ -190,6 +195,17 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         callbacks.close()
 
 
+def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
+    """A row of what eval.collapse measures of the first weights, with which later ones are
+    compared."""
+    if job.collapse is None or job.state.step:
+        return
+    settings = loop_settings(job.recipe)
+    found = loop.evaluate(job.collapse, job.state, {}, settings, job.accelerator, callbacks)
+    if all(row["step"] for row in job.run.rows()):  # or it was stopped before its first checkpoint
+        callbacks.notify(methodcaller("on_row", {"step": 0} | found))
+
+
 def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
     """Note how many images of all processes could not be read, and how often."""
     total: Counter[str] = sum(gather_object([state.unreadable]), Counter())
@@ -230,6 +246,8 @@ def _evaluators(job: Job) -> list[Scheduled]:
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.probes and recipe.probe.every:
         evaluators.append(Scheduled(job.probes, recipe.probe.every))
+    if job.collapse and recipe.eval.collapse:
+        evaluators.append(Scheduled(job.collapse, recipe.eval.collapse))
     if recipe.hub.repo and recipe.hub.every:
         milestones = background.Milestones(
             job.pusher, lambda folder, objective: finish.export(job, objective, folder)

@@ -221,6 +221,36 @@ class Encoder(Backbone):
         """Keyword arguments of every block (see `positions.Positions`)."""
         return self.positions.block_arguments(self.backbone, visible_BV)
 
+    def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
+        """All tokens (B, T, D), prefix first, of uint8 images of fewer patches than the encoder's,
+        after the final norm. Positions that are added are interpolated (`Positions.embed_at`);
+        distances between patches stay as they are.
+
+        Raises:
+            TypeError: as `normalize`.
+            ValueError: the images have more patches than the encoder's, or parts of some.
+        """
+        _check_bytes(pixels_B3HW)
+        height, width = pixels_B3HW.shape[2:]
+        rows, columns = height // self.patch_size, width // self.patch_size
+        whole = (rows * self.patch_size, columns * self.patch_size) == (height, width)
+        if not whole or rows > self.grid[0] or columns > self.grid[1]:
+            most = self.patch_size * self.grid[0]
+            raise ValueError(
+                f"images of {height} x {width} pixels: expected at most {most} x {most}, and"
+                f" multiples of {self.patch_size}"
+            )
+        if (rows, columns) == self.grid:
+            return self.tokens(pixels_B3HW)
+        x_BMD = self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
+        token_BTD = self.positions.embed_at(self.backbone, x_BMD, (rows, columns))
+        place_N = torch.arange(self.patches, device=x_BMD.device).unflatten(0, self.grid)
+        place_BM = place_N[:rows, :columns].flatten().expand(len(x_BMD), -1)
+        arguments = self.block_arguments(place_BM)
+        for block in self.backbone.blocks:
+            token_BTD = block(token_BTD, **arguments)
+        return self.backbone.norm(token_BTD)
+
     def _up_to(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
         """Features (B, T, D) after block number `layer`, from 1."""
         token_BTD = self.embed(x_BND)

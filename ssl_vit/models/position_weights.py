@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from .encoder import Backbone, Encoder
-from .positions import Added
+from .positions import Added, resize_positions
 
 POSITIONS = "pos_embed"
 BIAS = "relative_position_bias_table"
@@ -117,23 +117,3 @@ def _add_to_tokens(state: dict[str, Tensor], prefix_1PD: Tensor) -> None:
     state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
     if "reg_token" in state:
         state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]
-
-
-def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation,
-    bilinear with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix`
-    leading tokens stay. The old grid must be square.
-
-    Raises:
-        UserError: it is not.
-    """
-    old = positions_1TD.shape[1] - prefix
-    side = round(old**0.5)
-    if (side, side) == grid:
-        return positions_1TD
-    if side * side != old:
-        raise UserError(f"init: {old} positions are no square grid")
-    square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
-    resized = F.interpolate(square, grid, mode="bilinear", align_corners=True)
-    new = rearrange(resized, "1 d h w -> 1 (h w) d").to(positions_1TD)
-    return torch.cat([positions_1TD[:, :prefix], new], 1)

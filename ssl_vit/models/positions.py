@@ -1,15 +1,19 @@
 """How an encoder knows where its patches are: what is added to them, and what its blocks receive.
 
-Legend: B batch, N patches (R rows of C), V visible patches of each image, P prefix tokens,
-T = P + N tokens, D width, H heads, d width of a head.
+Legend: B batch, N patches (R rows of C), V visible patches of each image, M patches of a smaller
+grid, P prefix tokens, T = P + N tokens, D width, H heads, d width of a head.
 """
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+from einops import rearrange
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import UserError
 
 STD = 0.02  # of first embeddings, as timm's
 
@@ -19,6 +23,34 @@ def with_prefix(backbone: Any, x_BND: Tensor) -> Tensor:
     tokens = [backbone.cls_token, getattr(backbone, "reg_token", None)]
     prefix = [token.expand(len(x_BND), -1, -1) for token in tokens if token is not None]
     return torch.cat([*prefix, x_BND], 1)
+
+
+def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation,
+    bilinear with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix`
+    leading tokens stay. The old grid must be square.
+
+    Raises:
+        UserError: it is not.
+    """
+    old = positions_1TD.shape[1] - prefix
+    side = round(old**0.5)
+    if (side, side) == grid:
+        return positions_1TD
+    if side * side != old:
+        raise UserError(f"init: {old} positions are no square grid")
+    square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
+    resized = F.interpolate(square, grid, mode="bilinear", align_corners=True)
+    new = rearrange(resized, "1 d h w -> 1 (h w) d").to(positions_1TD)
+    return torch.cat([positions_1TD[:, :prefix], new], 1)
+
+
+def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Embeddings of a grid's patches (M, D) as `resize_positions`, by a product of matrices: on a
+    GPU the gradient of an interpolation is added up in no fixed order."""
+    unit_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
+    with torch.autocast(table_ND.device.type, enabled=False):
+        return resize_positions(unit_1NN, grid, 0)[0] @ table_ND
 
 
 class Positions(nn.Module):
@@ -32,6 +64,28 @@ class Positions(nn.Module):
         """Tokens (B, T, D) that the first block receives."""
         return backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
 
+    def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
+        """As `embed`, of the patches of a grid other than the encoder's: those that are added are
+        interpolated, so that a grid's corners keep theirs."""
+        table_TD = self.table()
+        if table_TD is None and getattr(backbone, "pos_embed", None) is not None:
+            table_TD = backbone.pos_embed[0]
+        if table_TD is None:
+            return self._dropped(backbone, with_prefix(backbone, x_BMD))
+        prefix = with_prefix(backbone, x_BMD[:, :0])
+        count = 0 if self._without_prefix(backbone) else prefix.shape[1]
+        if count:
+            prefix = prefix + table_TD[:count]
+        token_BTD = torch.cat([prefix, x_BMD + _table_at(table_TD[count:], grid)], 1)
+        return self._dropped(backbone, token_BTD)
+
+    def _without_prefix(self, backbone: Any) -> bool:
+        """Whether prefix tokens have no position."""
+        return self.table() is not None or backbone.no_embed_class
+
+    def _dropped(self, backbone: Any, token_BTD: Tensor) -> Tensor:
+        return backbone.norm_pre(backbone.pos_drop(token_BTD))
+
     def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
         """Keyword arguments of every block, which sees the prefix tokens and all patches, or the
         visible ones."""
@@ -43,10 +97,13 @@ class Positions(nn.Module):
 
 
 class InBlocks(Positions):
-    """Positions that only the blocks' attention uses."""
+    """Positions that only the blocks' attention uses; a smaller grid's are those of a corner."""
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
         return with_prefix(backbone, x_BND)
+
+    def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
+        return with_prefix(backbone, x_BMD)
 
 
 class Rotary(InBlocks):

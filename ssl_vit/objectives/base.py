@@ -72,6 +72,21 @@ class Objective(nn.Module, ABC):
             raise KeyError(f"lacks {', '.join(missing)}")
         self.load_state_dict(heads, strict=False)
 
+    @property
+    def exported(self) -> Backbone:
+        """The encoder that is probed and exported: of some with a teacher the teacher's."""
+        return self.encoder
+
+    def assignments(self, batch: Batch) -> Tensor | None:
+        """Probabilities of prototypes (B, K) of images without views, in evaluation; None of an
+        objective without prototypes."""
+        return None
+
+    def start_step(self, progress: float) -> None:
+        """Set what follows a schedule of its own. Called before each training step with the share
+        of the run that is done; what is set is a buffer, which a compiled graph reads."""
+        return
+
     def summands(self) -> "Iterable[Objective]":
         """The objectives that this one is a sum of; itself."""
         return (self,)

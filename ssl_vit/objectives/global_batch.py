@@ -47,7 +47,7 @@ class _Sum(torch.autograd.Function):
         return total
 
 
-def _mean(x_BC: Tensor) -> Tensor:
+def mean(x_BC: Tensor) -> Tensor:
     """The mean (C,) over the rows of all processes. Collective."""
     mean_C = x_BC.mean(0)
     count = processes()
@@ -79,9 +79,9 @@ class GlobalBatchNorm(nn.Module):
     def forward(self, x_BC: Tensor) -> Tensor:
         x_BC = x_BC.float()
         if self.training:
-            mean_C = _mean(x_BC)
+            mean_C = mean(x_BC)
             centred_BC = x_BC - mean_C
-            var_C = _mean(centred_BC.square())
+            var_C = mean(centred_BC.square())
             self._update(mean_C.detach(), var_C.detach(), len(x_BC) * processes())
         else:
             centred_BC = x_BC - self.running_mean

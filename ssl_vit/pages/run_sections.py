@@ -23,6 +23,7 @@ from ..runs.objective_facts import facts_of
 from . import blocks, figure_blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .metric_tables import BaselineComparison
+from .run_progress import still_helping
 from .run_record import RunRecord
 from .run_wording import machine, sentences, typed_recipe
 
@@ -284,6 +285,7 @@ SECTIONS = (
     ("", first),
     ("Figures", figures),
     ("Results", results),
+    ("Is it still helping?", still_helping),
     ("Curves", learning_curves),
     ("Recipe", recipe),
     ("Compute", compute),

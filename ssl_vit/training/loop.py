@@ -25,6 +25,7 @@ from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.workers import Interrupted
 from ..objectives.base import Objective, Output
+from . import optim
 from .state import State
 
 
@@ -166,6 +167,8 @@ def _update(
         for _ in range(batch_layout.accumulation_steps)
     ]
     _report_unreadable(state, micro_batches, settings, callbacks)
+    state.objective.start_step(state.step / settings.steps)
+    optim.set_weight_decay(state.schedule.optimizer, state.strategy.settings, state.step)
     if state.objective.uses_labels:
         micro_batches = _with_label_counts(micro_batches, accelerator)
     results: list[Output] = []

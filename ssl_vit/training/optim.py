@@ -1,5 +1,6 @@
 """Parameter groups, the optimiser and its schedule (paper, 4.1 and Table 3)."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -42,6 +43,7 @@ def groups(
         is_decayed = id(p) in decayed
         below = 0
         group: dict = {"params": [], "weight_decay": weight_decay if is_decayed else 0.0}
+        group["decayed"] = is_decayed
         if layer_decay is not None:
             below = head - layer[name] if layer[name] != HEAD else 0
             group["lr"] = lr * layer_decay**below
@@ -93,6 +95,24 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     return optimizer, get_polynomial_decay_schedule_with_warmup(
         optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0
     )
+
+
+def weight_decay_at(optim: Optim, step: int) -> float:
+    """Weight decay of a step, from 0: along half a cosine from optim.weight_decay to its end
+    (Caron et al., 2021, "Implementation details"; their utils.py, `cosine_scheduler`)."""
+    first, last = optim.weight_decay, optim.weight_decay_end
+    if last is None:
+        return first
+    return last + (first - last) * (1 + math.cos(math.pi * step / optim.steps)) / 2
+
+
+def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
+    """Set a step's weight decay, where it has a schedule."""
+    if optim.weight_decay_end is None:
+        return
+    for group in optimizer.param_groups:
+        if group["decayed"]:
+            group["weight_decay"] = weight_decay_at(optim, step)
 
 
 def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """The recipes of other papers, resolved, against a table of what their authors released; what
 differs is said in the recipe. Sources, all at their last commit: facebookresearch/mae,
-microsoft/SimMIM, facebookresearch/moco-v3, google-research/task_adaptation.
+microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, bytedance/ibot, google-research/task_adaptation.
 """
 
 import math
@@ -124,6 +124,83 @@ AUTHORS: dict[str, dict[str, Any]] = {
         "optim.dropout": 0.0,
         "optim.clip": None,
     },
+    "dino_s16": IMAGENET
+    | {
+        "objective": "dino",
+        "model.width": 384,  # vision_transformer.py: vit_small
+        "model.depth": 12,
+        "model.heads": 6,
+        "model.patch": 16,
+        "data.crop_area": 0.4,  # main_dino.py: --global_crops_scale
+        "dino.prototypes": 65536,  # --out_dim
+        "dino.hidden": 2048,  # vision_transformer.py: DINOHead
+        "dino.width": 256,
+        "dino.lengths": True,  # README: --norm_last_layer false
+        "dino.freeze": pytest.approx(1 / 300, rel=1e-5),  # --freeze_last_layer 1
+        "dino.temperature": 0.1,  # DINOLoss
+        "dino.teacher_temperature": [0.04, 0.07],  # README: --teacher_temp 0.07
+        "dino.warmup": 30 / 300,  # README: --warmup_teacher_temp_epochs 30
+        "dino.momentum": 0.996,  # --momentum_teacher
+        "dino.balance": "centre",
+        "dino.centre_momentum": 0.9,
+        "views.jitter": 0.8,  # DataAugmentationDINO
+        "views.brightness": 0.4,
+        "views.contrast": 0.4,
+        "views.saturation": 0.2,
+        "views.hue": 0.1,
+        "views.grayscale": 0.2,
+        "views.blur": [1.0, 0.1],
+        "views.blur_sigma": [0.1, 2.0],  # utils.py: GaussianBlur
+        "views.solarize": [0.0, 0.2],
+        "views.local": 8,  # --local_crops_number
+        "views.local_size": 96,
+        "views.local_area": [0.05, 0.4],  # --local_crops_scale
+        "views.local_blur": 0.5,
+        "optim.name": "adamw",
+        "optim.steps": 300 * epoch(1024, 16),  # README: --epochs 300; 2 nodes of 8 GPUs
+        "optim.warmup": 10 * epoch(1024, 16),
+        "optim.batch": 1024,
+        "optim.lr": 5e-4 * 1024 / 256,
+        "optim.schedule": "cosine",
+        "optim.betas": [0.9, 0.999],  # PyTorch's default
+        "optim.weight_decay": 0.04,
+        "optim.weight_decay_end": 0.4,
+        "optim.drop_path": 0.1,
+        "optim.dropout": 0.0,
+        "optim.clip": 3.0,  # --clip_grad
+    },
+    "ibot_s16": IMAGENET
+    | {
+        "objective": "ibot",
+        "model.width": 384,
+        "model.patch": 16,
+        "data.crop_area": 0.25,  # README: --global_crops_scale
+        "ibot.prototypes": 8192,  # --out_dim
+        "ibot.hidden": 2048,  # models/head.py
+        "ibot.width": 256,
+        "ibot.lengths": True,  # --norm_last_layer false
+        "ibot.freeze": 1 / 800,  # --freeze_last_layer 1
+        "ibot.temperature": 0.1,
+        "ibot.teacher_temperature": [0.04, 0.07],
+        "ibot.patch_temperature": [0.04, 0.07],
+        "ibot.warmup": 30 / 800,
+        "ibot.momentum": 0.996,
+        "ibot.rate": [0.1, 0.5],  # --pred_ratio 0.3, --pred_ratio_var 0.2
+        "ibot.whole": 0.5,  # --pred_ratio 0
+        "ibot.shared": True,
+        "ibot.weight": 1.0,  # --lambda2
+        "views.local": 10,
+        "views.local_size": 96,
+        "views.local_area": [0.05, 0.25],
+        "optim.steps": 800 * epoch(1024, 16),
+        "optim.warmup": 10 * epoch(1024, 16),
+        "optim.batch": 1024,
+        "optim.lr": 5e-4 * 1024 / 256,
+        "optim.weight_decay": 0.04,
+        "optim.weight_decay_end": 0.4,
+        "optim.drop_path": 0.1,
+        "optim.clip": 3.0,
+    },
     "finetune_modern": VIT_B16
     | {
         "objective": "supervised",
@@ -184,6 +261,8 @@ SMALL = [
 HEADS = {
     "mae_b16": ["mae.width=16", "mae.depth=1", "mae.heads=2"],
     "moco_v3_b16": ["moco.hidden=16", "moco.width=8"],
+    "ibot_s16": ["ibot.prototypes=16", "ibot.hidden=16", "ibot.width=8", "views.local_size=16"],
+    "dino_s16": ["dino.prototypes=16", "dino.hidden=16", "dino.width=8", "views.local_size=16"],
     "finetune_modern": ["init=scratch", "eval.test=false"],
 }
 

@@ -113,6 +113,16 @@ BROKEN = [
     ("recipe=moco_v3 optim.batch=1", "optim.batch=1: objective=moco_v3 compares the images of a"),
     ("recipe=moco_v3 eval.images=1", "eval.images=1: objective=moco_v3 compares the images of a"),
     ("recipe=moco_v3 views.blur_sigma=[2,1]", "views.blur_sigma=[2, 1]: expected the smaller"),
+    ("recipe=moco_v3 views.local=2", "views.local=2: objective=moco_v3 has no use for local views"),
+    ("recipe=dino views.local_size=72", "views.local_size=72: larger than the other views, data.s"),
+    ("recipe=dino views.local_size=30", "views.local_size=30: no multiple of model.patch=8"),
+    ("recipe=dino views.local_area=[0.4,0.1]", "views.local_area=[0.4, 0.1]: expected the smaller"),
+    (
+        "recipe=dino dino.balance=sinkhorn dino.centre_momentum=0.8",
+        "dino.centre_momentum=0.8: dino.balance=sinkhorn has no use for it",
+    ),
+    ("recipe=ibot ibot.rate=[0.5,0.1]", "ibot.rate=[0.5, 0.1]: expected the smaller share first"),
+    ("recipe=dino model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=dino needs patches"),
     (
         "recipe=mpp probe.every=100 probe.feature=hidden",
         "probe.feature=hidden: is read by tools/evaluate.py; objective=mpp has no use for it",
@@ -172,6 +182,10 @@ IGNORED = [
     (f"{EVALUATE} optim.steps=100", "optim.steps=100: objective=probe trains nothing"),
     ("recipe=mpp hub.private=false", "hub.private=false: has no use without hub.repo=USER/NAME"),
     ("recipe=mpp data.eval_mode=squash data.eval_crop=0.9", "data.eval_crop=0.9: data.eval_mode="),
+    (
+        "recipe=moco_v3 views.local_size=16",
+        "views.local_size=16: there are no local views; add views.local=",
+    ),
 ]
 
 

@@ -215,3 +215,52 @@ def test_a_batch_takes_the_bytes_of_its_views() -> None:
         batching.samples_at(0, 12, 40, 0)
     )
     assert loaders.batch_bytes(DATA, layout, ViewOptions()) >= views.views.numel() + 12 * 24
+
+
+def test_local_views_are_small_crops_of_their_own_keys() -> None:
+    """Of shares within their bounds; the two others and what they draw stay as they are."""
+    images = noise(40, 24)
+    local = dataclasses.replace(OFF, local=3, local_size=6, local_area=[0.05, 0.4], local_blur=0.0)
+    found = augment.local_views(images, KEYS[:40], True, local)
+    assert found.shape == (40, 3, 3, 6, 6)
+    for view in range(3):
+        key = augment.view_keys(KEYS[:40], 2 + view)
+        crops = transforms.train_transform(images, key, 6, 0.05, True, 0.4)
+        assert torch.equal(found[:, view], crops)
+    fewer = augment.local_views(images, KEYS[:40], True, dataclasses.replace(local, local=2))
+    assert torch.equal(fewer, found[:, :2])
+    side = np.full(COUNT, 1000)
+    box = transforms.crop_boxes(augment.view_keys(KEYS, 2), side, side, 0.05, 0.4)
+    share = (box[:, 2] * box[:, 3] / 1000**2 - 0.05) / 0.35
+    assert kstest(share, "uniform").pvalue > 1e-4
+    pairs = [augment.random_views(images, KEYS[:40], 12, 0.3, True, one) for one in (OFF, local)]
+    assert torch.equal(*pairs)
+
+
+def test_local_views_are_blurred_with_their_own_chance_and_never_solarised() -> None:
+    images = noise(COUNT, 4)
+    whole = {"local": 1, "local_size": 4, "local_area": [1.0, 1.0]}
+    for on, chance in (({"local_blur": 0.3}, 0.3), ({"local_blur": 0, "solarize": [1, 1]}, 0.0)):
+        views = dataclasses.replace(OFF, **whole, **on, blur_sigma=[0.5, 2.0])
+        found = augment.local_views(images, KEYS, False, views)
+        changed = sum(share_changed(found, 0, images))
+        assert binomtest(changed, COUNT, chance).pvalue > 1e-4
+
+
+def test_local_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
+    views = ViewOptions(local=2, local_size=4)
+    whole = batches(BatchLayout(12, 12, 0, 1), views)
+    assert whole[0].local.shape == (12, 2, 3, 4, 4)
+    halves = [batches(BatchLayout(12, 6, rank, 2), views)[2].local for rank in (0, 1)]
+    for others in (
+        batches(BatchLayout(12, 12, 0, 1), views, workers=2)[2].local,
+        batches(BatchLayout(12, 12, 0, 1), views, start=2)[0].local,
+        torch.cat(halves),
+    ):
+        assert torch.equal(others, whole[2].local)
+    plain = loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), ViewOptions())
+    assert loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), views) == (
+        plain + whole[0].local.numel()
+    )
+    held = loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
+    assert all(batch.local.shape[1:] == (2, 3, 4, 4) for batch in held)

@@ -61,7 +61,15 @@ FREE = {
     ),
     *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
     *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
-    *("eval.every", "eval.images", "eval.test", "eval.real", "log.every", "log.tensorboard"),
+    *(
+        "eval.every",
+        "eval.images",
+        "eval.collapse",
+        "eval.test",
+        "eval.real",
+        "log.every",
+        "log.tensorboard",
+    ),
     "log.trackers",
     "checkpoint.best",
 }

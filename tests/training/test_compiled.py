@@ -40,6 +40,9 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
         ["recipe=supervised"],
         ["recipe=mae", "model.positions=rotary", "model.registers=1"],
         ["recipe=moco_v3"],
+        ["recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"],
+        ["recipe=dino", "views.local=0", "dino.balance=sinkhorn", "dino.prototypes=32"],
+        ["recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false"],
         ["recipe=supervised", "data.mixup=0.5", "optim.average=0.9"],
         ["recipe=joint", "compute.batch=8"],
     ],
@@ -164,7 +167,9 @@ def test_what_reads_values_is_recorded() -> None:
     assert reads.found == ["_local_scalar_dense"] * 2 + ["index", "tolist", "cpu"]
 
 
-@pytest.mark.parametrize("name", ["mpp", "supervised", "joint", "mae", "simmim", "moco_v3"])
+@pytest.mark.parametrize(
+    "name", ["mpp", "supervised", "joint", "mae", "simmim", "moco_v3", "dino views.local_size=8"]
+)
 def test_a_step_between_rows_reads_nothing_of_the_device(
     monkeypatch: pytest.MonkeyPatch, tiny: list[str], name: str
 ) -> None:
@@ -177,6 +182,6 @@ def test_a_step_between_rows_reads_nothing_of_the_device(
         found[state.step] = reads.found
 
     monkeypatch.setattr(loop, "_update", watched)
-    own = [f"recipe={name}", "optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
+    own = [*f"recipe={name}".split(), "optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
     train_job.train(Run(resolve(altered(tiny, *own))))
     assert found == {step: [] for step in (1, 2, 3, 4)}

@@ -31,6 +31,12 @@ CURVES = {
     "simmim": altered(SHORT, "recipe=simmim"),
     "mae": altered(SHORT, "recipe=mae"),
     "moco_v3": altered(SHORT, "recipe=moco_v3"),
+    "dino": altered(
+        SHORT, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
+    ),
+    "ibot": altered(
+        SHORT, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
+    ),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

@@ -44,6 +44,12 @@ def _blurs_backwards(r: Recipe) -> bool:
     return found is not None and found.blur_sigma[0] > found.blur_sigma[1]
 
 
+def local_views(r: Recipe) -> ViewOptions | None:
+    """The keys of views where there are local ones."""
+    found = _views(r)
+    return found if found is not None and found.local else None
+
+
 def _several(key: str) -> Rule:
     """That there are images to compare with one another."""
     return Rule(
@@ -74,6 +80,26 @@ VIEWS = (
         "views.blur_sigma",
         _blurs_backwards,
         "expected the smaller standard deviation first",
+    ),
+    Rule(
+        "views.local",
+        lambda r: local_views(r) and not r.declared.local_views,
+        "objective={r.objective} has no use for local views; expected 0",
+    ),
+    Rule(
+        "views.local_size",
+        lambda r: (found := local_views(r)) and found.local_size > r.data.size,
+        "larger than the other views, data.size={r.data.size}",
+    ),
+    Rule(
+        "views.local_size",
+        lambda r: (found := local_views(r)) and found.local_size % r.model.patch,
+        "no multiple of model.patch={r.model.patch}",
+    ),
+    Rule(
+        "views.local_area",
+        lambda r: (found := local_views(r)) and found.local_area[0] > found.local_area[1],
+        "expected the smaller share first",
     ),
 )
 LENGTHS = (

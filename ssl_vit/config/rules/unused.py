@@ -7,6 +7,7 @@ from ...formatting import option_text
 from ..fields import Option
 from ..images import EMBEDDED
 from ..schema import Recipe, all_groups, measures_masks
+from .training import local_views
 
 OptionText = str | Callable[[Recipe, Option], str]
 OF_LABELS = ("data.classes", "data.label_column")
@@ -97,6 +98,10 @@ UNUSED = (
     Unused(
         lambda r, one: one.key.startswith("hub.") and one.key != "hub.repo" and not r.hub.repo,
         "has no use without hub.repo=USER/NAME",
+    ),
+    Unused(
+        lambda r, one: one.key.startswith("views.local_") and not local_views(r),
+        "there are no local views; add views.local=",
     ),
     Unused(_lacks_required, _required),
 )

@@ -7,7 +7,6 @@ Legend: B batch, N patches, K hidden and V = N - K visible patches, T tokens, D 
 """
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import asdict
 from typing import Self
 
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 
 from ...data.batching import Batch
 from ...models.encoder import Encoder
-from .. import corruption
+from .. import corruption, teacher
 from ..base import Metrics, Objective, Output
 from ..building import Settings
 from ..mae.network import Decoder
@@ -53,8 +52,7 @@ class FeaturePrediction(Objective):
         self.head = nn.Linear(width, encoder.width)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.teacher = deepcopy(encoder)
-        self.teacher.requires_grad_(False)
+        self.teacher = teacher.copy_of(encoder)
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
@@ -73,11 +71,10 @@ class FeaturePrediction(Objective):
         return {name: value for name, value in super().heads().items() if TEACHER not in name}
 
     def momentum_at(self, progress: float) -> float:
-        return self.first_momentum + (1 - self.first_momentum) * progress
+        return teacher.linear_momentum(self.first_momentum, progress)
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        pairs = zip(self.teacher.parameters(), self.encoder.parameters(), strict=True)
-        yield from ((mean, p) for mean, p in pairs if p.requires_grad)
+        yield from teacher.pairs(self.teacher, self.encoder)
 
     def _predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor, Tensor]:
         """What is hidden, and its features (B, K, D): predicted, and the teacher's."""

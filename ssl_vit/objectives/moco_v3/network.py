@@ -7,7 +7,6 @@ Legend: B images of this process, G of all processes, V views (2), C width of wh
 import itertools
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import asdict
 from typing import Self
 
@@ -20,7 +19,7 @@ from ...data.batching import Batch
 from ...errors import UserError
 from ...models.attention import fuse_on_gpus
 from ...models.encoder import Backbone, Encoder
-from .. import global_batch
+from .. import global_batch, teacher
 from ..base import Metrics, Objective, Output
 from ..building import Settings
 from ..global_batch import GlobalBatchNorm
@@ -47,9 +46,8 @@ class MomentumCopy(nn.Module):
 
     def __init__(self, encoder: Backbone, projector: nn.Module) -> None:
         super().__init__()
-        self.encoder = deepcopy(encoder)
-        self.projector = deepcopy(projector)
-        self.requires_grad_(False)
+        self.encoder = teacher.copy_of(encoder)
+        self.projector = teacher.copy_of(projector)
 
 
 class MomentumContrast(Objective):
@@ -109,15 +107,12 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def momentum_at(self, progress: float) -> float:
-        """Algorithm 1 of the authors' code, `--moco-m-cos`: 1 - (1 - m) (1 + cos(pi p)) / 2."""
-        return 1 - (1 - self.first_momentum) * (1 + math.cos(math.pi * progress)) / 2
+        """As the authors' code with `--moco-m-cos`."""
+        return teacher.cosine_momentum(self.first_momentum, progress)
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        pairs = ((self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector))
-        for copy, source in pairs:
-            for mean, p in zip(copy.parameters(), source.parameters(), strict=True):
-                if p.requires_grad:
-                    yield mean, p
+        yield from teacher.pairs(self.momentum.encoder, self.encoder)
+        yield from teacher.pairs(self.momentum.projector, self.projector)
 
     def forward(self, batch: Batch) -> Output:
         views_BV3HW = _views(batch)

@@ -1,0 +1,90 @@
+"""Whether an encoder gives all images nearly the same, measured while it is trained.
+
+Legend: B batch, N images, D width of the features, K prototypes.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ..callbacks import Row
+from ..data.batching import Batch
+from ..objectives.base import Objective
+from ..training.loop import to_device
+from .features import feature_reader, gathered
+from .probes import effective_rank
+
+IMAGES_PER_CHANNEL = 10  # of the images that are looked at
+
+
+class CollapseEvaluator:
+    """An evaluator: of fixed images' features the effective rank, after their mean is taken off,
+    and the mean cosine of two images; of prototypes the information that an image gives of its own.
+
+    Args:
+        batches: this process's images, with the evaluation's preprocessing.
+        pool: of the features; None: as the objective exports them.
+        accelerator: of the run.
+    """
+
+    def __init__(self, batches: list[Batch], pool: str | None, accelerator: Accelerator) -> None:
+        self.batches = batches
+        self.pool = pool
+        self.accelerator = accelerator
+
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
+        read = feature_reader(objective.exported, self.pool or objective.pool, None)
+        _, _, x_ND = gathered(read, self.batches, self.accelerator)
+        share = self._information(objective)
+        feature_ND = torch.from_numpy(x_ND).double()
+        yield "features/effective_rank", centred_rank(feature_ND)
+        yield "features/mean_cosine", mean_cosine(feature_ND)
+        if share is not None:
+            yield "features/information", share
+
+    def _information(self, objective: Objective) -> float | None:
+        """`information` of all processes' images; None of an objective without prototypes."""
+        sums: Tensor | None = None
+        for batch in self.batches:
+            p_BK = objective.assignments(to_device(batch, self.accelerator.device))
+            if p_BK is None:
+                return None
+            entropy = entropies(p_BK).sum()
+            images = torch.full_like(entropy, len(p_BK))
+            found = torch.cat([p_BK.double().sum(0), torch.stack([entropy, images])])
+            sums = found if sums is None else sums + found
+        if sums is None:
+            return None
+        total = self.accelerator.reduce(sums, "sum")
+        return information(total[:-2] / total[-1], float(total[-2] / total[-1]))
+
+
+def centred_rank(x_ND: Tensor) -> float:
+    """RankMe (Garrido et al., 2023, equation 1) of features less their mean, from 1 to
+    min(N - 1, D). What is left of features that are the same is rounding, which has every
+    direction: where it is no more than that, 1."""
+    centred_ND = x_ND - x_ND.mean(0)
+    rounding = torch.finfo(torch.float32).eps * x_ND.norm()
+    return 1.0 if centred_ND.norm() <= rounding else effective_rank(centred_ND)
+
+
+def mean_cosine(x_ND: Tensor) -> float:
+    """Of two different images' features, over all pairs. Their mean is not taken off: about it the
+    cosines of any features add up to nearly nothing."""
+    count = len(x_ND)
+    total = torch.nn.functional.normalize(x_ND, dim=1).sum(0).square().sum()
+    return float((total - count) / (count * max(1, count - 1)))
+
+
+def entropies(p_BK: Tensor) -> Tensor:
+    """Of each row of probabilities, in nats: float64 (B,)."""
+    return torch.special.entr(p_BK.double()).sum(-1)
+
+
+def information(mean_K: Tensor, mean_entropy: float) -> float:
+    """The mutual information of images and their prototypes, H(mean p) - mean H(p), as a share of
+    log K: 0 where all images have the same probabilities, be they one prototype's or all's."""
+    return (float(entropies(mean_K)) - mean_entropy) / math.log(len(mean_K))

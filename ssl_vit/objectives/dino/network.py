@@ -1,0 +1,168 @@
+"""DINO (Caron et al., 2021): the student gives a view the prototypes that the teacher, a running
+average of it, gives another view of the image.
+
+Legend: B images of this process, V views (2) and L local ones of each, S = V + L, D width, K
+prototypes.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from ...data.augment import VIEWS
+from ...data.batching import Batch
+from ...errors import UserError
+from ...models.encoder import Encoder
+from .. import teacher
+from ..base import Metrics, Objective, Output
+from ..building import Settings
+from ..self_distillation import Assignment, Head, Teacher, cross_entropies
+from . import DinoOptions
+
+TEACHER = "teacher."  # of the teacher's names in a state
+
+
+class SelfDistillation(Objective):
+    """The loss is the mean cross-entropy of each view's softmax with what the teacher gives each of
+    the two global views other than itself (equation 3), by their class tokens.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        options: of head, temperatures and teacher.
+    """
+
+    NAME, TITLE = "dino", "DINO"
+    encoder: Encoder
+    collective = True
+
+    def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
+        super().__init__(encoder)
+        self.temperature = options.temperature
+        self.first_momentum = options.momentum
+        self.freeze = options.freeze
+        sizes = (options.hidden, options.width, options.prototypes)
+        self.head = Head(encoder.width, *sizes, options.lengths, self.untied(options))
+        first, last = options.teacher_temperature
+        self.assign = Assignment(
+            options.prototypes,
+            options.balance,
+            options.centre_momentum,
+            (first, last),
+            options.warmup,
+        )
+        self.teacher = Teacher(encoder, self.head)
+
+    @staticmethod
+    def untied(options: DinoOptions) -> bool:
+        """Whether patches have prototypes of their own."""
+        return False
+
+    @classmethod
+    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
+        return cls(encoder, settings.group(DinoOptions))
+
+    def describe(self) -> str:
+        prototypes = self.head.prototypes.out_features
+        first, last = self.assign.temperatures
+        risen = f"{last:g}" if first == last else f"{first:g} to {last:g}"
+        return (
+            f"{self.TITLE}: {prototypes:,} prototypes, temperatures {self.temperature:g} and"
+            f" {risen} of the teacher, {self.assign.balance}, momentum {self.first_momentum:g}"
+        )
+
+    @property
+    def exported(self) -> Encoder:
+        """The teacher's, which is the better one throughout training (section 5.2)."""
+        return self.teacher.encoder
+
+    def heads(self) -> dict[str, Tensor]:
+        return {name: value for name, value in super().heads().items() if TEACHER not in name}
+
+    def start_step(self, progress: float) -> None:
+        self.assign.start_step(progress)
+        self.head.freeze(progress < self.freeze)
+
+    def momentum_at(self, progress: float) -> float:
+        return teacher.cosine_momentum(self.first_momentum, progress)
+
+    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        yield from teacher.pairs(self.teacher.encoder, self.encoder)
+        yield from teacher.pairs(self.teacher.head, self.head)
+
+    def forward(self, batch: Batch) -> Output:
+        image_X3HW = self.whole_views(batch)
+        loss_B, metrics = self.compare(
+            self.encoder.tokens(image_X3HW), self.taught(image_X3HW), batch
+        )
+        return Output(loss_B.mean(), metrics)
+
+    def whole_views(self, batch: Batch) -> Tensor:
+        """The views (V B, 3, H, W), the first ones of all images before the second ones.
+
+        Raises:
+            UserError: the batch has not two views of each image.
+        """
+        views = batch.views
+        if views is None or views.shape[1] != VIEWS:
+            found = 1 if views is None else views.shape[1]
+            text = f"{found} view of each image; expected {VIEWS} (Batch.views)"
+            raise UserError(f"objective={self.NAME}: {text}")
+        return views.transpose(0, 1).flatten(0, 1)
+
+    @torch.no_grad()
+    def taught(self, image_X3HW: Tensor) -> Tensor:
+        """The teacher's tokens (X, T, D)."""
+        return self.teacher.encoder.tokens(image_X3HW)
+
+    def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The loss of each image (B,) and its metrics, by the class tokens of student and
+        teacher; local views have a pass of their own."""
+        images = len(batch.key)
+        feature_XD = h_XTD[:, 0]
+        if batch.local is not None:
+            local_X3HW = batch.local.transpose(0, 1).flatten(0, 1)
+            feature_XD = torch.cat([feature_XD, self.encoder.crop_tokens(local_X3HW)[:, 0]])
+        logits_SBK = self.head(feature_XD).unflatten(0, (-1, images))
+        p_VBK = self._assigned(taught_XTD).unflatten(0, (VIEWS, images))
+        cross_BVS = cross_entropies(p_VBK, logits_SBK, self.temperature)
+        loss_B = _mean_of_others(cross_BVS)
+        return loss_B, _metrics(loss_B, p_VBK, logits_SBK)
+
+    @torch.no_grad()
+    def _assigned(self, taught_XTD: Tensor) -> Tensor:
+        """The teacher's probabilities (X, K)."""
+        return self.assign(self.teacher.head(taught_XTD[:, 0]))
+
+    def assignments(self, batch: Batch) -> Tensor:
+        """The teacher's."""
+        return self._assigned(self.taught(batch.image))
+
+    def baselines(self, batch: Batch) -> Metrics:
+        """Guessing: all prototypes are equally likely."""
+        images = count(batch.key)
+        return {"chance_loss": (images * math.log(self.head.prototypes.out_features), images)}
+
+
+def _mean_of_others(cross_BVS: Tensor) -> Tensor:
+    """The mean (B,) over pairs of the teacher's views and the student's, without those of one view
+    with itself."""
+    _, taught, seen = cross_BVS.shape
+    other_VS = 1 - torch.eye(taught, seen, device=cross_BVS.device)
+    return (cross_BVS * other_VS).sum((1, 2)) / (taught * (seen - 1))
+
+
+def count(like: Tensor) -> Tensor:
+    """How many images, as a metric's."""
+    return torch.full((), float(len(like)), dtype=torch.float64, device=like.device)
+
+
+def _metrics(loss_B: Tensor, p_VBK: Tensor, logits_SBK: Tensor) -> Metrics:
+    first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
+    same_VB = first_VB == p_VBK.argmax(-1).flip(0)
+    return {
+        "loss": (loss_B.detach().double().sum(), count(loss_B)),
+        "same_prototype": (same_VB.double().mean(0).sum(), count(loss_B)),
+    }

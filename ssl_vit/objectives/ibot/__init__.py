@@ -1,0 +1,105 @@
+"""Self-distillation of views and of masked patches (iBOT: Zhou et al., 2022), declared. No torch
+here."""
+
+from dataclasses import dataclass
+
+from ... import costs
+from ...config.declaration import Group
+from ...config.fields import option
+from ...config.rules import Rule
+from ...config.schema import Recipe
+from ...metrics import LOSS, Metric
+from ..dino import VIEWS, DinoDeclaration, DinoOptions
+
+
+@dataclass
+class IbotOptions(DinoOptions):
+    prototypes: int = option(
+        8192, "Prototypes that teacher and student choose from.", above=1, maximum=2**20
+    )
+    teacher_temperature: list[float] = option(
+        [0.04, 0.04],
+        "What the teacher's are divided by, at first and from ibot.warmup on; it rises linearly.",
+        length=2,
+        above=0,
+        maximum=1e3,
+    )
+    patch_temperature: list[float] = option(
+        [0.04, 0.07], "The same of patches.", length=2, above=0, maximum=1e3
+    )
+    centre_momentum: float = option(
+        0.9,
+        "Momentum of that running mean; 1: nothing is taken off.",
+        minimum=0,
+        maximum=1,
+        requires=("ibot.balance", "centre"),
+    )
+    rate: list[float] = option(
+        [0.1, 0.5],
+        "Smallest and largest share of a view's patches that are masked, in rectangles.",
+        length=2,
+        above=0,
+        below=1,
+    )
+    whole: float = option(0.5, "Chance that nothing of a view is masked.", minimum=0, below=1)
+    shared: bool = option(True, "Patches have the prototypes of images; false: their own.")
+    weight: float = option(1.0, "Weight of the loss of patches.", above=0, maximum=1e6)
+
+
+class IbotDeclaration(DinoDeclaration):
+    name = "ibot"
+    title = "Self-distillation with masked patches (iBOT)"
+    tag = "ibot"
+    network = "network:MaskedSelfDistillation"
+    options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
+    rules = (
+        *DinoDeclaration.rules,
+        Rule(
+            "ibot.rate",
+            lambda r: r.group(IbotOptions).rate[0] > r.group(IbotOptions).rate[1],
+            "expected the smaller share first",
+        ),
+    )
+    metrics = (
+        Metric("view_loss", LOSS, "the loss of views, as DINO's", higher=False),
+        Metric("patch_loss", LOSS, "the loss of masked patches of a view", higher=False),
+    )
+
+    def parameters(self, recipe: Recipe) -> int:
+        """With the mask token."""
+        own = recipe.group(IbotOptions)
+        patches = own.prototypes * (own.width + own.lengths)
+        return super().parameters(recipe) + recipe.model.width + (0 if own.shared else patches)
+
+    def momentum_parameters(self, recipe: Recipe) -> int:
+        own = recipe.group(IbotOptions)
+        patches = 0 if own.shared else own.prototypes * (own.width + 1)
+        return super().momentum_parameters(recipe) + patches
+
+    def multiply_adds(self, recipe: Recipe) -> int:
+        """All patches of the two views go through both heads."""
+        heads = 2 * self._patch_heads(recipe)
+        return super().multiply_adds(recipe) + heads
+
+    def training_multiply_adds(self, recipe: Recipe) -> int:
+        return super().training_multiply_adds(recipe) + 2 * self._patch_heads(recipe)
+
+    def _patch_heads(self, recipe: Recipe) -> int:
+        return VIEWS * costs.patches(recipe) * self._head(recipe)
+
+    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
+        own = recipe.group(IbotOptions)
+        each = value * (recipe.model.width + 4 * own.hidden + own.width) + 8 * own.width
+        patches = VIEWS * costs.patches(recipe) * (each + 20 * own.prototypes)
+        return super().head_bytes(recipe, value, fused) + patches
+
+    def sentence(self, recipe: Recipe) -> str:
+        own = recipe.group(IbotOptions)
+        return (
+            f"{super().sentence(recipe)} With {1 - own.whole:.0%} of the larger views masked in"
+            f" part, each masked patch is given the prototypes that the teacher gives it in the"
+            f" whole view (iBOT; Zhou et al., 2022)."
+        )
+
+
+DECLARATION = IbotDeclaration()

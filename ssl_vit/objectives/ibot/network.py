@@ -1,0 +1,110 @@
+"""iBOT (Zhou et al., 2022): DINO whose student sees its two larger views with rectangles of patches
+masked, and gives these the prototypes that the teacher gives them in the whole view.
+
+Legend: B images of this process, V views (2), X = V B, N patches, T tokens, D width, K prototypes.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ... import rng
+from ...config.split_counts import selected_count
+from ...data.batching import Batch
+from ...models.encoder import Encoder
+from .. import corruption
+from ..base import Metrics, Output
+from ..dino import DinoOptions
+from ..dino.network import VIEWS, SelfDistillation, count
+from ..self_distillation import Assignment
+from . import IbotOptions
+
+STREAM = rng.stream_id("masked view")  # computed at import, because the objective is compiled
+
+
+class MaskedSelfDistillation(SelfDistillation):
+    """The loss is DINO's by class tokens, of which the student's are of masked views, and the mean
+    cross-entropy of a view's masked patches (equations 2 and 3): the mean of its patches, then of
+    views, 0 of a view that is whole, as the authors' `iBOTLoss`.
+
+    Args:
+        encoder: a Vision Transformer with a square grid of patches.
+        options: DINO's, and what is masked.
+    """
+
+    NAME, TITLE = "ibot", "iBOT"
+
+    def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
+        assert isinstance(options, IbotOptions)
+        super().__init__(encoder, options)
+        self.rates = [selected_count(rate, encoder.patches) for rate in options.rate]
+        self.whole = options.whole
+        self.weight = options.weight
+        self.mask_D = nn.Parameter(torch.zeros(encoder.width))
+        first, last = options.patch_temperature
+        self.assign_patches = Assignment(
+            options.prototypes,
+            options.balance,
+            options.centre_momentum,
+            (first, last),
+            options.warmup,
+        )
+
+    @staticmethod
+    def untied(options: DinoOptions) -> bool:
+        return isinstance(options, IbotOptions) and not options.shared
+
+    def start_step(self, progress: float) -> None:
+        super().start_step(progress)
+        self.assign_patches.start_step(progress)
+
+    def masks(self, key_B: Tensor) -> Tensor:
+        """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
+        draws them, as many patches as are drawn evenly between the bounds; none of whole views."""
+        patches = self.encoder.patches
+        stream_B = rng.stream(key_B, STREAM)
+        key_X1 = torch.cat([rng.bits(stream_B, view) for view in range(VIEWS)])[:, None]
+        order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
+        rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+        slot = 3 * patches + 4 * corruption.BLOCKS + 4  # those before are the order's
+        low, high = self.rates
+        count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
+        is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
+        return (rank_XN < count_X1) & ~is_whole_X1
+
+    def forward(self, batch: Batch) -> Output:
+        image_X3HW = self.whole_views(batch)
+        masked_XN = self.masks(batch.key)
+        x_XND = self.encoder.patch(image_X3HW)
+        x_XND = torch.where(masked_XN[..., None], self.mask_D.to(x_XND.dtype), x_XND)
+        h_XTD = self.encoder(x_XND)
+        taught_XTD = self.taught(image_X3HW)
+        view_B, metrics = self.compare(h_XTD, taught_XTD, batch)
+        patch_B = self._patch_loss(h_XTD, taught_XTD, masked_XN)
+        loss_B = view_B + self.weight * patch_B
+        named = {"loss": loss_B, "view_loss": view_B, "patch_loss": patch_B}
+        sums = {
+            name: (value_B.detach().double().sum(), count(value_B))
+            for name, value_B in named.items()
+        }
+        return Output(loss_B.mean(), metrics | sums)
+
+    def _patch_loss(self, h_XTD: Tensor, taught_XTD: Tensor, masked_XN: Tensor) -> Tensor:
+        """Of each image (B,)."""
+        prefix, patches = self.encoder.prefix, self.encoder.patches
+        logits_XNK = self.head.patches(h_XTD[:, prefix:].flatten(0, 1)).unflatten(0, (-1, patches))
+        with torch.no_grad():
+            taught = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
+            p_XNK = self.assign_patches(taught).unflatten(0, (-1, patches))
+        with torch.autocast(logits_XNK.device.type, enabled=False):
+            log_XNK = F.log_softmax(logits_XNK / self.temperature, dim=-1)
+            cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
+        each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
+        return each_X.unflatten(0, (VIEWS, -1)).mean(0)
+
+    def baselines(self, batch: Batch) -> Metrics:
+        """Guessing: all prototypes are equally likely, of views and of masked patches."""
+        guess, images = super().baselines(batch)["chance_loss"]
+        masked_B = self.masks(batch.key).any(1).unflatten(0, (VIEWS, -1)).double().mean(0)
+        each = guess / images
+        return {"chance_loss": (guess + self.weight * each * masked_B.sum(), images)}

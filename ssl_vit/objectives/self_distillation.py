@@ -1,0 +1,185 @@
+"""What objectives share in which a student gives the prototypes that its teacher gives another view
+(DINO: Caron et al., 2021; iBOT: Zhou et al., 2022).
+
+Legend: X images, views or patches of this process, C inputs, W width of the bottleneck, K
+prototypes.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models.encoder import Encoder
+from . import global_batch, teacher
+
+STD = 0.02  # of the head's first weights (vision_transformer.py, `DINOHead`)
+SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
+
+
+class Prototypes(nn.Linear):
+    """Cosine similarities with K directions, each times its length: 1, or trained. While `frozen`
+    they get a gradient of zeros, and an optimiser moves at most what is normalised away."""
+
+    frozen: Tensor
+
+    def __init__(self, width: int, count: int, lengths: bool) -> None:
+        super().__init__(width, count, bias=False)
+        self.length_K = nn.Parameter(torch.ones(count), requires_grad=lengths)
+        self.register_buffer("frozen", torch.tensor(False))
+
+    def forward(self, x_XW: Tensor) -> Tensor:
+        # bfloat16 would round what is divided by a temperature to 2 or 3 digits
+        with torch.autocast(x_XW.device.type, enabled=False):
+            weight_KW = torch.where(self.frozen, self.weight.detach(), self.weight)
+            length_K = torch.where(self.frozen, self.length_K.detach(), self.length_K)
+            direction_KW = F.normalize(weight_KW, dim=1)
+            return F.linear(F.normalize(x_XW.float(), dim=1), direction_KW) * length_K
+
+
+class Head(nn.Module):
+    """Three linear layers with GELUs between them, the last one narrow, then prototypes (Caron et
+    al., 2021, "Network architecture"; their `DINOHead` without batch norm).
+
+    Args:
+        inputs: C.
+        hidden: width of the hidden layers.
+        width: W.
+        prototypes: K.
+        lengths: whether the prototypes' lengths are trained.
+        patches: whether patches have prototypes of their own; the layers before are shared.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        width: int,
+        prototypes: int,
+        lengths: bool,
+        patches: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(inputs, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, width),
+        )
+        for layer in self.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=STD)
+                nn.init.zeros_(layer.bias)
+        self.prototypes = Prototypes(width, prototypes, lengths)
+        self.of_patches = Prototypes(width, prototypes, lengths) if patches else None
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether prototypes stay as they are from now on."""
+        for one in (self.prototypes, self.of_patches):
+            if one is not None:
+                one.frozen.fill_(frozen)
+
+    def patches(self, x_XC: Tensor) -> Tensor:
+        """Logits (X, K) of patches."""
+        prototypes = self.prototypes if self.of_patches is None else self.of_patches
+        return prototypes(self.mlp(x_XC))
+
+    def forward(self, x_XC: Tensor) -> Tensor:
+        """Logits (X, K), in float32."""
+        return self.prototypes(self.mlp(x_XC))
+
+
+class Teacher(nn.Module):
+    """Running averages of an encoder and its head, always in evaluation mode: without dropout and
+    drop path, as the authors'."""
+
+    def __init__(self, encoder: Encoder, head: Head) -> None:
+        super().__init__()
+        self.encoder = teacher.copy_of(encoder)
+        self.head = teacher.copy_of(head)
+        self.eval()
+
+    def train(self, mode: bool = True) -> "Teacher":
+        return super().train(False)
+
+
+class Assignment(nn.Module):
+    """The teacher's logits -> its probabilities of prototypes, kept from always being the same.
+
+    "centre": a softmax of what is left after a running mean of all logits; the mean moves after
+    each training step (equations 1 and 4, algorithm 1). "sinkhorn": the nearest assignment by which
+    all prototypes are equally likely in the batch (Caron et al., 2020, equations 3 to 5). In
+    training both are of the global batch, so it is collective; in evaluation of this process's.
+
+    Args:
+        prototypes: K.
+        balance: "centre" or "sinkhorn".
+        centre_momentum: of the running mean.
+        temperatures: the first and the last, reached linearly after a share `warmup` of the run.
+        warmup: that share.
+    """
+
+    centre_K: Tensor
+    temperature: Tensor
+
+    def __init__(
+        self,
+        prototypes: int,
+        balance: str,
+        centre_momentum: float,
+        temperatures: tuple[float, float],
+        warmup: float,
+    ) -> None:
+        super().__init__()
+        self.balance = balance
+        self.centre_momentum = centre_momentum
+        self.temperatures = temperatures
+        self.warmup = warmup
+        self.register_buffer("centre_K", torch.zeros(prototypes))
+        self.register_buffer("temperature", torch.tensor(temperatures[0]))
+
+    def start_step(self, progress: float) -> None:
+        """Set the temperature of a step, before which this share of the run is done."""
+        self.temperature.fill_(self.temperature_at(progress))
+
+    def temperature_at(self, progress: float) -> float:
+        first, last = self.temperatures
+        if progress >= self.warmup:
+            return last
+        return first + (last - first) * progress / self.warmup
+
+    @torch.no_grad()
+    def forward(self, logits_XK: Tensor) -> Tensor:
+        """Probabilities (X, K)."""
+        with torch.autocast(logits_XK.device.type, enabled=False):
+            if self.balance == "sinkhorn":
+                return self._sinkhorn(logits_XK)
+            p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
+            if self.training:
+                self._move_centre(logits_XK)
+            return p_XK
+
+    def _move_centre(self, logits_XK: Tensor) -> None:
+        """Not by a batch that is not finite, whose update is skipped too."""
+        mean_K = global_batch.mean(logits_XK)
+        known_K = torch.where(mean_K.isfinite(), mean_K, self.centre_K)
+        self.centre_K.lerp_(known_K, 1 - self.centre_momentum)
+
+    def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
+        """Prototypes and images are normalised in turn, images last; in logarithms, as exponentials
+        would leave float32's range."""
+        log_XK = logits_XK / self.temperature
+        for _ in range(SINKHORN_STEPS):
+            mass_K = log_XK.logsumexp(0)
+            if self.training:
+                mass_K = global_batch.gather(mass_K[None]).logsumexp(0)
+            log_XK = F.log_softmax(log_XK - mass_K, dim=1)
+        return log_XK.exp()
+
+
+def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Tensor:
+    """The cross-entropy of each view's softmax with what the teacher gives each of its views:
+    (X, T, S), for T views of the teacher and S of the student."""
+    with torch.autocast(logits_SXK.device.type, enabled=False):
+        log_SXK = F.log_softmax(logits_SXK / temperature, dim=-1)
+        return -torch.einsum("txk,sxk->xts", p_TXK, log_SXK)

@@ -1,0 +1,34 @@
+"""A teacher: a running average of parts of an objective, which gets no gradient. The strategy moves
+it (`Objective.momentum_pairs`)."""
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import TypeVar
+
+from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def copy_of(part: M) -> M:
+    """A copy of a module that gets no gradient."""
+    return deepcopy(part).requires_grad_(False)
+
+
+def pairs(copy: nn.Module, source: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """(average, weight) of each weight of `source` that is trained, of which `copy` is a copy."""
+    for average, p in zip(copy.parameters(), source.parameters(), strict=True):
+        if p.requires_grad:
+            yield average, p
+
+
+def linear_momentum(first: float, progress: float) -> float:
+    """From `first` to 1 in proportion to the share of the run (Assran et al., 2023, section 4)."""
+    return first + (1 - first) * progress
+
+
+def cosine_momentum(first: float, progress: float) -> float:
+    """From `first` to 1 along half a cosine: 1 - (1 - m) (1 + cos(pi p)) / 2 (MoCo v3's
+    main_moco.py, `adjust_moco_momentum`; DINO's utils.py, `cosine_scheduler`)."""
+    return 1 - (1 - first) * (1 + math.cos(math.pi * progress)) / 2

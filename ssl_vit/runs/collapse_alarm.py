@@ -1,0 +1,66 @@
+"""Warns of a run whose features collapse, from its rows of metrics. No torch here."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ..callbacks import Callback, Row
+
+RANK, COSINE, INFORMATION = (
+    f"features/{name}" for name in ("effective_rank", "mean_cosine", "information")
+)
+LEAST_RANK = 0.25  # of the first
+MOST_COSINE = 0.99
+LEAST_INFORMATION = 0.05  # of log K
+IN_A_ROW = 2  # checks after warm-up
+
+
+class CollapseAlarm(Callback):
+    """Warns once of each measure that is out of bounds at two checks in a row after warm-up.
+
+    Args:
+        warmup: steps.
+        known: the rows of metrics.jsonl so far; the first check of them is what ranks are compared
+            with.
+        warn: takes the warning.
+    """
+
+    def __init__(self, warmup: int, known: Iterable[Row], warn: Callable[[str], None]) -> None:
+        self.warmup = warmup
+        self.warn: Callable[[str], None] = lambda text: None
+        self.first: Row | None = None
+        self.in_a_row: dict[str, int] = {}
+        for row in known:
+            self.on_row(row)
+        self.warn = warn
+
+    def on_row(self, row: Row) -> None:
+        if RANK not in row:
+            return
+        if self.first is None:
+            self.first = row
+        if row["step"] < self.warmup or row["step"] == self.first["step"]:
+            return
+        found = self._out_of_bounds(row)
+        self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in found}
+        for name, text in found.items():
+            if self.in_a_row[name] == IN_A_ROW:
+                self.warn(f"step {row['step']}: features may be collapsing: {text}")
+
+    def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
+        """{measure: what is said of it}."""
+        assert self.first is not None
+        rank, first = row[RANK], self.first[RANK]
+        found = {}
+        if not rank >= LEAST_RANK * first:  # not a number either
+            found[RANK] = (
+                f"effective rank {rank:.1f}, under {LEAST_RANK:.0%} of that at step"
+                f" {self.first['step']}, {first:.1f}"
+            )
+        if row[COSINE] > MOST_COSINE:
+            found[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
+        share = row.get(INFORMATION)
+        if share is not None and not share >= LEAST_INFORMATION:
+            found[INFORMATION] = (
+                f"an image tells {share:.1%} of what its prototype could, under"
+                f" {LEAST_INFORMATION:.0%}"
+            )
+        return found

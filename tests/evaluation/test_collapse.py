@@ -1,0 +1,165 @@
+"""Whether features collapse: what is measured against hand-worked values, the alarm on rows of
+known runs, and runs that are made to collapse."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.launching import launch_ranks, outcome
+from helpers.options import TINY, altered
+from helpers.runs import rows, run
+from ssl_vit.evaluation import collapse
+from ssl_vit.runs.collapse_alarm import CollapseAlarm
+
+
+def features(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_rank_is_of_what_is_left_after_the_mean() -> None:
+    """Of points at the ends of two axes of equal length about any centre it is 2; of a line 1."""
+    cross = features([1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0])
+    assert collapse.centred_rank(cross + 100) == pytest.approx(2, rel=1e-4)
+    line = features([1, 2, 3], [2, 4, 6], [3, 6, 9])
+    assert collapse.centred_rank(line) == pytest.approx(1, rel=1e-4)
+    # singular values 3 : 1, of shares 3/4 and 1/4
+    wide = features([3, 0], [-3, 0], [0, 1], [0, -1])
+    wanted = math.exp(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    assert collapse.centred_rank(wide + 7) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_features_that_differ_by_rounding_alone_have_one_direction() -> None:
+    generator = torch.Generator().manual_seed(0)
+    same = torch.randn(8, generator=generator).expand(100, -1)
+    rounding = 1e-8 * torch.randn(100, 8, generator=generator)
+    assert collapse.centred_rank((same + rounding).double()) == 1.0
+    apart = 1e-3 * torch.randn(100, 8, generator=generator)
+    assert collapse.centred_rank((same + apart).double()) > 7
+
+
+def test_mean_cosine_is_over_pairs_of_different_images() -> None:
+    """Of angles 0, 60 and 120 degrees: (1/2 + 1/2 - 1/2) / 3."""
+    angle = np.deg2rad([0, 60, 120])
+    found = collapse.mean_cosine(5 * torch.tensor(np.stack([np.cos(angle), np.sin(angle)], 1)))
+    assert found == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize(
+    ("p", "share"),
+    [
+        ([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], 1.0),
+        ([[1, 0, 0, 0], [0, 1, 0, 0]], 0.5),
+        ([[0, 1, 0, 0], [0, 1, 0, 0]], 0.0),  # one prototype for all
+        ([[0.25] * 4, [0.25] * 4], 0.0),  # all prototypes for all
+        ([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]], 0.5),
+    ],
+)
+def test_information_sees_both_ways_to_collapse(p: list[list[float]], share: float) -> None:
+    p_BK = torch.tensor(p)
+    mean_entropy = float(collapse.entropies(p_BK).mean())
+    assert collapse.information(p_BK.double().mean(0), mean_entropy) == pytest.approx(share)
+
+
+def row(step: int, rank: float, cosine: float = 0.5, information: float | None = None) -> dict:
+    measured = {"features/effective_rank": rank, "features/mean_cosine": cosine}
+    if information is not None:
+        measured["features/information"] = information
+    return {"step": step} | measured
+
+
+def warned(found: list[dict], known: int = 0, warmup: int = 20) -> list[str]:
+    texts: list[str] = []
+    alarm = CollapseAlarm(warmup, found[:known], texts.append)
+    for one in found[known:]:
+        alarm.on_row({"step": one["step"], "loss": 1.0})  # rows between checks
+        alarm.on_row(one)
+    return texts
+
+
+def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
+    low, high = 2.4, 10.0
+    steps = [0, 10, 20, 30, 40, 50]
+
+    def of(*ranks: float) -> list[str]:
+        return warned([row(step, rank) for step, rank in zip(steps, ranks, strict=False)])
+
+    assert of(high, low, low, high, low, high) == []
+    (text,) = of(high, low, low, low, low, low)  # once
+    assert text.startswith("step 30: features may be collapsing: effective rank 2.4, under 25%")
+    assert "at step 0, 10.0" in text
+    assert of(low, low, low, low) == []
+    (text,) = of(high, high, high, math.nan, math.nan)
+    assert text.startswith("step 40: ")
+
+
+def test_the_alarm_of_cosine_and_information() -> None:
+    rows_ = [row(step, 10, 0.995 if step else 0.1, 0.5) for step in (0, 20, 40)]
+    (text,) = warned(rows_)
+    assert "step 40" in text and "mean cosine of two images 0.9950, over 0.99" in text
+    rows_ = [row(step, 10, 0.5, 0.03) for step in (0, 20, 40)]
+    (text,) = warned(rows_)
+    assert "3.0%" in text and "under 5%" in text
+
+
+def test_the_alarm_of_a_resumed_run_knows_the_checks_before() -> None:
+    """And says nothing again of what was said."""
+    found = [row(step, rank) for step, rank in ((0, 10), (20, 2), (40, 2), (60, 2))]
+    assert len(warned(found)) == len(warned(found, known=2)) == 1
+    assert warned(found, known=3) == []
+
+
+COLLAPSE = altered(TINY, "eval.collapse=4")
+DINO = altered(COLLAPSE, "recipe=dino", "views.local_size=8", "dino.prototypes=32")
+
+
+@pytest.mark.parametrize("recipe", ["mpp", "moco_v3", "ijepa"])
+def test_any_objective_is_looked_at_from_step_0(recipe: str, tmp_path: Path) -> None:
+    """Which changes nothing else of the run."""
+    words = altered(COLLAPSE, f"recipe={recipe}", f"out={tmp_path}", "optim.steps=8")
+    looked = run([*words, "name=looked"])
+    plain = run(altered(words, "name=plain", "eval.collapse=null"))
+    checks = [one for one in rows(looked.folder) if "features/effective_rank" in one]
+    assert [one["step"] for one in checks] == [0, 4, 8]
+    assert all("features/information" not in one for one in checks)
+    assert all(1 <= one["features/effective_rank"] <= 32 for one in checks)
+    assert all(-1 <= one["features/mean_cosine"] <= 1 for one in checks)
+    without = [
+        {name: value for name, value in one.items() if not name.startswith("features/")}
+        for one in rows(looked.folder)
+        if one["step"]
+    ]
+    assert without == rows(plain.folder)
+    assert "effective rank of features" in (looked.folder / "report.html").read_text()
+
+
+def test_two_processes_measure_as_one(tmp_path: Path) -> None:
+    words = altered(DINO, f"out={tmp_path}", "name=two", "compute.batch=8", "optim.steps=8")
+    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
+    assert codes == [0, 0], outputs
+    one = run(altered(words, "name=one", "compute.batch=16"))
+    for a, b in zip(rows(one.folder), rows(tmp_path / "two"), strict=True):
+        measured = [name for name in a if name.startswith("features/")]
+        assert [a[name] for name in measured] == pytest.approx(
+            [b[name] for name in measured], rel=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("own", "collapsed"),
+    [
+        ([], False),
+        # not centred: one prototype for all
+        (["dino.centre_momentum=1", "dino.momentum=0.9"], True),
+        # not sharpened: all prototypes for all
+        (["dino.teacher_temperature=[1,1]", "dino.momentum=0.9"], True),
+    ],
+)
+def test_a_run_that_collapses_is_flagged(own: list[str], collapsed: bool, tmp_path: Path) -> None:
+    words = altered(DINO, f"out={tmp_path}", "name=run", "optim.steps=60", "optim.batch=32")
+    done = run(altered(words, "eval.every=60", "eval.collapse=15", *own))
+    log = (done.folder / "log.txt").read_text()
+    assert ("features may be collapsing" in log) == collapsed

@@ -1,0 +1,403 @@
+"""DINO: its loss and gradients against a plain implementation in float64, its centre, schedules and
+teacher against hand-worked values, and runs."""
+
+import json
+import math
+import signal
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import TINY, altered
+from helpers.runs import assert_alike, assert_same_end, rows, run
+from ssl_vit import costs, rng
+from ssl_vit.config.optimisation import Optim
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.errors import UserError
+from ssl_vit.hub import card
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.models.encoder import Encoder
+from ssl_vit.objectives import building
+from ssl_vit.objectives.dino import DinoOptions
+from ssl_vit.objectives.dino.network import SelfDistillation
+from ssl_vit.objectives.self_distillation import Assignment
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint, optim
+from ssl_vit.training.strategy import Strategy
+
+MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
+GRID, LOCAL = 4, 2  # patches of a side of the global and of the local views
+OPTIONS = DinoOptions(
+    prototypes=12,
+    hidden=24,
+    width=10,
+    teacher_temperature=[0.04, 0.07],
+    momentum=0.8,
+    freeze=0.25,
+    warmup=0.5,
+)
+DINO = altered(
+    TINY, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
+)
+
+
+def made(**own: object) -> SelfDistillation:
+    """An objective whose teacher differs from its student, and none of whose weights is 0 or 1."""
+    torch.manual_seed(0)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
+    objective = SelfDistillation(net, replace(OPTIONS, **own))
+    for parameter in objective.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, OPTIONS.prototypes))
+    objective.start_step(0.6)
+    return objective
+
+
+def batch(count: int = 5, local: int = 3) -> Batch:
+    generator = np.random.default_rng(0)
+    views = generator.integers(0, 256, (count, 2, 3, 16, 16), dtype=np.uint8)
+    crops = generator.integers(0, 256, (count, local, 3, 8, 8), dtype=np.uint8)
+    index = np.arange(count)
+    parts = (views[:, 0], np.full(count, -1), index, rng.key(0, 0, index))
+    given = Batch(*map(torch.from_numpy, parts), views=torch.from_numpy(views))
+    return given._replace(local=torch.from_numpy(crops)) if local else given
+
+
+# The referee: of a copy in float64, written from the paper and timm's own forward pass
+
+
+def plain_token(net: Encoder, pixels: Tensor) -> Tensor:
+    """The class token of timm's Vision Transformer; learned positions bilinearly at the crop's grid
+    with its corners kept."""
+    vit = net.backbone
+    x = (pixels.double() - net.mean) / net.std
+    x = vit.patch_embed.proj(x).flatten(2).transpose(1, 2)
+    table = vit.pos_embed[0, 1:].T.reshape(1, -1, GRID, GRID)
+    side = pixels.shape[-1] // 4
+    if side != GRID:
+        table = F.interpolate(table, (side, side), mode="bilinear", align_corners=True)
+    x = x + table.flatten(2).transpose(1, 2)
+    first = (vit.cls_token + vit.pos_embed[:, :1]).expand(len(x), -1, -1)
+    return vit.norm(vit.blocks(torch.cat([first, x], 1)))[:, 0]
+
+
+def plain_logits(head: nn.Module, token: Tensor) -> Tensor:
+    """DINOHead of the authors' vision_transformer.py with weight normalisation written out."""
+    linear = [layer for layer in head.mlp if isinstance(layer, nn.Linear)]
+    for i, layer in enumerate(linear):
+        token = token @ layer.weight.T + layer.bias
+        if i < len(linear) - 1:
+            token = token * (1 + torch.erf(token / math.sqrt(2))) / 2
+    token = token / token.norm(dim=1, keepdim=True)
+    direction = head.prototypes.weight
+    length = head.prototypes.length_K[:, None]
+    return token @ (length * direction / direction.norm(dim=1, keepdim=True)).T
+
+
+def plain_sinkhorn(logits: Tensor, temperature: float) -> Tensor:
+    """Algorithm of SwAV's appendix A.1, prototypes in rows, both views together."""
+    q = torch.exp(logits / temperature).T
+    q = q / q.sum()
+    count, images = q.shape
+    for _ in range(3):
+        q = q / q.sum(1, keepdim=True) / count
+        q = q / q.sum(0, keepdim=True) / images
+    return (q * images).T
+
+
+def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) -> Tensor:
+    """Algorithm 1 and multi-crop of the paper: the mean over pairs of different views."""
+    views = [given.views[:, 0], given.views[:, 1]]
+    crops = [] if given.local is None else list(given.local.transpose(0, 1))
+    with torch.no_grad():
+        net, head = objective.teacher.encoder, objective.teacher.head
+        taught = [plain_logits(head, plain_token(net, view)) for view in views]
+        if objective.assign.balance == "sinkhorn":
+            targets = plain_sinkhorn(torch.cat(taught), temperature).chunk(2)
+        else:
+            centre = objective.assign.centre_K
+            targets = [torch.softmax((one - centre) / temperature, 1) for one in taught]
+    total, pairs = torch.zeros((), dtype=torch.float64), 0
+    for i, target in enumerate(targets):
+        for j, view in enumerate([*views, *crops]):
+            if i != j:
+                logits = plain_logits(objective.head, plain_token(objective.encoder, view))
+                total = total - (target * torch.log_softmax(logits / 0.1, 1)).sum(1).mean()
+                pairs += 1
+    return total / pairs
+
+
+@pytest.mark.parametrize(
+    ("balance", "local", "lengths"),
+    [("centre", 3, False), ("centre", 0, True), ("sinkhorn", 3, True)],
+)
+def test_loss_and_gradients_are_those_of_a_plain_implementation(
+    balance: str, local: int, lengths: bool
+) -> None:
+    objective = made(balance=balance, lengths=lengths)
+    given = batch(local=local)
+    plain = deepcopy(objective).double()
+    wanted = plain_loss(plain, given, 0.07)
+    wanted.backward()
+    step = objective(given)
+    step.loss.backward()
+    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    total, count = step.metrics["loss"]
+    assert count == 5 and float(total / count) == pytest.approx(wanted.item(), rel=1e-6)
+    right = dict(plain.named_parameters())
+    for name, p in objective.named_parameters():
+        if p.requires_grad:
+            assert p.grad is not None, name
+            away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
+            assert away < 1e-5, name
+        else:
+            assert p.grad is None, name
+
+
+def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
+    """centre <- 0.9 centre + 0.1 mean, after the loss; not in evaluation, not by what is not
+    finite."""
+    objective, given = made(), batch()
+    plain = deepcopy(objective).double()
+    logits = torch.cat(
+        [
+            plain_logits(plain.teacher.head, plain_token(plain.teacher.encoder, given.views[:, v]))
+            for v in range(2)
+        ]
+    )
+    wanted = 0.9 * plain.assign.centre_K + 0.1 * logits.mean(0)
+    objective.eval()(given)
+    assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)
+    objective.train()(given)
+    moved = objective.assign.centre_K.clone()
+    torch.testing.assert_close(moved.double(), wanted, rtol=1e-6, atol=1e-7)
+    objective.assign(torch.full((4, OPTIONS.prototypes), torch.nan))
+    assert torch.equal(objective.assign.centre_K, moved)
+
+
+def test_sinkhorn_gives_all_prototypes_alike() -> None:
+    """At a temperature at which exponentials would leave float32's range, too."""
+    torch.manual_seed(0)
+    logits = F.normalize(torch.randn(60, 6), dim=1) + torch.tensor([1.0, 0, 0, 0, 0, 0])
+    for temperature, within in ((0.1, 1e-5), (0.01, 1e-4)):
+        assign = Assignment(6, "sinkhorn", 0.9, (temperature, temperature), 0.0)
+        found = assign(logits)
+        wanted = plain_sinkhorn(logits.double(), temperature)
+        torch.testing.assert_close(found.double(), wanted, rtol=within, atol=1e-6)
+        torch.testing.assert_close(found.sum(1), torch.ones(60))
+        alone = torch.softmax(logits / temperature, 1).sum(0)
+        assert found.sum(0).min() > 5 and found.sum(0).min() > 2 * alone.min()
+
+
+def test_schedules_are_worked_values() -> None:
+    objective = made()
+    objective.start_step(0.0)
+    assert objective.assign.temperature == torch.tensor(0.04) and objective.head.prototypes.frozen
+    objective.start_step(0.25)  # half of the warm-up; the share that is frozen has ended
+    assert objective.assign.temperature.item() == pytest.approx(0.055)
+    assert not objective.head.prototypes.frozen
+    objective.start_step(0.5)
+    assert objective.assign.temperature == torch.tensor(0.07)
+    assert objective.momentum_at(0) == pytest.approx(0.8)
+    assert objective.momentum_at(1 / 3) == pytest.approx(0.85)  # cos(pi / 3) = 1 / 2
+    assert objective.momentum_at(1) == 1
+    settings = Optim(steps=12, weight_decay=0.04, weight_decay_end=0.4)
+    decays = [optim.weight_decay_at(settings, step) for step in (0, 4, 6, 8, 12)]
+    assert decays == pytest.approx([0.04, 0.13, 0.22, 0.31, 0.4])
+    assert optim.weight_decay_at(Optim(weight_decay=0.3), 7) == 0.3
+
+
+def test_weight_decay_follows_its_schedule_where_there_is_any() -> None:
+    objective = made()
+    settings = Optim(steps=12, lr=0.1, weight_decay=0.04, weight_decay_end=0.4)
+    optimizer, _ = optim.build(objective, settings)
+    optim.set_weight_decay(optimizer, settings, 6)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.22, 0])
+    bias = objective.encoder.backbone.blocks[0].mlp.fc1.bias
+    weights = objective.encoder.backbone.blocks[0].mlp.fc1.weight
+    before = weights.detach().clone(), bias.detach().clone()
+    weights.grad, bias.grad = torch.zeros_like(weights), torch.zeros_like(bias)
+    optimizer.step()
+    torch.testing.assert_close(weights.detach(), before[0] * (1 - 0.1 * 0.22))
+    assert torch.equal(bias.detach(), before[1])
+
+
+def test_frozen_prototypes_get_a_gradient_of_zeros() -> None:
+    """And give the same loss; all others get theirs."""
+    objective, given = made(lengths=True), batch()
+    free = objective(given).loss
+    again = made(lengths=True)
+    again.head.prototypes.frozen.fill_(True)
+    frozen = again(given).loss
+    frozen.backward()
+    assert torch.equal(free, frozen)
+    zero = {name for name, p in again.named_parameters() if p.grad is not None and not p.grad.any()}
+    assert zero == {"head.prototypes.weight", "head.prototypes.length_K"}
+
+
+def test_the_teacher_is_an_average_of_encoder_and_head() -> None:
+    objective = made()
+    moved = object.__new__(Strategy)
+    moved.objective = objective
+    average, source = objective.teacher.head.mlp[0].weight, objective.head.mlp[0].weight
+    average.data.fill_(1.0)
+    source.data.fill_(3.0)
+    moved.update_momentum(0.5, torch.tensor(True))
+    assert (average == 1).all()  # the update was skipped
+    moved.update_momentum(0.5, torch.tensor(False))
+    assert torch.allclose(average, torch.tensor(1.2))  # 0.9 x 1 + 0.1 x 3
+    pairs = list(objective.momentum_pairs())
+    owned = [*objective.encoder.parameters(), *objective.head.parameters()]
+    assert [id(p) for _, p in pairs] == [id(p) for p in owned if p.requires_grad]
+    assert not any(p.requires_grad for p in objective.teacher.parameters())
+    assert not any(part.training for part in objective.train().teacher.modules())
+    assert objective.exported is objective.teacher.encoder
+    assert not [name for name in objective.heads() if "teacher" in name]
+
+
+def test_same_prototypes_and_guessing_by_hand() -> None:
+    """A student that gives every prototype the same has the loss of guessing."""
+    objective, given = made(), batch()
+    values = {name: float(a / n) for name, (a, n) in objective.baselines(given).items()}
+    assert values == {"chance_loss": pytest.approx(math.log(12))}
+    objective.head.register_forward_hook(lambda _, __, out: 0 * out)
+    assert objective(given).loss.item() == pytest.approx(math.log(12))
+    alike = made()
+    first = torch.tensor([5, 1, 2, 3, 4])
+    for head, shift in ((alike.teacher.head, 0), (alike.head, 1)):
+        order = torch.cat([first, first])
+        order[0] += shift  # the student's first view of one image differs
+        wanted = F.one_hot(order, 12).float()
+        head.register_forward_hook(lambda _, __, out, w=wanted: out + 0 * out + 9 * _fit(w, out))
+    total, count = alike(given).metrics["same_prototype"]
+    assert float(total) == pytest.approx(4.5) and count == 5
+
+
+def _fit(wanted: Tensor, out: Tensor) -> Tensor:
+    """Those rows, then nothing for the local views."""
+    return torch.cat([wanted, wanted.new_zeros(len(out) - len(wanted), wanted.shape[1])])
+
+
+def test_one_view_is_one_line() -> None:
+    objective, given = made(), batch()
+    with pytest.raises(UserError, match=r"^objective=dino: 1 view of each image; expected 2"):
+        objective(given._replace(views=None))
+
+
+def test_what_is_counted_is_what_is_built() -> None:
+    """Parameters, and multiply-adds of a forward and a backward pass of all views."""
+    recipe = resolve(altered(DINO, "dino.lengths=true", "name=x"))
+    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
+    objective = building.build(objective_settings(recipe), net, 0)
+    trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
+    copied = sum(p.numel() for p in objective.teacher.parameters())
+    # a final norm of timm's own head is in neither
+    assert trained == costs.parameters(recipe)
+    assert copied == costs.momentum_parameters(recipe)
+    given = batch(count=8, local=4)
+    # the counter does not know each kernel that fuses attention on a CPU
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        loss = objective(given).loss
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
+        loss.backward()
+    adds = forward.get_total_flops() / 2 / 8
+    assert adds == pytest.approx(costs.multiply_adds(recipe), rel=0.02)
+    both = adds + backward.get_total_flops() / 2 / 8
+    assert costs.exaflop(recipe, 10**18) / 2 == pytest.approx(both, rel=0.02)
+
+
+KILLS_ITSELF = """
+import signal, sys
+sys.path.insert(0, "tests")
+from helpers.runs import Sends
+from ssl_vit.jobs import cli, train
+callbacks = train._callbacks
+train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
+cli.pretrain(sys.argv[1:])
+"""
+SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.freeze=0.4", "dino.warmup=0.7")
+
+
+def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    """With its teacher, centre and schedules, and averaged weights."""
+    words = altered(DINO, *SCHEDULED, "optim.average=0.5", f"out={tmp_path}")
+    whole = run([*words, "name=whole"])
+    victim = launch("-c", KILLS_ITSELF, *words, "name=killed")
+    codes, outputs = outcome([victim])
+    assert codes == [-signal.SIGKILL], outputs
+    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
+    assert codes == [0], outputs
+    assert_same_end(whole.folder, tmp_path / "killed")
+    states = [
+        checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
+        for folder in (whole.folder, tmp_path / "killed")
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert states[0]["assign.centre_K"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
+def test_two_processes_learn_as_one(balance: str, tmp_path: Path) -> None:
+    words = altered(DINO, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
+    words = altered(words, f"dino.balance={balance}")
+    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
+    assert codes == [0, 0], outputs
+    one = run(altered(words, "name=one", "compute.batch=16"))
+    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
+
+
+def test_prototypes_stay_as_drawn_while_they_are_frozen(tmp_path: Path) -> None:
+    """Their directions; afterwards they move."""
+    words = altered(DINO, f"out={tmp_path}", "name=run", "dino.freeze=0.4", "checkpoint.keep=3")
+    done = run(altered(words, "optim.weight_decay=0.4"))
+    direction = {}
+    for path in checkpoint.list_checkpoints(done.checkpoints):
+        weight = checkpoint.load(path)["objective"]["head.prototypes.weight"]
+        direction[checkpoint.step_of(path)] = F.normalize(weight, dim=1)
+    torch.manual_seed(done.recipe.seed)
+    net = encoder.build_backbone(done.recipe.model, done.recipe.data)
+    first = building.build(objective_settings(done.recipe), net, 0)
+    drawn = F.normalize(first.head.prototypes.weight.detach(), dim=1)
+    torch.testing.assert_close(direction[4], drawn)
+    assert (direction[8] - drawn).abs().max() > 1e-4
+
+
+def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
+    """What is exported is the teacher's encoder; few prototypes are a warning."""
+    words = altered(DINO, f"out={tmp_path}", "name=run", "dino.prototypes=8", "probe.every=12")
+    code, output = outcome([launch("tools/pretrain.py", *words)])
+    assert code == [0], output
+    assert "dino.prototypes=8: fewer than the 10 classes of data=shapes" in output[0]
+    folder = tmp_path / "run"
+    state = checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
+    for name, value in load_file(folder / "export" / "model.safetensors").items():
+        assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)
+    block = "encoder.backbone.blocks.0.mlp.fc1.weight"
+    assert not torch.equal(state[f"teacher.{block}"], state[block])
+    result = json.loads((folder / "result.json").read_text())["metrics"]
+    assert {"loss", "same_prototype", "chance_loss"} <= result.keys()
+    done = resolve([f"recipe={folder / 'recipe.yaml'}", f"out={tmp_path}", "name=run"])
+    text = card.write(Run(done), folder / "export")
+    assert "of 6 random views of an image" in text and "- dino" in text
+    assert "Self-distillation (DINO)" in (folder / "report.html").read_text()
+
+
+def test_first_weights_of_another_patch_size_are_one_line(tmp_path: Path) -> None:
+    made_before = run(altered(TINY, f"out={tmp_path}", "name=before", "optim.steps=4"))
+    words = altered(DINO, f"out={tmp_path}", "name=x", f"init={made_before.folder}")
+    code, output = outcome([launch("tools/pretrain.py", *altered(words, "model.patch=8"))])
+    assert code != [0] and output[0].count("\n") < 3 and "patch" in output[0]

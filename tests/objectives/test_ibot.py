@@ -1,0 +1,235 @@
+"""iBOT: its loss and gradients against a plain implementation in float64, its masks, and runs."""
+
+import math
+import signal
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import TINY, altered
+from helpers.runs import assert_alike, assert_same_end, rows, run
+from ssl_vit import costs, rng
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
+from ssl_vit.errors import UserError
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.models import encoder
+from ssl_vit.objectives import building
+from ssl_vit.objectives.ibot import IbotOptions
+from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
+
+MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
+GRID = 4
+OPTIONS = IbotOptions(prototypes=12, hidden=24, width=10, weight=0.7, warmup=0.5)
+IBOT = altered(
+    TINY, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
+)
+
+
+def made(**own: object) -> MaskedSelfDistillation:
+    torch.manual_seed(0)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
+    objective = MaskedSelfDistillation(net, replace(OPTIONS, **own))
+    for parameter in objective.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, 12))
+    objective.assign_patches.centre_K.copy_(torch.linspace(0.4, -0.1, 12))
+    objective.start_step(0.6)
+    return objective
+
+
+def batch(count: int = 6, local: int = 0) -> Batch:
+    generator = np.random.default_rng(0)
+    views = generator.integers(0, 256, (count, 2, 3, 16, 16), dtype=np.uint8)
+    crops = generator.integers(0, 256, (count, local, 3, 8, 8), dtype=np.uint8)
+    index = np.arange(count)
+    parts = (views[:, 0], np.full(count, -1), index, rng.key(0, 0, index))
+    given = Batch(*map(torch.from_numpy, parts), views=torch.from_numpy(views))
+    return given._replace(local=torch.from_numpy(crops)) if local else given
+
+
+def plain_tokens(net: encoder.Encoder, pixels: Tensor, mask: Tensor | None, token: Tensor | None):
+    vit = net.backbone
+    x = (pixels.double() - net.mean) / net.std
+    x = vit.patch_embed.proj(x).flatten(2).transpose(1, 2)
+    if mask is not None:
+        x = x * ~mask[..., None] + token * mask[..., None]
+    x = torch.cat([vit.cls_token.expand(len(x), -1, -1), x], 1) + vit.pos_embed
+    return vit.norm(vit.blocks(x))
+
+
+def plain_logits(head, x: Tensor, patches: bool) -> Tensor:
+    x = head.mlp(x)
+    x = x / x.norm(dim=-1, keepdim=True)
+    own = head.of_patches if patches and head.of_patches is not None else head.prototypes
+    direction = own.weight / own.weight.norm(dim=1, keepdim=True)
+    return x @ (own.length_K[:, None] * direction).T
+
+
+def plain_loss(objective: MaskedSelfDistillation, given: Batch, masks: list[Tensor]) -> Tensor:
+    """The authors' `iBOTLoss`, without local views."""
+    views = [given.views[:, 0], given.views[:, 1]]
+    student = [
+        plain_tokens(objective.encoder, view, mask, objective.mask_D)
+        for view, mask in zip(views, masks, strict=True)
+    ]
+    with torch.no_grad():
+        teacher = [plain_tokens(objective.teacher.encoder, view, None, None) for view in views]
+        head = objective.teacher.head
+        centres = objective.assign.centre_K, objective.assign_patches.centre_K
+        of_views = [plain_logits(head, one[:, 0], False) for one in teacher]
+        of_views = [torch.softmax((one - centres[0]) / 0.04, -1) for one in of_views]
+        of_patches = [plain_logits(head, one[:, 1:], True) for one in teacher]
+        of_patches = [torch.softmax((one - centres[1]) / 0.07, -1) for one in of_patches]
+    view_loss, patch_loss = 0.0, 0.0
+    for q in range(2):
+        logits = plain_logits(objective.head, student[1 - q][:, 0], False)
+        view_loss = view_loss - (of_views[q] * (logits / 0.1).log_softmax(-1)).sum(-1).mean() / 2
+        logits = plain_logits(objective.head, student[q][:, 1:], True)
+        cross = -(of_patches[q] * (logits / 0.1).log_softmax(-1)).sum(-1)
+        each = (cross * masks[q]).sum(-1) / masks[q].sum(-1).clamp(min=1)
+        patch_loss = patch_loss + each.mean() / 2
+    return view_loss + objective.weight * patch_loss
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool) -> None:
+    objective, given = made(shared=shared), batch()
+    plain = deepcopy(objective).double()
+    masks = list(objective.masks(given.key).chunk(2))
+    assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
+    wanted = plain_loss(plain, given, masks)
+    wanted.backward()
+    step = objective(given)
+    step.loss.backward()
+    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    right = dict(plain.named_parameters())
+    for name, p in objective.named_parameters():
+        if p.requires_grad:
+            away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
+            assert away < 1e-5, name
+    total = {name: float(a / n) for name, (a, n) in step.metrics.items()}
+    assert total["loss"] == pytest.approx(total["view_loss"] + 0.7 * total["patch_loss"])
+
+
+def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
+    objective, given = made(shared=False), batch()
+    plain = deepcopy(objective).double()
+    teacher = plain.teacher
+    logits = torch.cat(
+        [
+            plain_logits(teacher.head, plain_tokens(teacher.encoder, view, None, None)[:, 1:], True)
+            for view in given.views.transpose(0, 1)
+        ]
+    )
+    wanted = 0.9 * plain.assign_patches.centre_K + 0.1 * logits.mean((0, 1))
+    objective(given)
+    found = objective.assign_patches.centre_K.double()
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_masks_are_of_as_many_patches_as_said() -> None:
+    """Half of the views are whole, of others 2 to 8 of 16 patches, each number alike; each view is
+    drawn on its own, and by its key alone."""
+    objective = made()
+    key = torch.from_numpy(rng.key(0, 0, np.arange(3000)))
+    found = objective.masks(key)
+    count = found.sum(1)
+    assert binomtest(int((count == 0).sum()), 6000, 0.5).pvalue > 1e-4
+    seen = np.bincount(count[count > 0].numpy(), minlength=9)
+    assert seen[:2].sum() == 0 and len(seen) == 9
+    for number in range(2, 9):
+        assert binomtest(int(seen[number]), int(seen.sum()), 1 / 7).pvalue > 1e-4
+    first, second = found.chunk(2)
+    assert not torch.equal(first, second)
+    assert torch.equal(objective.masks(key[5:7]), torch.cat([first[5:7], second[5:7]]))
+
+
+def test_masked_patches_do_not_reach_the_student() -> None:
+    objective, given = made(), batch()
+    seen: list[Tensor] = []
+    objective.head.mlp.register_forward_hook(lambda _, __, out: seen.append(out))
+    mask_N = objective.masks(given.key)[:6].reshape(6, GRID, GRID)
+    shown = mask_N.repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None, None]
+    hidden = torch.where(shown, 255 - given.views[:, :1], given.views[:, :1])
+    changed = torch.cat([hidden, given.views[:, 1:]], 1)
+    losses = [objective(given).loss, objective(given._replace(views=changed)).loss]
+    assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3])
+    assert losses[0] != losses[1]
+
+
+def test_guessing_by_hand() -> None:
+    """A student that gives every prototype the same has the loss of guessing."""
+    objective, given = made(), batch()
+    total, images = objective.baselines(given)["chance_loss"]
+    for module in (objective.head.prototypes,):
+        module.register_forward_hook(lambda _, __, out: 0 * out)
+    assert objective(given).loss.item() == pytest.approx(float(total / images))
+    assert float(total / images) > math.log(12)
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_what_is_counted_is_what_is_built(shared: str) -> None:
+    recipe = resolve(altered(IBOT, f"ibot.shared={shared}", "name=x"))
+    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
+    objective = building.build(objective_settings(recipe), net, 0)
+    trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
+    copied = sum(p.numel() for p in objective.teacher.parameters())
+    assert (trained, copied) == (costs.parameters(recipe), costs.momentum_parameters(recipe))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        loss = objective(batch(8, 4)).loss
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
+        loss.backward()
+    adds = forward.get_total_flops() / 2 / 8
+    assert adds == pytest.approx(costs.multiply_adds(recipe), rel=0.02)
+    both = adds + backward.get_total_flops() / 2 / 8
+    assert costs.exaflop(recipe, 10**18) / 2 == pytest.approx(both, rel=0.02)
+
+
+def test_mistakes_are_one_line() -> None:
+    objective, given = made(), batch()
+    with pytest.raises(UserError, match=r"^objective=ibot: 1 view of each image; expected 2"):
+        objective(given._replace(views=None))
+    with pytest.raises(UserError, match=r"^ibot.rate=\[0.5, 0.1\]: expected the smaller share"):
+        resolve(altered(IBOT, "ibot.rate=[0.5,0.1]"))
+
+
+KILLS_ITSELF = """
+import signal, sys
+sys.path.insert(0, "tests")
+from helpers.runs import Sends
+from ssl_vit.jobs import cli, train
+callbacks = train._callbacks
+train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
+cli.pretrain(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    words = altered(IBOT, "ibot.shared=false", f"out={tmp_path}")
+    whole = run([*words, "name=whole"])
+    codes, outputs = outcome([launch("-c", KILLS_ITSELF, *words, "name=killed")])
+    assert codes == [-signal.SIGKILL], outputs
+    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
+    assert codes == [0], outputs
+    assert_same_end(whole.folder, tmp_path / "killed")
+
+
+@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
+def test_two_processes_learn_as_one(balance: str, tmp_path: Path) -> None:
+    words = altered(IBOT, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
+    words = altered(words, f"ibot.balance={balance}")
+    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
+    assert codes == [0, 0], outputs
+    one = run(altered(words, "name=one", "compute.batch=16"))
+    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)

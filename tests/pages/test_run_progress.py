@@ -1,0 +1,61 @@
+"""Whether a run still helps: the probes' last change with its interval."""
+
+import pytest
+
+from ssl_vit import stats
+from ssl_vit.config.records import Environment
+from ssl_vit.pages import run_progress
+from ssl_vit.pages.blocks import Table
+from ssl_vit.pages.run_record import RunRecord
+
+
+def record(rows: list[dict], images: int | None = 1000) -> RunRecord:
+    measured = {} if images is None else {"validation": images}
+    made = dict.fromkeys(RunRecord._fields)
+    return RunRecord(**made | {"rows": rows, "environment": Environment(measured_on=measured)})
+
+
+def tables(found: RunRecord) -> list[list[list[str]]]:
+    blocks = run_progress.still_helping(found)
+    return [block.rows for block in blocks if isinstance(block, Table)]
+
+
+def test_the_interval_of_a_difference_is_newcombes() -> None:
+    """His first example: 56 of 70 and 48 of 80."""
+    assert stats.difference(48 / 80, 80, 56 / 70, 70) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (0.30, 0.40, "yes"),
+        (0.40, 0.30, "no, it gets worse"),
+        (0.30, 0.31, "not told on so few images"),
+    ],
+)
+def test_a_probes_last_change(before: float, after: float, verdict: str) -> None:
+    rows = [
+        {"step": step, "probe/knn": value} for step, value in ((10, 0.9), (20, before), (30, after))
+    ]
+    (((name, *cells),),) = tables(record(rows))
+    assert (name, cells[0], cells[-1]) == ("knn", f"{before:.1%} at step 20", verdict)
+    assert cells[2] == f"{100 * (after - before):+.1f} points"
+
+
+def test_of_one_probe_or_unknown_images_nothing_is_said() -> None:
+    assert tables(record([{"step": 10, "probe/knn": 0.3}])) == []
+    rows = [{"step": step, "probe/knn": 0.3} for step in (10, 20)]
+    assert tables(record(rows, images=None)) == []
+
+
+def test_features_at_first_and_now() -> None:
+    rows = [
+        {"step": 0, "features/effective_rank": 20.0, "features/mean_cosine": 0.3},
+        {"step": 10, "features/effective_rank": 12.0, "features/mean_cosine": 0.4},
+    ]
+    assert tables(record(rows)) == [
+        [
+            ["effective rank of features", "20.000", "12.000"],
+            ["mean cosine of two images' features", "0.300", "0.400"],
+        ]
+    ]
