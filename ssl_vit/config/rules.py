@@ -2,7 +2,7 @@
 Rules of one objective stand in its declaration. No torch here."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..errors import UserError
 from ..formatting import format_value, option_text
@@ -226,6 +226,32 @@ def _is_plain(r: Recipe) -> bool:
     return not (r.model.convolutional or r.model.hybrid)
 
 
+def _numbers_of_channels(key: str) -> Rule:
+    """That there is a number for each channel; the default of three is measured for others."""
+    return Rule(
+        key,
+        lambda r: (
+            len(cast(list[float], value_of(r, key))) != r.data.channels
+            and value_of(r, key) != options()[key].default
+        ),
+        "expected {r.data.channels} numbers beside data.channels={r.data.channels}",
+    )
+
+
+def _any_channels(r: Recipe) -> str:
+    known = [name for name, one in declaration.targets().items() if one.any_channels]
+    beside = f"data.channels={r.data.channels}"
+    if r.data.channels == 3:
+        beside = f"data.range={option_text(r.data.range)}"
+    return f"is of RGB of 8 bits; expected one of {', '.join(known)} beside {beside}"
+
+
+def _colored(r: Recipe) -> float:
+    """The highest chance that a view's colours are changed."""
+    found = _views(r)
+    return max(found.jitter, found.grayscale, *found.solarize) if found else 0.0
+
+
 def _several(key: str) -> Rule:
     """That there are images to compare with one another."""
     return Rule(
@@ -265,6 +291,29 @@ MODEL = (
             f"patches of model.patch={r.model.patch} cannot be cut into {_cells(r)} x"
             f" {_cells(r)} cells"
         ),
+    ),
+)
+CHANNELS = (
+    *map(_numbers_of_channels, ("data.mean", "data.std")),
+    Rule(
+        "data.channels",
+        lambda r: r.data.channels != 3 and not _is_plain(r),
+        "model={r.model.name} begins with a ResNet, which takes 3",
+    ),
+    Rule(
+        "target",
+        lambda r: (
+            r.declared.predicts_patches
+            and not r.data.is_rgb
+            and not declaration.target(r.target).any_channels
+        ),
+        _any_channels,
+    ),
+    Rule(
+        "objective",
+        lambda r: not r.data.is_rgb and _colored(r),
+        "the colours of its views are those of RGB of 8 bits; crop, flip and blur are left with"
+        " views.jitter=0 views.grayscale=0 views.solarize=[0,0]",
     ),
 )
 STAGES = (
@@ -507,7 +556,7 @@ LENGTHS = (
 )
 # The first that is broken is the error
 RULES = (
-    *(*MODEL, *STAGES, *ENCODER, *MIXING, *STREAM, *HELD_OUT, *LABELS, *SIZES),
+    *(*MODEL, *CHANNELS, *STAGES, *ENCODER, *MIXING, *STREAM, *HELD_OUT, *LABELS, *SIZES),
     *(*CORRUPTION, *VIEWS, *MEASURES, *LENGTHS),
 )
 

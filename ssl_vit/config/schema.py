@@ -12,7 +12,17 @@ from omegaconf import OmegaConf
 from ..errors import UserError
 from . import declaration
 from .declaration import Names
-from .fields import Option, group, is_held_out, is_name, is_path, is_split, option, options_of
+from .fields import (
+    LONGEST_LIST,
+    Option,
+    group,
+    is_held_out,
+    is_name,
+    is_path,
+    is_split,
+    option,
+    options_of,
+)
 from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -25,6 +35,7 @@ from .shared_groups import ViewOptions
 G = TypeVar("G")
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
+BYTES = (0, 255)  # values of a pixel of 8 bits
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
 
@@ -209,21 +220,66 @@ class Data:
         preprocessing=True,
         brought="evaluation",
     )
+    channels: int = option(
+        3,
+        "Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range is"
+        " given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16 bits.",
+        above=0,
+        maximum=LONGEST_LIST,
+        reading=True,
+        preprocessing=True,
+        brought="always",
+    )
+    range: list[int] | None = option(
+        None,
+        "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
+        " to 1; null: 0 to 255 of 8 bits, of 16 bits the quantiles 0.1% and 99.9% of training"
+        " images, which are recorded.",
+        length=2,
+        minimum=0,
+        below=2**16,
+        check=lambda v: v is None or v[0] < v[1],
+        expected="the lowest and the highest value, from 0 to 65535",
+        preprocessing=True,
+        brought="always",
+    )
     mean: list[float] = option(
         [0.5, 0.5, 0.5],
-        "Mean that pixels are normalised with.",
-        length=3,
+        "Mean that pixels are normalised with, of each channel as a share of data.range; where"
+        " there are not 3 channels, measured on training images unless given.",
         preprocessing=True,
         brought="always",
     )
     std: list[float] = option(
         [0.5, 0.5, 0.5],
-        "Standard deviation that pixels are normalised with.",
-        length=3,
+        "Standard deviation that pixels are normalised with; as data.mean.",
         above=0,
         preprocessing=True,
         brought="always",
     )
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are RGB of 8 bits, to which others are brought."""
+        return self.channels == 3 and self.range is None
+
+    @property
+    def pixel_range(self) -> tuple[int, int]:
+        """The lowest and the highest value of a pixel."""
+        lowest, highest = self.range or BYTES
+        return lowest, highest
+
+
+OF_PIXELS = ("channels", "range", "mean", "std")
+
+
+def unmeasured(data: Data) -> list[str]:
+    """The keys of images of other than 3 channels that are left to be measured on training images:
+    those of OF_PIXELS that are not given. For RGB they have defaults."""
+    if data.channels == 3:
+        return []
+    missing = ["range"] if data.range is None else []
+    return missing + [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]
 
 
 @dataclass
@@ -290,7 +346,7 @@ class Recipe:
         "mean_color",
         "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
         " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
-        " own mean and variance).",
+        " own mean and variance; of any number of channels the 3-bit mean of each, or pixels).",
         choices=Names(declaration.targets),
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")

@@ -40,7 +40,7 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     block = block_bytes(seen, model.width, model.mlp, w, mask)
     block += 0 if fused else w * model.heads * seen * seen
     block += _option_bytes(recipe, seen, w, fused)
-    stem = STEM_BYTES * recipe.data.size**2 if model.hybrid else w * 3 * recipe.data.size**2
+    stem = (STEM_BYTES if model.hybrid else w * recipe.data.channels) * recipe.data.size**2
     ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
     head = _head_bytes(recipe, w, fused) - _unwanted_bytes(recipe, w, mask, fused)
     views = objective.views or 1

@@ -5,6 +5,7 @@ Legend: B images, V views of each, S the side of a view in pixels.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -31,8 +32,8 @@ def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
 def random_views(
     images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: ViewOptions
 ) -> Tensor:
-    """Views uint8 (B, V, 3, S, S) of images uint8 (3, H, W), each a training crop of its own with
-    other colours.
+    """Views (B, V, C, S, S) of images (C, H, W), each a training crop of its own with other
+    colours; of others than RGB of 8 bits, with the blur alone.
 
     The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6), but
     for the flip, which comes with the crop: it commutes with what follows.
@@ -43,10 +44,15 @@ def random_views(
         size, area, flip: of the crops, as `transforms.train_transform`.
         views: chances and strengths.
     """
-    out = torch.empty(len(images), VIEWS, 3, size, size, dtype=torch.uint8)
+    channels, kind = len(images[0]), images[0].dtype
+    colored = channels == 3 and kind == torch.uint8
+    out = torch.empty(len(images), VIEWS, channels, size, size, dtype=kind)
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(images, view_key_B, size, area, flip)
+        if not colored:
+            out[:, view] = _blurred(crops, view_key_B, views.blur[view], views.blur_sigma)
+            continue
         changes = [
             _color_changes(view_key_B, views),
             _grayscale(view_key_B, views.grayscale),
@@ -106,12 +112,27 @@ def _grayscale(key_B: np.ndarray, chance: float) -> Change:
     return lambda image, i: F.rgb_to_grayscale(image, 3) if drawn_B[i] else image
 
 
+def _sigmas(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each image is blurred, and the blur's standard deviation in pixels."""
+    key_B = rng.stream(key_B, "blur")
+    low, high = sigma
+    return _drawn(key_B, chance), low + (high - low) * rng.uniform(key_B, 1)
+
+
+def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
+    """As `_blur`, of integers of any number of channels; by torchvision, whose kernel ends at three
+    standard deviations."""
+    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
+    for i in np.flatnonzero(drawn_B):
+        side = 2 * math.ceil(3 * sigma_B[i]) + 1
+        smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)
+        image_BCHW[i] = smooth.round().to(image_BCHW.dtype)
+    return image_BCHW
+
+
 def _blur(key_B: np.ndarray, chance: float, sigma: list[float]) -> Change:
     """A Gaussian blur of uniformly drawn standard deviation (SimCLR), by Pillow."""
-    key_B = rng.stream(key_B, "blur")
-    drawn_B = _drawn(key_B, chance)
-    low, high = sigma
-    sigma_B = low + (high - low) * rng.uniform(key_B, 1)
+    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
 
     def change(image: Image.Image, i: int) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(sigma_B[i].item())) if drawn_B[i] else image

@@ -16,6 +16,7 @@ from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, image_files, layout, schemas, shard_index, shards
+from .array_cells import array_shape
 from .base import Source
 from .columns import FoundColumns
 from .image_formats import KINDS
@@ -280,9 +281,11 @@ def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -
     masks = columns.find_masks(features, image, data, location(data))
     if known is None:
         known = SplitClasses(columns.class_names(features, label), "")
+    shape = array_shape(features[image])
     if known.unusable:
-        return FoundColumns(image, None, [], f" ({known.unusable})", masks)
-    return FoundColumns(image, label, known.names, columns.described(features), masks)
+        return FoundColumns(image, None, [], f" ({known.unusable})", masks, shape=shape)
+    about = columns.described(features)
+    return FoundColumns(image, label, known.names, about, masks, shape=shape)
 
 
 def _tables(
@@ -384,6 +387,9 @@ def _stream(
     only when all are read."""
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
+    if array_shape(rows.features[image]):
+        text = f"column {image} holds arrays, and a stream reads encoded images"
+        raise UserError(f"data.stream=true: {location(data)}: {text}; expected data.stream=false")
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:

@@ -16,6 +16,7 @@ from ..errors import UserError
 from .augment import VIEWS
 from .base import ShardedSource, Source
 from .batching import Batch, BatchLayout, ImageDataset, Samples, Unreadable, samples_at
+from .pixel_values import image_bytes
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
 from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
@@ -154,7 +155,7 @@ def _as_is(batch: Batch) -> Batch:
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
     images = VIEWS if views else 1
-    return batch_layout.device_batch * (images * 3 * data.size**2 + 64)
+    return batch_layout.device_batch * (images * image_bytes(data) + 64)
 
 
 def image_loader(

@@ -9,6 +9,7 @@ import torch
 from einops import rearrange
 from matplotlib.figure import Figure
 
+from ..data.pixel_values import shown_image
 from ..objectives import corruption, reconstruction
 from ..objectives.patches import PatchPrediction
 from . import attention, embeddings, plots, projections
@@ -25,7 +26,8 @@ class FigureKind(NamedTuple):
 
 def _images(subject: Subject) -> np.ndarray:
     """The images that are shown: uint8 (B, H, W, 3)."""
-    return rearrange(subject.shown.image, "b c h w -> b h w c").cpu().numpy()
+    image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
+    return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
 
 def _filters(subject: Subject) -> Arrays:
