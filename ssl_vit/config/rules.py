@@ -243,7 +243,7 @@ def _any_channels(r: Recipe) -> str:
     beside = f"data.channels={r.data.channels}"
     if r.data.channels == 3:
         beside = f"data.range={option_text(r.data.range)}"
-    return f"is of RGB of 8 bits; expected one of {', '.join(known)} beside {beside}"
+    return f"takes RGB of 8 bits; expected one of {', '.join(known)} beside {beside}"
 
 
 def _colored(r: Recipe) -> float:

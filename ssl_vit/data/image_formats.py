@@ -132,6 +132,17 @@ class Tiff(Pillow):
     def matches(self, raw: bytes) -> bool:
         return raw.startswith(TIFF)
 
+    def pixels(self, raw: bytes) -> np.ndarray:
+        try:
+            return super().pixels(raw)
+        except TooLarge:
+            raise
+        except ValueError as error:
+            text = (
+                "of other channels or bits than RGB of 8, data.channels= and data.range= say which"
+            )
+            raise ValueError(f"{error}; {text}") from None
+
     def values(self, raw: bytes) -> np.ndarray:
         try:
             import tifffile

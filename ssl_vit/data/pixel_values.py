@@ -46,6 +46,15 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
     return value.narrow(axis, 0, 1).expand(sizes)
 
 
+def shown_note(channels: int) -> str:
+    """Which of an image's channels are shown, where they are not all; else empty."""
+    if channels == SHOWN:
+        return ""
+    if channels < SHOWN:
+        return f"channel 1 of {channels}, as grey" if channels > 1 else "one channel, as grey"
+    return f"channels 1 to 3 of {channels}, as red, green and blue"
+
+
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
     """Images as they are shown: uint8 (B, 3, H, W) of `shown_channels`, from the lowest value as
     black to the highest as white."""

@@ -17,7 +17,7 @@ from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
-from ..formatting import few_images
+from ..formatting import few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -211,12 +211,16 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
     if note := macos_warning():
         print(f"warning: {note}", flush=True)
     size = f"{recipe.data.size} px, {_cut(recipe.data)}"
+    pixels = []
+    if not recipe.data.is_rgb:
+        pixels = [("pixels", pixel_text(recipe.data.channels, recipe.data.pixel_range))]
     console.table(
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
+            *pixels,
         ]
     )
 
