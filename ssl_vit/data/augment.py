@@ -121,10 +121,11 @@ def _sigmas(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.nd
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
     """As `_blur`, of integers of any number of channels; by torchvision, whose kernel ends at three
-    standard deviations."""
+    standard deviations, or where the image does."""
     drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
+    most = image_BCHW.shape[-1] - 1
     for i in np.flatnonzero(drawn_B):
-        side = 2 * math.ceil(3 * sigma_B[i]) + 1
+        side = 2 * min(most, math.ceil(3 * sigma_B[i])) + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)
         image_BCHW[i] = smooth.round().to(image_BCHW.dtype)
     return image_BCHW
