@@ -18,7 +18,7 @@ from helpers.reports import do_not_draw
 from ssl_vit import metrics, rng
 from ssl_vit.config import declaration
 from ssl_vit.config.probe import DENSE, MEASURES
-from ssl_vit.config.records import Measured
+from ssl_vit.config.records.run import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining

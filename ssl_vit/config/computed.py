@@ -5,10 +5,10 @@ It is one mapping: the keys that count, {dotted key: value}, and facts of the fi
 and the facts in environment.json, under their kind.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from .fields import Option
+from .fields import Option, Values
 from .schema import GONE, RENAMED, Recipe, defaults, options
 
 FACTS = ("data", "init", "plugin")  # of images, first weights and a plugin
@@ -43,22 +43,18 @@ def keys(chosen: Callable[[Option], object]) -> list[str]:
     return [key for key, option in options().items() if chosen(option)]
 
 
-def counts(key: str) -> bool:
-    """Whether a dotted key, also by its name of an earlier version, changes what is computed."""
+def counts(key: str, free: Collection[str] = ()) -> bool:
+    """Whether a dotted key, also by its name of an earlier version, changes what is computed.
+
+    Args:
+        key: the key.
+        free: keys that do not, as a run recorded of those that are none here without its plugin.
+    """
     found = options().get(RENAMED.get(key, key))
-    return key not in _free if found is None else found.identity
+    return key not in free if found is None else found.identity
 
 
-_free: set[str] = set()
-
-
-def learn_free(keys: Iterable[str]) -> None:
-    """Know keys that are none here, as without a plugin, and of which a run recorded that they do
-    not change what is computed."""
-    _free.update(keys)
-
-
-def computed_values(recipe: Recipe) -> dict[str, Any]:
+def computed_values(recipe: Recipe) -> Values:
     """{dotted key: value} of the keys that change what is computed."""
     return {key: value for key, value in recipe.values().items() if counts(key)}
 

@@ -79,7 +79,7 @@ class ObjectiveDeclaration:
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
         parts: the objectives that it is a sum of.
-        rules: relations between its keys and the rest of the recipe (config/rules.py).
+        rules: relations between its keys and the rest of the recipe (config/rules).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
             as the caption of figures/predictions.png; empty: it makes none.
@@ -205,7 +205,8 @@ class TargetDeclaration:
     Attributes:
         network: as of an objective: what it names takes (patch side, mean, std); of
             `any_channels` the lowest and the highest value of a pixel as the fourth, too.
-        sentence: what is predicted: "of each patch the encoder predicts SENTENCE".
+        sentence: what is predicted, for cards and --help: "of each patch the encoder predicts
+            SENTENCE".
         cells: cells of a patch's side that it is cut into; model.patch is a multiple.
         any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
             the length of mean and std, and any range of values.
@@ -251,7 +252,7 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     if not found.name:
         raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
     if hasattr(found, "check"):  # as in earlier versions; it would be ignored
-        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules.py"
+        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules"
         raise UserError(f"{what}={found.name}: {text}")
     before = known.get(found.name)
     if before is not None and before is not found:
@@ -305,6 +306,12 @@ def objective(name: str) -> ObjectiveDeclaration:
 def target(name: str) -> TargetDeclaration:
     """The target of that name. Raises as `objective`."""
     return _named("target", name, targets())
+
+
+def describe_targets() -> str:
+    """What each target predicts of a patch, for the help of `target`."""
+    found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)
+    return f"What is predicted of a patch. {'; '.join(found)}."
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:

@@ -1,13 +1,14 @@
 """What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
 model and preprocessing. No torch here."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from . import parsing
+from .fields import Values
 from .model import Model
 
 # The model's keys in a config.json of transformers' ViT
@@ -37,10 +38,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     try:
         return read(folder, own=True)
-    except (OSError, ValueError):
-        raise UserError(
-            f"{folder} is no export: its config.json is damaged, or another program's"
-        ) from None
+    except (OSError, ValueError) as error:
+        text = f"its config.json is damaged, or another program's ({error})"
+        raise UserError(f"{folder} is no export: {text}") from None
 
 
 def read(folder: Path, own: bool = False) -> dict[str, Any]:
@@ -53,8 +53,9 @@ def read(folder: Path, own: bool = False) -> dict[str, Any]:
         OSError, ValueError: it is missing or damaged.
     """
     from . import records  # pydantic, which --help does not import
+    from .records import export
 
-    kind = records.OwnExportConfig if own else records.ExportConfig
+    kind = export.OwnExportConfig if own else export.ExportConfig
     return records.read(folder / "config.json", kind).content()
 
 
@@ -146,7 +147,7 @@ def _centre_crop(share: float) -> dict[str, Any]:
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
-def model_values(config: dict[str, Any]) -> dict[str, Any]:
+def model_values(config: Values) -> Values:
     """{dotted key: value} of the model that a config.json describes; empty where it does not
     describe it whole, as those of timm's own models."""
     if config.get("model_type") == "vit":
@@ -184,7 +185,7 @@ def encoder_options(model: Model) -> dict[str, Any]:
     return {key: getattr(model, key) for key in ENCODER_KEYS}
 
 
-def preprocessing_values(folder: Path) -> dict[str, Any]:
+def preprocessing_values(folder: Path) -> Values:
     """{dotted key: value} of the channels, their range and normalisation, and the evaluation's
     resizing and cropping."""
     values = pixel_values(folder) | normalisation(folder) | evaluation(folder)
@@ -224,5 +225,5 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     if name == "preprocessor_config.json" and not path.exists():
         return {}
-    content: dict[str, Any] = json.loads(path.read_text())
+    content: dict[str, Any] = parsing.read_json(path)
     return content

@@ -17,6 +17,7 @@ PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
 KEY, WORD, FLAG, LONG = "key", "word", "flag", "long"
 REQUIRED: Any = object()  # in place of a default
+Values = dict[str, Any]  # {dotted key: value} of a recipe
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,9 @@ def type_name(option: Option) -> str:
     return text.replace(" | ", " or ")
 
 
-def option(default: Any, help: str, **facts: Any) -> Any:
-    """A dataclass field for a key, keyword-only without a default; `facts` are fields of Option."""
+def option(default: Any, help: str | Callable[[], str], **facts: Any) -> Any:
+    """A dataclass field for a key, keyword-only without a default; `facts` are fields of Option. A
+    help that depends on what is declared is called when options are listed."""
     metadata = {"option": {"help": help, **facts}}
     if default is REQUIRED:
         return dataclasses.field(kw_only=True, metadata=metadata)
@@ -193,25 +195,27 @@ def _described(field: dataclasses.Field[Any], key: str, inherited: dict[str, Any
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     facts = inherited | field.metadata["option"]
+    if callable(facts["help"]):
+        facts["help"] = facts["help"]()
     return Option(key=key, kind=field.type, default=default, **facts)
 
 
 def is_path(text: str) -> bool:
-    """Whether a text can be a path: not blank, no name in it too long or with a blank at its
-    ends."""
-    parts = text.split("/")
-    fits = all(_is_file_name(part) for part in parts)
-    return fits and bool(text) and len(text.encode(errors="surrogatepass")) < LONGEST_PATH
+    """Whether a file or folder can have that path: not blank, no name in it too long."""
+    whole = text.encode(errors="surrogatepass")
+    names_fit = all(len(name) <= LONGEST_NAME for name in whole.split(b"/"))
+    return names_fit and len(whole) <= LONGEST_PATH and bool(text.strip()) and "\0" not in text
 
 
-def _is_file_name(part: str) -> bool:
-    return len(part.encode(errors="surrogatepass")) <= LONGEST_NAME and part == part.strip()
+def is_new_path(text: str) -> bool:
+    """Whether a folder of that path may be made: no name in it has a blank at its ends."""
+    return is_path(text) and all(name == name.strip() for name in text.split("/"))
 
 
 def is_name(text: str) -> bool:
     """Whether a text can be a path that stays inside the folder it is joined to. Control characters
     and marks that turn the direction of the text round would show another name than there is."""
-    return is_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
+    return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:

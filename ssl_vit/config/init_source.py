@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .. import hub_files
 from ..errors import UserError
 from . import export_files, parsing
-from .fields import PLAIN_NAME
+from .fields import PLAIN_NAME, Values
 
 SCRATCH = "scratch"
 TIMM = "timm:"
@@ -132,7 +132,7 @@ class InitSource:
             raise UserError(f"{prefix}: its config.json says {reason}")
         return folder
 
-    def described_values(self) -> dict[str, Any]:
+    def described_values(self) -> Values:
         """{dotted key: value} of the model that the weights were made with, their normalisation and
         their evaluation's resizing and cropping, as far as their folder says.
 
@@ -180,7 +180,7 @@ class InitSource:
                 f"init={self.place}: its config.json or recipe.yaml cannot be read: {error!r}"
             ) from None
 
-    def images(self) -> dict[str, Any]:
+    def images(self) -> Values:
         """{dotted key: value} of the `data` that the run was made with whose weights these are;
         empty where no run's folder is at hand.
 
@@ -237,12 +237,10 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        from . import records  # pydantic, which --help does not import
+        from .records import require  # pydantic, which --help does not import
+        from .records.run import Result
 
-        try:
-            result = records.read(path, records.Result)
-        except (OSError, ValueError):
-            raise UserError(f"init={self.place}: {path} is damaged") from None
+        result = require(path, Result, f"it belongs to init={self.place}")
         names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
         if not result.has(*names.values()):
             raise UserError(f"init={self.place}: {path} is damaged")

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from .. import hub_files
-from .fields import option
+from .fields import is_path, option
 
 METRIC = re.compile(r"[\w/-]+", re.ASCII)
 TRACKERS = {name: name for name in ("tensorboard", "wandb", "trackio", "mlflow")}  # pip's names
@@ -98,6 +98,7 @@ class Eval:
     real: str | None = option(
         None,
         "ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.",
+        check=is_path,
         in_result=True,
         private=True,
     )

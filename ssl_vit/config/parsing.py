@@ -2,7 +2,7 @@
 torch here.
 
 Size and depth are checked before parsing, since deep nesting makes the parsers of YAML and JSON
-exhaust the stack. What a JSON file has to hold is a record (config/records.py).
+exhaust the stack. What a JSON file has to hold is a record (config/records).
 """
 
 import copy
@@ -18,10 +18,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
-from .fields import LONGEST_NAME, LONGEST_PATH
+from .fields import LONGEST_NAME, Values, is_path
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
 LARGEST = 2**26  # bytes of a YAML or JSON file
+SHOWN = 60  # characters of a path that cannot be
 
 
 def parse_path(text: str, key: str) -> Path:
@@ -30,14 +31,21 @@ def parse_path(text: str, key: str) -> Path:
     Raises:
         UserError: no file or folder can have that name.
     """
-    whole = text.encode(errors="surrogatepass")
-    if not text.strip() or "\0" in text:
+    if is_path(text):
+        return Path(text)
+    if len(text) <= SHOWN:
         raise UserError(f"{key}={text!r}: expected a path")
-    if len(whole) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in whole.split(b"/")):
-        raise UserError(
-            f"{key}={text[:60]}...: expected a path of names of at most {LONGEST_NAME} bytes"
-        )
-    return Path(text)
+    raise UserError(
+        f"{key}={text[:SHOWN]}...: expected a path of names of at most {LONGEST_NAME} bytes"
+    )
+
+
+def exists(path: str | Path) -> bool:
+    """Whether a path is there. No path of that name can be: it is not."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # no permission, a name too long, a null character
+        return False
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -67,9 +75,9 @@ def _parsed(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
 
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: Any, prefix: str = "") -> Values:
     """A nested mapping as {dotted key: value}."""
-    flat: dict[str, Any] = {}
+    flat: Values = {}
     for key, value in node.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")
@@ -149,10 +157,30 @@ def read_json(path: Path) -> Any:
     """The value in a JSON file.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is no JSON, or has a key twice.
         OSError: it cannot be read.
     """
+    return parse_json(_text(path))
+
+
+def parse_json(text: str) -> Any:
+    """A JSON text's value.
+
+    Raises:
+        ValueError: it is no JSON, or has a key twice.
+    """
     try:
-        return json.loads(_text(path))
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. One that was put together by hand may have a key twice, and the last one
+    would win in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"{twice[:60]!r} is given twice")
+    return found

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import declaration, values
+from .fields import Values
+from .images import EMBEDDED
 from .parsing import flatten, load_yaml, parse_path
-from .schema import EMBEDDED, FIXED_TOP, Recipe
+from .schema import FIXED_TOP, Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 STUDIES = "study"  # the folder of RECIPES that holds studies
@@ -24,8 +26,8 @@ class FileValues(NamedTuple):
     """{dotted key: value} of a recipe file: of the presets that it names, and its own, which
     win."""
 
-    presets: dict[str, Any]
-    own: dict[str, Any]
+    presets: Values
+    own: Values
 
 
 def recipe_names() -> list[str]:
@@ -84,7 +86,7 @@ def find_recipe(name: str | None) -> Path:
     raise UserError(f"recipe={name}: unknown; {suggest(name, names)}, or a file's path")
 
 
-def preset(key: str, name: str) -> dict[str, Any]:
+def preset(key: str, name: str) -> Values:
     """{dotted key: value} of the preset data=NAME or model=NAME, its name included.
 
     Raises:
@@ -106,7 +108,7 @@ def has_preset(key: str, name: str) -> bool:
     return name in load_yaml(PRESETS[key])
 
 
-def without_group(known: dict[str, Any], group: str) -> dict[str, Any]:
+def without_group(known: Values, group: str) -> Values:
     """The values without those of one group of keys."""
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
 
@@ -167,10 +169,11 @@ def find_base(base: Any, path: Path) -> Path:
     """
     if not isinstance(base, str):
         raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
-    if base.endswith((".yaml", ".yml")) and (path.parent / base).is_file():
-        return path.parent / base
     if base.endswith((".yaml", ".yml")):
-        raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+        file = path.parent / parse_path(base, f"{path}: base")
+        if not file.is_file():
+            raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+        return file
     try:
         return find_recipe(base)
     except UserError as error:
@@ -179,7 +182,7 @@ def find_base(base: Any, path: Path) -> Path:
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     """The values of a recipe file's content, without its base."""
-    presets: dict[str, Any] = {}
+    presets: Values = {}
     for key in PRESETS:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
@@ -192,7 +195,7 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     return FileValues(presets, own)
 
 
-def file_values(path: Path) -> dict[str, Any]:
+def file_values(path: Path) -> Values:
     """{dotted key: value} of a recipe file and its bases, unchecked."""
     presets, own = load(path)
     return presets | own

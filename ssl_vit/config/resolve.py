@@ -16,10 +16,12 @@ from typing import Any
 from ..errors import UserError, suggest
 from . import declaration, recipe_files, schema, values
 from .computed import computed_values, keys
+from .fields import Values
+from .images import EMBEDDED, OF_PIXELS, Data
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
-from .schema import EMBEDDED, Data, Recipe
+from .schema import Recipe
 from .validate import check, check_place, check_used
 
 NULL = ("", "null", "none")  # texts of a null
@@ -52,7 +54,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     file = recipe_files.load(path)
     start = _described(InitSource(given["init"])) if "init" in given else {}
     known = _with_model(file.presets | file.own, named["model"], start)
-    source = InitSource(given.get("init", known.get("init", SCRATCH)))
+    source = InitSource((known | given).get("init", SCRATCH))
     follows = not names_images(options)
     data_name = named["data"]
     if data_name is not None:
@@ -83,7 +85,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     return recipe
 
 
-def _described(source: InitSource) -> dict[str, Any]:
+def _described(source: InitSource) -> Values:
     """What the folder of first weights says of them; as `InitSource.described_values`.
 
     Raises:
@@ -191,7 +193,7 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) -> dict[str, Any]:
+def _with_model(known: Values, name: str | None, start: Values) -> Values:
     """The values with the model named on the command line, else with that of the first weights."""
     model = {key: value for key, value in start.items() if key.startswith("model.")}
     if name is not None:
@@ -199,14 +201,14 @@ def _with_model(known: dict[str, Any], name: str | None, start: dict[str, Any]) 
     return without_group(known, "model") | model if model else known
 
 
-def _without_images(known: dict[str, Any]) -> dict[str, Any]:
+def _without_images(known: Values) -> Values:
     """The values without those of the recipe's images. What training does with any images
     (data.mixup, data.cutmix, data.labelled) stays."""
     kept = keys(lambda option: option.training and option.key.startswith("data."))
     return without_group(known, "data") | {key: known[key] for key in kept if key in known}
 
 
-def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any]:
+def _other_images(given: dict[str, str], known: Values) -> Values:
     """The data of images that no preset describes: a name from their place, and the recipe's
     preprocessing."""
     name = given.get("data.hub", "")
@@ -216,13 +218,13 @@ def _other_images(given: dict[str, str], known: dict[str, Any]) -> dict[str, Any
     return _preprocessing_of(known) | {"data.name": name.replace("/", "--")}
 
 
-def _preprocessing_of(known: dict[str, Any]) -> dict[str, Any]:
+def _preprocessing_of(known: Values) -> Values:
     """Of the recipe's data, what also holds for other images (data.path= or data.hub= without
     data=)."""
     return {key: known[key] for key in keys(lambda option: option.preprocessing) if key in known}
 
 
-def _with_images(known: dict[str, Any], images: dict[str, Any], file: FileValues) -> dict[str, Any]:
+def _with_images(known: Values, images: Values, file: FileValues) -> Values:
     """The values with a run's images. What is not of the images is as if they had been named: of
     their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
     name = str(images.get("data.name"))
@@ -235,8 +237,8 @@ def _with_images(known: dict[str, Any], images: dict[str, Any], file: FileValues
 
 
 def _preprocessing(
-    start: dict[str, Any], file: FileValues, given: dict[str, str], data: str | None
-) -> dict[str, Any]:
+    start: Values, file: FileValues, given: dict[str, str], data: str | None
+) -> Values:
     """The preprocessing that first weights bring along: the normalisation always; for a frozen
     encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
     it. Arms that are trained are evaluated as their recipe says, all alike."""
@@ -251,7 +253,7 @@ def _preprocessing(
     return {key: value for key, value in brought.items() if key not in evaluation}
 
 
-def _fitting(start: dict[str, Any], known: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
+def _fitting(start: Values, known: Values, given: dict[str, str]) -> Values:
     """What first weights say of their images, without what is of other channels than the images
     have."""
     there = start.get("data.channels", 3)
@@ -260,7 +262,7 @@ def _fitting(start: dict[str, Any], known: dict[str, Any], given: dict[str, str]
         wanted = values.typed("data.channels", given["data.channels"])
     if not start or wanted == there:
         return start
-    of_pixels = {f"data.{key}" for key in schema.OF_PIXELS}
+    of_pixels = {f"data.{key}" for key in OF_PIXELS}
     return {key: value for key, value in start.items() if key not in of_pixels}
 
 
@@ -304,7 +306,7 @@ def run_plugin(plugin: str | None) -> None:
     sys.modules[name] = module
 
 
-def _check_normalisation(recipe: Recipe, start: dict[str, Any]) -> None:
+def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """Check that images have the channels that the first weights expect, or that these are adapted
     to them, and are normalised as they expect."""
     channels = start.get("data.channels", 3)

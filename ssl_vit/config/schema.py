@@ -12,17 +12,8 @@ from omegaconf import OmegaConf
 from ..errors import UserError
 from . import declaration
 from .declaration import Names
-from .fields import (
-    LONGEST_LIST,
-    Option,
-    group,
-    is_held_out,
-    is_name,
-    is_path,
-    is_split,
-    option,
-    options_of,
-)
+from .fields import Option, Values, group, is_name, is_new_path, is_path, option, options_of
+from .images import Data
 from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -33,253 +24,6 @@ from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
 G = TypeVar("G")
-EMBEDDED = "shapes"
-SPLITS = ("train", "validation", "test")
-BYTES = (0, 255)  # values of a pixel of 8 bits
-SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
-
-
-@dataclass
-class Data:
-    name: str = option(
-        EMBEDDED,
-        "Name of the data set; data=NAME sets it.",
-        place=True,
-        splits=SPLITS,
-        per_process=True,
-    )
-    path: str | None = option(
-        None,
-        "Local copy of the data set, or any image folder, parquet file or tar shards.",
-        identity=False,
-        private=True,
-        place=True,
-        splits=SPLITS,
-        per_process=True,
-    )
-    hub: str | None = option(
-        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
-    )
-    size: int = option(
-        224,
-        "Side of the training image in pixels.",
-        above=0,
-        maximum=2**14,
-        reading=True,  # the embedded set is drawn at this size
-        preprocessing=True,
-    )
-    window: int | None = option(
-        None,
-        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
-        above=0,
-        maximum=2**40,
-        reading=True,
-    )
-    stream: bool = option(
-        False,
-        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
-        " number of processes.",
-        reading=True,
-    )
-    train: str = option(
-        "train",
-        "Split to train on.",
-        check=is_split,
-        expected="a split's name",
-        splits=("train", "validation"),  # a share of it may be held out
-        curve=False,
-    )
-    share: float = option(
-        1.0,
-        "Share of the training images: a fixed random subset, smaller ones inside larger ones.",
-        above=0,
-        maximum=1,
-        subset=True,
-        pace=False,
-    )
-    share_seed: int | None = option(
-        None,
-        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
-        " own, with each class's share of it.",
-        minimum=0,
-        below=2**31,
-        subset=True,
-    )
-    validation: str | float | None = option(
-        None,
-        "Held-out images: a split, or the share cut off data.train (0: none); null: the"
-        " validation split if there is one, else 1%.",
-        check=is_held_out,
-        expected="a split's name, or a share from 0 to below 1",
-        splits=("validation",),
-        pace=False,
-    )
-    validation_from: str = option(
-        "share",
-        "What a share of data.validation is cut off: share (the images of data.share) or train (all"
-        " training images, before data.share is taken: the same for every share).",
-        choices=("share", "train"),
-        splits=("validation",),
-        subset=True,
-        pace=False,
-    )
-    labelled: float = option(
-        1.0,
-        "Share of the training images whose labels are shown, those that data.share takes; the"
-        " others count as unlabelled, of which an objective learns that needs no labels too.",
-        above=0,
-        maximum=1,
-        training=True,
-        subset=True,
-        pace=False,
-    )
-    test: str = option(
-        "test",
-        "Split that eval.test measures on.",
-        check=is_split,
-        expected="a split's name",
-        splits=("test",),
-        curve=False,
-    )
-    image_column: str | None = option(
-        None, "Column of the images; null: found.", splits=SPLITS, curve=False
-    )
-    label_column: str | None = option(
-        None,
-        "Column of the labels; null: found, unless it holds lists of them.",
-        splits=SPLITS,
-        curve=False,
-    )
-    mask_column: str | None = option(
-        None,
-        "Column of the masks, images with a class per pixel; null: found.",
-        reading=True,
-    )
-    mask_ignore: int = option(
-        255,  # Cityscapes, ADE20K and Pascal VOC as mmsegmentation prepares them
-        "Value of a mask's pixels that are not counted.",
-        minimum=-(2**31),
-        below=2**31,
-    )
-    mask_classes: int | None = option(
-        None, "Number of classes of the masks; null: counted.", above=1, maximum=2**16
-    )
-    classes: int | None = option(None, "Number of classes; null: counted.", above=0, maximum=2**24)
-    unreadable: float = option(
-        0.01,
-        "Share of images that may be unreadable, each replaced by the next one; above it the run"
-        " stops.",
-        minimum=0,
-        maximum=1,
-        identity=False,
-        in_result=True,
-    )
-    verified: bool = option(
-        True,
-        "false: the Hub's name and the numbers of this preset could not be checked.",
-        place=True,
-        curve=False,
-    )
-    crop_area: float = option(
-        0.05,
-        "Smallest share of the image that a training crop covers.",
-        above=0,
-        maximum=1,
-        preprocessing=True,
-    )
-    flip: bool = option(True, "Flip training images horizontally at random.", preprocessing=True)
-    mixup: float = option(
-        0.0,
-        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
-        minimum=0,
-        maximum=1,
-        training=True,
-    )
-    cutmix: float = option(
-        0.0,
-        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
-        " data.mixup, each image uses one of them.",
-        minimum=0,
-        maximum=1,
-        training=True,
-    )
-    eval_mode: str = option(
-        "crop",
-        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
-        " to a square).",
-        choices=("crop", "squash"),
-        preprocessing=True,
-        brought="evaluation",
-    )
-    eval_crop: float = option(
-        0.875,
-        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
-        minimum=0.1,
-        maximum=1,
-        requires=("data.eval_mode", "crop"),
-        preprocessing=True,
-        brought="evaluation",
-    )
-    channels: int = option(
-        3,
-        "Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range is"
-        " given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16 bits.",
-        above=0,
-        maximum=LONGEST_LIST,
-        reading=True,
-        preprocessing=True,
-        brought="always",
-    )
-    range: list[int] | None = option(
-        None,
-        "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
-        " to 1; null: 0 to 255 of 8 bits, of 16 bits the quantiles 0.1% and 99.9% of training"
-        " images, which are recorded.",
-        length=2,
-        minimum=0,
-        below=2**16,
-        check=lambda v: v is None or v[0] < v[1],
-        expected="the lowest and the highest value, from 0 to 65535",
-        preprocessing=True,
-        brought="always",
-    )
-    mean: list[float] = option(
-        [0.5, 0.5, 0.5],
-        "Mean that pixels are normalised with, of each channel as a share of data.range; where"
-        " there are not 3 channels, measured on training images unless given.",
-        preprocessing=True,
-        brought="always",
-    )
-    std: list[float] = option(
-        [0.5, 0.5, 0.5],
-        "Standard deviation that pixels are normalised with; as data.mean.",
-        above=0,
-        preprocessing=True,
-        brought="always",
-    )
-
-    @property
-    def is_rgb(self) -> bool:
-        """Whether images are RGB of 8 bits, to which others are brought."""
-        return self.channels == 3 and self.range is None
-
-    @property
-    def pixel_range(self) -> tuple[int, int]:
-        """The lowest and the highest value of a pixel."""
-        lowest, highest = self.range or BYTES
-        return lowest, highest
-
-
-OF_PIXELS = ("channels", "range", "mean", "std")
-
-
-def unmeasured(data: Data) -> list[str]:
-    """The keys of images of other than 3 channels that are left to be measured on training images:
-    those of OF_PIXELS that are not given. For RGB they have defaults."""
-    if data.channels == 3:
-        return []
-    missing = ["range"] if data.range is None else []
-    return missing + [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]
 
 
 @dataclass
@@ -298,7 +42,7 @@ class Recipe:
         identity=False,
         private=True,
         per_process=True,
-        check=is_path,
+        check=is_new_path,
         expected="a folder",
     )
     seed: int = option(
@@ -319,6 +63,7 @@ class Recipe:
     plugin: str | None = option(
         None,
         "Python file that adds objectives or targets (docs/guide.md).",
+        check=is_path,
         identity=False,
         private=True,
         per_process=True,
@@ -327,6 +72,7 @@ class Recipe:
         "scratch",
         "First weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a Google"
         " .npz file.",
+        check=is_path,
         brought="always",
         per_process=True,
         pace=False,
@@ -344,9 +90,7 @@ class Recipe:
     groups: dict[str, Any] = dataclasses.field(default_factory=dict)
     target: str = option(
         "mean_color",
-        "Masked patch prediction and masked autoencoder: what is predicted (mean colour, colours of"
-        " 4 x 4 cells, or all pixels by squared or by absolute error, or normalised by the patch's"
-        " own mean and variance; of any number of channels the 3-bit mean of each, or pixels).",
+        declaration.describe_targets,
         choices=Names(declaration.targets),
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
@@ -402,7 +146,7 @@ class Recipe:
             return self.objective == "probe" or self.probe.every is not None
         return top in self.groups or top in FIXED_TOP
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """{dotted key: value} of the keys in use, in the order of `options`."""
         values = asdict(self)
         flat = flatten(values | values.pop("groups"))
@@ -426,7 +170,7 @@ FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "t
 # Keys of earlier versions and what they are called now
 RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
 # Keys that have gone and what was their default, which recipe files may still give
-GONE: dict[str, Any] = {}
+GONE: Values = {}
 
 
 def _groups_of(objective: str) -> Iterator[declaration.Group]:
@@ -470,7 +214,7 @@ def options() -> dict[str, Option]:
 declaration.on_change(options.cache_clear)
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> Values:
     """{dotted key: its default}."""
     return {key: option.default for key, option in options().items()}
 

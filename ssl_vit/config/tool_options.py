@@ -135,14 +135,7 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
     if not equals:
         return False
     known = any(fnmatchcase(key, name) for keys in kind.uses for name in keys.names)
-    return known or bool(IDENTIFIER.fullmatch(key) and not _exists(argument))
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):  # a name too long
-        return False
+    return known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
 
 
 def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
@@ -239,7 +232,7 @@ def read_list(key: str, text: str) -> list[str]:
     Raises:
         UserError: one is empty, or the brackets hold no list.
     """
-    found = [text] if _exists(text) else text.split(",")
+    found = [text] if parsing.exists(text) else text.split(",")
     if text.startswith("["):
         try:
             found = parsing.yaml_texts(text)

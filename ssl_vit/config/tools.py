@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .fields import FLAG, LONGEST_NAME, REQUIRED, WORD, is_name, is_path, option
+from .fields import FLAG, LONGEST_NAME, REQUIRED, WORD, is_name, is_new_path, option
 from .tool_options import ALL, RecipeKeys, ToolOptions
 
 PLACES = (
@@ -50,7 +50,7 @@ def json_flag() -> Any:
 
 
 def out(help: str = "Folder that holds the runs.", default: str | None = "runs") -> Any:
-    return option(default, help, check=is_path, expected="a folder", metavar="FOLDER")
+    return option(default, help, check=is_new_path, expected="a folder", metavar="FOLDER")
 
 
 def folder_name(help: str) -> Any:

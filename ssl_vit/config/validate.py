@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
 from . import declaration
+from .fields import is_path
+from .images import EMBEDDED, Data
+from .parsing import exists, parse_path
 from .rules import RULES, UNUSED
-from .schema import EMBEDDED, Data, Recipe, options
+from .schema import Recipe, options
 
 OF_PLUGINS = ("objective", "target")  # keys whose choices a plugin can add to
 
@@ -57,6 +59,8 @@ def check_value(key: str, value: Any) -> None:
     option = options()[key]
     if option.allows(value):
         return
+    if option.check is is_path:
+        parse_path(value, key)
     if isinstance(value, str) and option.choices is not None:
         others = "; plugin=FILE.py adds others" if key in OF_PLUGINS else ""
         raise UserError(f"{key}={value}: {suggest(value, option.choices)}{others}")
@@ -75,17 +79,10 @@ def check_place(data: Data) -> None:
         raise UserError(
             f"data={EMBEDDED} is generated, not read; leave it out beside data.path= or data.hub="
         )
-    if data.path and not _exists(Path(data.path)):
+    if data.path and not exists(data.path):
         raise UserError(f"data.path={data.path}: no such file or folder")
     if not data.path and not data.hub and data.name != EMBEDDED:
         raise UserError(
             f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet, tars or"
             " image folder)"
         )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # no permission, or a name too long
-        return False

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UserError
 from ..formatting import option_text
 from . import declaration, schema
-from .fields import Option, type_name
+from .fields import Option, Values, type_name
 from .parsing import has_interpolation, yaml_value
 from .schema import GONE, RENAMED, Recipe
 
@@ -52,7 +52,7 @@ def check_renamed(key: str, where: str = "") -> None:
         raise UserError(f"{where}{key} has gone: it is what {key}={option_text(GONE[key])} was")
 
 
-def current(written: Mapping[str, Any], where: str) -> dict[str, Any]:
+def current(written: Mapping[str, Any], where: str) -> Values:
     """The values of a file that an earlier version may have written, by their present keys and
     without those that have gone; `where` (the file) opens the error.
 
@@ -184,7 +184,7 @@ def _convert(value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
-def build(values: dict[str, Any]) -> Recipe:
+def build(values: Values) -> Recipe:
     """The typed recipe from {dotted key: text or value}; keys that are absent have their default,
     and those of groups that its objective does not use are checked and left out. Of an objective
     that is not known here, as without its plugin, all groups are taken, and unknown keys as they

@@ -1,6 +1,7 @@
 """How many images a run sees, and what that costs."""
 
-from ..config.schema import EMBEDDED, SIZES, Data, Recipe
+from ..config.images import EMBEDDED, SIZES, Data
+from ..config.schema import Recipe
 from ..config.split_counts import held_out_count, share_count
 from .work import exaflop
 

@@ -6,6 +6,7 @@ cut into chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, .
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -147,6 +148,7 @@ def batch_layout(
     return BatchLayout(batch, wanted or max(divisors), rank, processes)
 
 
+@dataclass(eq=False, repr=False)
 class ImageDataset(Dataset):
     """Samples -> Batch.
 
@@ -158,20 +160,15 @@ class ImageDataset(Dataset):
         views: how random views are made, in training and evaluation alike; None: without views.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        data: Data,
-        train: bool,
-        unreadable: Unreadable = Unreadable.REPLACED,
-        views: ViewOptions | None = None,
-    ) -> None:
-        self.source = source
-        self.data = data
-        self.train = train
-        self.unreadable = unreadable
-        self.views = views
-        self.decode = channels.decoder(data)
+    source: Source
+    data: Data
+    train: bool
+    unreadable: Unreadable = Unreadable.REPLACED
+    views: ViewOptions | None = None
+
+    @property
+    def decode(self) -> channels.Decoder:
+        return channels.decoder(self.data)
 
     def __getitems__(self, wanted: Samples) -> Batch:
         batch = self._unmixed(wanted)

@@ -1,5 +1,6 @@
 """Finds the columns of images and labels in a table."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import datasets
@@ -13,6 +14,7 @@ from .label_lists import holds_lists
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
+Features = Mapping[str, Any]  # {column: its type}, as datasets.Features
 
 
 class FoundColumns(NamedTuple):
@@ -37,7 +39,7 @@ class FoundColumns(NamedTuple):
     shape: tuple[int | None, ...] | None = None
 
 
-def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | None]:
+def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
     """Names of the image and the label column (None: no labels): those of data.image_column and
     data.label_column, else by their types and then by usual names. Lists of labels are found by
     data.label_column alone. `where` opens errors.
@@ -78,7 +80,7 @@ def find(features: dict[str, Any], data: Data, where: str) -> tuple[str, str | N
     return image, label
 
 
-def find_masks(features: dict[str, Any], image: str, data: Data, where: str) -> Masks:
+def find_masks(features: Features, image: str, data: Data, where: str) -> Masks:
     """The column of masks: that of data.mask_column, else by usual names.
 
     Raises:
@@ -123,14 +125,14 @@ def holds_texts(feature: Any) -> bool:
     return getattr(feature, "dtype", "") in ("string", "large_string")
 
 
-def class_names(features: dict[str, Any], label: str | None) -> list[str]:
+def class_names(features: Features, label: str | None) -> list[str]:
     feature = features[label] if label else None
     if feature is not None and holds_lists(feature):
         feature = feature.feature
     return list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
 
 
-def described(features: dict[str, Any]) -> str:
+def described(features: Features) -> str:
     """The columns and their types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
     kinds = "classes, whole numbers, texts or lists of class numbers"

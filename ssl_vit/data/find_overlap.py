@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import records
 from ..config.recipe_files import read
-from ..config.records import StudyPlan
+from ..config.records.study import StudyPlan
 from ..config.schema import Data, Recipe
 from ..config.tool_options import parse
 from ..config.tools import OverlapOptions
@@ -78,10 +78,7 @@ def main(arguments: list[str]) -> None:
 
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
     """The different data that the finished runs of a study trained on, and were tested on."""
-    try:
-        study = records.read(folder / "study.json", StudyPlan)
-    except (OSError, ValueError):
-        raise UserError(f"{folder}: expected a study's folder with its study.json") from None
+    study = records.require(folder / "study.json", StudyPlan, "expected a study's folder")
     trained: dict[str, Data] = {}
     tested: dict[str, Data] = {}
     for task in study["tasks"]:

@@ -275,17 +275,16 @@ def _file_classes(contents: FolderContents, data: Data) -> dict[str, SplitClasse
     return found
 
 
-def _columns(features: dict[str, Any], data: Data, known: SplitClasses | None) -> FoundColumns:
+def _columns(features: columns.Features, data: Data, known: SplitClasses | None) -> FoundColumns:
     """Of a split with these features; `known`: its classes by its files."""
     image, label = columns.find(features, data, location(data))
     masks = columns.find_masks(features, image, data, location(data))
     if known is None:
         known = SplitClasses(columns.class_names(features, label), "")
-    shape = array_shape(features[image])
+    found = FoundColumns(image, label, known.names, columns.described(features), masks)
     if known.unusable:
-        return FoundColumns(image, None, [], f" ({known.unusable})", masks, shape=shape)
-    about = columns.described(features)
-    return FoundColumns(image, label, known.names, about, masks, shape=shape)
+        found = FoundColumns(image, None, [], f" ({known.unusable})", masks)
+    return found._replace(shape=array_shape(features[image]))
 
 
 def _tables(
@@ -311,7 +310,7 @@ def _tables(
 
 
 def _labelled(
-    features: Mapping[str, dict[str, Any]],
+    features: Mapping[str, columns.Features],
     data: Data,
     classes: Mapping[str, SplitClasses],
     texts: Callable[[str, str], Iterable[Any]],
@@ -388,8 +387,8 @@ def _stream(
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
     if array_shape(rows.features[image]):
-        text = f"column {image} holds arrays, and a stream reads encoded images"
-        raise UserError(f"data.stream=true: {location(data)}: {text}; expected data.stream=false")
+        text = f"its column {image} holds arrays, not encoded images; expected data.stream=false"
+        raise UserError(f"data.stream=true: {location(data)}: {text}")
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:

@@ -216,6 +216,13 @@ def training_loader(
     )
 
 
+def _parts(rows: np.ndarray, size: int, kind: int) -> list[Samples]:
+    """Rows as batches of `size`, the last one perhaps smaller; `kind` is the first part of their
+    keys."""
+    parts = (rows[start : start + size] for start in range(0, len(rows), size))
+    return [Samples(part, rng.key(kind, part)) for part in parts]
+
+
 def held_out_batches(
     source: Source, data: Data, batch_layout: BatchLayout, most: int
 ) -> list[Batch]:
@@ -236,9 +243,7 @@ def held_out_batches(
     chosen = rng.permute(np.arange(count), len(source), rng.key(2))
     index = np.array_split(chosen, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
-    parts = [index[start : start + size] for start in range(0, len(index), size)]
-    wanted = [Samples(part, rng.key(2, part)) for part in parts]
-    return list(image_loader(ImageDataset(source, data, train=False), wanted, 0))
+    return list(image_loader(ImageDataset(source, data, train=False), _parts(index, size, 2), 0))
 
 
 def held_out_views(
@@ -278,12 +283,9 @@ def rows_loader(
     """This process's share of these rows, each in exactly one process's share, as evaluation
     batches; images that cannot be read come without a label."""
     index = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
-    size = batch_layout.device_batch
-    parts = [index[start : start + size] for start in range(0, len(index), size)]
-    wanted = [Samples(part, rng.key(4, part)) for part in parts]
     return image_loader(
         ImageDataset(source, data, train=False, unreadable=Unreadable.UNLABELLED),
-        wanted,
+        _parts(index, batch_layout.device_batch, 4),
         workers,
         batch_bytes(data, batch_layout),
     )
@@ -294,11 +296,9 @@ def readable_loader(
 ) -> DataLoader:
     """These rows in batches of `size`, all on this process; images that cannot be read are left
     out and named."""
-    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    wanted = [Samples(part, rng.key(4, part)) for part in parts]
     at_once = batch_bytes(data, BatchLayout(size, size, 0, 1))
     images = ImageDataset(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
-    return image_loader(images, wanted, workers, at_once)
+    return image_loader(images, _parts(rows, size, 4), workers, at_once)
 
 
 def first_batches(

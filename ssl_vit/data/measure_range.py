@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ..config.schema import BYTES, Data, unmeasured
+from ..config.images import BYTES, Data, unmeasured
 from ..errors import UserError
 from .base import ShardedSource, Source, read_each
 from .batching import samples_at
@@ -22,7 +22,7 @@ DIGITS = 6  # of a mean and a std, as recipe.yaml has them
 
 
 def complete(data: Data, train: Source) -> None:
-    """Replace what is left to be measured (`schema.unmeasured`) by what MEASURED training images
+    """Replace what is left to be measured (`images.unmeasured`) by what MEASURED training images
     have: the range (of 8
     bits 0 to 255, of 16 bits the QUANTILES of all channels together), mean and std of each channel
     within it.

@@ -4,7 +4,6 @@ per image, with its `file_name` below the file's folder.
 
 import csv
 import io
-import json
 import posixpath
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from ..config.parsing import parse_json
 from ..errors import UserError, suggest
 from .columns import LABEL_NAMES
 from .layout import Tree
@@ -90,10 +90,10 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         if file.suffix.lower() == ".csv":
             return list(csv.DictReader(io.StringIO(text, newline="")))
         if file.suffix.lower() == ".jsonl":
-            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+            rows = [parse_json(line) for line in text.split("\n") if line.strip()]
         else:
-            rows = json.loads(text)
-    except (OSError, ValueError, RecursionError, csv.Error, pyarrow.ArrowException) as error:
+            rows = parse_json(text)
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         line = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise UserError(f"data.path={file}: cannot be read: {line}") from None
     known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)

@@ -7,14 +7,31 @@ Legend: B images, C channels, H W height and width.
 import torch
 from torch import Tensor
 
-from ..config.schema import BYTES, Data
+from ..config.images import BYTES, Data
 
 SHOWN = 3  # channels that are shown, at most
+OF_BYTES = (
+    "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
+    " give (255 * x).round().byte()"
+)
 
 
 def pixel_type(data: Data) -> torch.dtype:
     """Of the integers of images: uint8, or int32 of 16 bits, as torch computes little in uint16."""
     return torch.uint8 if data.pixel_range[1] <= BYTES[1] else torch.int32
+
+
+def check_integers(pixels: object, data: Data) -> None:
+    """Raises TypeError where pixels are not a tensor of the integers that images of `data` are, as
+    the range of others cannot be told."""
+    of_bytes = pixel_type(data) == torch.uint8
+    allowed = (torch.uint8,) if of_bytes else (torch.int32, torch.uint16)
+    if isinstance(pixels, Tensor) and pixels.dtype in allowed:
+        return
+    kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
+    lowest, highest = data.pixel_range
+    of_others = f"expected torch.int32 or torch.uint16, {lowest} to {highest}"
+    raise TypeError(f"images of {kind}; {OF_BYTES if of_bytes else of_others}")
 
 
 def image_bytes(data: Data) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import rng
-from ..config.schema import EMBEDDED, Data
+from ..config.images import EMBEDDED, Data
 from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError, suggest
 from . import formats, layout, synthetic

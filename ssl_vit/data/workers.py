@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing import process
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 from torch.utils.data import DataLoader
@@ -156,6 +156,7 @@ class _Reader:
                     raise
 
 
+@dataclass(eq=False, repr=False)
 class InterruptibleLoader:
     """Context manager and iterator: the batches of a loader. While workers bring no batch,
     `should_stop` is called every POLL_SECONDS. On exit the workers are killed if they do not end,
@@ -172,28 +173,19 @@ class InterruptibleLoader:
         LostError: from `next`; a worker died while it handed over a batch.
     """
 
-    def __init__(
-        self,
-        loader: DataLoader,
-        should_stop: Callable[[], bool] = lambda: False,
-        is_urgent: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.loader = loader
-        self.should_stop = should_stop
-        self.is_urgent = is_urgent
-        self.order = loader.batch_sampler
-        self.iterator: Any = None
-        self.reader: _Reader | None = None
+    loader: DataLoader
+    should_stop: Callable[[], bool] = lambda: False
+    is_urgent: Callable[[], bool] = lambda: False
+    iterator: Any = field(init=False, default=None)
+    reader: _Reader | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.order = self.loader.batch_sampler
 
     def __enter__(self) -> "InterruptibleLoader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_workers()
 
     def __iter__(self) -> Iterator[Batch]:

@@ -4,6 +4,7 @@ Legend: B batch, N images, D width of the features.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
@@ -163,6 +164,7 @@ def run_probes(
         )
 
 
+@dataclass(eq=False, repr=False)
 class ProbesDuringTraining:
     """An evaluator: probes on the current encoder, trained on fixed training images and tested on
     held-out ones; and the effective rank and mean norm of the held-out features, which fall when
@@ -172,21 +174,13 @@ class ProbesDuringTraining:
     {name: (value, n)} of its last evaluation.
     """
 
-    def __init__(
-        self,
-        train: list[Batch],
-        held_out: list[Batch],
-        probe: Probe,
-        classes: int,
-        accelerator: Accelerator,
-    ):
-        self.train = train
-        self.held_out = held_out
-        self.probe = probe
-        self.classes = classes
-        self.accelerator = accelerator
-        self.latest: dict[str, tuple[float, int]] = {}
-        self.has_run = False  # the same on all processes
+    train: list[Batch]
+    held_out: list[Batch]
+    probe: Probe
+    classes: int
+    accelerator: Accelerator
+    latest: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
+    has_run: bool = field(init=False, default=False)  # the same on all processes
 
     def names(self) -> list[str]:
         """The names of the accuracies that it measures."""

@@ -1,19 +1,20 @@
 """Model card of a finished or running run, written from its folder alone. No torch here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from omegaconf import OmegaConf
 
 from .. import costs, hub_files
-from ..config import export_files, records
+from ..config import export_files
 from ..config.computed import counts
-from ..config.records import ObjectiveFacts, Result
+from ..config.images import EMBEDDED, Data
+from ..config.records.run import Environment, ObjectiveFacts, Result
 from ..config.resolve import without_private
-from ..config.schema import EMBEDDED, Data, Recipe, chosen_on_held_out
+from ..config.schema import Recipe, chosen_on_held_out
 from ..formatting import (
     duration,
     escape_markdown,
@@ -39,9 +40,9 @@ CORE_WATTS = 10  # of a CPU, roughly
 def write(run: Run, export: Path, step: int | None = None) -> str:
     """The card's Markdown for the export in that folder; with `step`, of the milestone after that
     step, which has no results yet."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     result = None if step else run.result()
     facts = run.environment()
@@ -115,7 +116,7 @@ def _description(
             ("key", "value"),
             [
                 (inline_code(key), escape_markdown(value))
-                for key, value in _values(without_private(recipe))
+                for key, value in _values(without_private(recipe), facts.free)
             ],
         ),
         **_command(recipe),
@@ -231,10 +232,11 @@ def _data(recipe: Recipe) -> str:
     )
 
 
-def _values(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Keys and values that affect the computation and are not off (0, false or null)."""
+def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Keys and values that affect the computation and are not off (0, false or null); `free` as in
+    `counts`."""
     for key, value in recipe.values().items():
-        if (value or key == "seed") and counts(key):
+        if (value or key == "seed") and counts(key, free):
             yield key, value
 
 
@@ -254,13 +256,13 @@ def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict
     }
 
 
-def _cost(recipe: Recipe, result: Result | None, facts: records.Environment) -> dict[str, str]:
-    """Size of the encoder and, once the run has finished, its compute and energy; `facts` is
-    environment.json."""
+def _cost(recipe: Recipe, result: Result | None, facts: Environment) -> dict[str, str]:
+    """Size of the encoder and, as far as result.json has them, compute and energy of its run;
+    `facts` is environment.json."""
     size = rounded_count(costs.encoder_parameters(recipe))
     adds = rounded_count(costs.encoder_multiply_adds(recipe))
     work = f"It has {size} parameters and needs {adds} multiply-adds an image."
-    if result is None:
+    if result is None or result.images is None or result.device_hours is None:
         return {"compute": work}
     hours = result.device_hours
     device = escape_markdown(facts.device or "cpu")

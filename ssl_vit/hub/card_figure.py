@@ -1,10 +1,10 @@
 """The figure of a model card: a run's losses and accuracies by step. No torch here."""
 
 import io
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..callbacks import Row
 from ..metrics import HELD_OUT, LOSS, NUMBER, SHARE, all_metrics, find_metric
 from ..pages import metric_tables
 from ..runs.folder import Run
@@ -51,5 +51,5 @@ def _baselines(run: Run, unit: str) -> list[tuple[str, float]]:
     ]
 
 
-def _points(rows: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+def _points(rows: list[Row], name: str) -> list[tuple[int, float]]:
     return [(row["step"], row[name]) for row in rows if name in row]

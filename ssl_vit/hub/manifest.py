@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config import records
-from ..config.records import PushedBranch
+from ..config.parsing import read_json
+from ..config.records.checkpoint import PushedBranch
 from ..formatting import option_text, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
@@ -21,8 +22,8 @@ def read(run: Run) -> dict[str, Any]:
     """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and
     `last_error`, why the last upload failed, or None."""
     try:
-        value = json.loads(run.ledger.read_text())
-    except (OSError, ValueError, RecursionError):
+        value = read_json(run.ledger)
+    except (OSError, ValueError):
         value = {}
     value = value if isinstance(value, dict) else {}
     pushed = value.get("pushed")

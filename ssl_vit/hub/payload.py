@@ -20,7 +20,6 @@ from . import card, card_figure
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
 BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
 STEP = re.compile(r"step-(\d{9,})")
-# keys of environment.json that can differ between runs of one recipe
 
 
 class Upload(NamedTuple):

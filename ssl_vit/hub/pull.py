@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
+from ..config.images import EMBEDDED
 from ..config.resolve import from_untrusted
-from ..config.schema import EMBEDDED, Recipe, dump
+from ..config.schema import Recipe, dump
 from ..config.tool_options import parse
 from ..config.tools import PullOptions
 from ..errors import UserError

@@ -8,7 +8,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..config import records
-from ..config.records import UploadedState
+from ..config.records.checkpoint import UploadedState
 from ..errors import UserError
 from ..training import checkpoint
 

@@ -10,7 +10,7 @@ import math
 import torch
 
 from ..callbacks import Row
-from ..config.records import Best
+from ..config.records.run import Best
 from ..config.schema import Recipe
 from ..data.layout import ROLE
 from ..errors import UserError, suggest

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..config import tool_options
 from ..config.init_source import CHOICES, SCRATCH
-from ..config.records import Result
+from ..config.records.run import Result
 from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from ..config import parsing, recipe_files, records
+from ..config import recipe_files, records
 from ..config.computed import differences, facts
-from ..config.fields import LONGEST_NAME, is_name
-from ..config.records import Record
+from ..config.records.run import Figure, Figures
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, FigureOptions
 from ..errors import UserError
@@ -37,11 +36,10 @@ LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
 
 
-class FigureRecord(Record):
+class FigureRecord(Figures):
     """figures.json."""
 
     encoders: list[str]
-    figures: dict[str, Any]  # {figure: of which images it is, and of how many}
     init: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -75,7 +73,7 @@ def main(arguments: list[str]) -> None:
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
-    shown = {"images": f"{images.name}, {images.split}", "count": count}
+    shown = Figure(images=f"{images.name}, {images.split}", count=count)
     with _held(folder, of_run):
         record = _read_record(folder, named, of_run)
         kept = {
@@ -116,19 +114,17 @@ def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
     """Where the figures are written: into the folder of the one run, unless out= or name= is given.
 
     Raises:
-        UserError: no folder can have that name, or it holds something else.
+        UserError: the folder holds something else.
     """
     run = named[0].run
     if len(named) == 1 and run and options.out is None and options.name is None:
         return run / "figures"
-    out = parsing.parse_path("runs" if options.out is None else options.out, "out")
+    out = Path("runs" if options.out is None else options.out)
     name = options.name
     if name is None:
         name = "figures-" + "-".join(re.sub(r"\W", "_", one.label) for one in named)
         if len(name.encode()) > LONGEST_DEFAULT_NAME:
             name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    if not is_name(name) or len(name.encode()) > LONGEST_NAME:
-        raise UserError(f"name={name}: expected a folder's name")
     _output(out / name).check()
     return out / name
 
@@ -151,13 +147,17 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
         yield
 
 
-def _write_record(folder: Path, named: Sequence["NamedEncoder"], figures: dict[str, Any]) -> None:
+def _write_record(
+    folder: Path, named: Sequence["NamedEncoder"], figures: dict[str, Figure]
+) -> None:
     encoders = [one.identity for one in named]
     init = [one.source.identity() for one in named]
     _output(folder).write(FigureRecord(encoders=encoders, init=init, figures=figures))
 
 
-def _read_record(folder: Path, named: Sequence["NamedEncoder"], run: Path | None) -> dict[str, Any]:
+def _read_record(
+    folder: Path, named: Sequence["NamedEncoder"], run: Path | None
+) -> dict[str, Figure]:
     """{figure: its images} of the folder's figures, which are a run's own or of these encoders.
 
     Raises:

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from .. import costs
 from ..config.init_source import InitSource
 from ..config.probe import CHOSEN, DENSE
-from ..config.records import Result
+from ..config.records.run import Result
 from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.workers import InterruptibleLoader, report_lost_workers

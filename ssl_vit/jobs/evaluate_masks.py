@@ -2,6 +2,7 @@
 whole test split."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 import psutil
@@ -76,28 +77,24 @@ def measure(
     return MaskEvaluation(network, splits, batch_layout, recipe, accelerator).run()
 
 
+@dataclass(eq=False, repr=False)
 class MaskEvaluation:
     """One evaluation on masks, on all processes."""
 
-    def __init__(
-        self,
-        network: Encoder,
-        splits: sources.Splits,
-        batch_layout: batching.BatchLayout,
-        recipe: Recipe,
-        accelerator: WatchedAccelerator,
-    ) -> None:
-        self.network = network
-        self.splits = splits
-        self.batch_layout = batch_layout
-        self.data: Data = recipe.data
-        self.probe: Probe = recipe.probe
-        self.workers = recipe.compute.workers or 0
-        self.accelerator = accelerator
-        self.precision = recipe.compute.precision
-        self.reader: Reader = dense.patch_reader(network, recipe.probe.layer)
-        self.unreadable: list[str] = []
-        self.seen = 0
+    network: Encoder
+    splits: sources.Splits
+    batch_layout: batching.BatchLayout
+    recipe: Recipe
+    accelerator: WatchedAccelerator
+    unreadable: list[str] = field(init=False, default_factory=list)
+    seen: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.data: Data = self.recipe.data
+        self.probe: Probe = self.recipe.probe
+        self.workers = self.recipe.compute.workers or 0
+        self.precision = self.recipe.compute.precision
+        self.reader: Reader = dense.patch_reader(self.network, self.recipe.probe.layer)
 
     def run(self) -> tuple[Metrics, int]:
         most = self.probe.mask_images

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from zipfile import BadZipFile
@@ -71,21 +71,18 @@ class Embedded(Record):
     shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
 
 
+@dataclass(eq=False, repr=False)
 class FeatureFolder:
     """One folder of features, written by all processes."""
 
-    def __init__(
-        self,
-        options: EmbedOptions,
-        one: NamedEncoder,
-        accelerator: WatchedAccelerator,
-    ) -> None:
-        self.options = options
-        self.one = one
-        self.recipe = one.recipe
-        self.folder = Path(one.recipe.out) / one.recipe.name
+    options: EmbedOptions
+    one: NamedEncoder
+    accelerator: WatchedAccelerator
+
+    def __post_init__(self) -> None:
+        self.recipe = self.one.recipe
+        self.folder = Path(self.one.recipe.out) / self.one.recipe.name
         self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
-        self.accelerator = accelerator
 
     def run(self, splits: dict[str, Source], stack: ExitStack) -> None:
         """Write the shards that are missing, each on one process; answer the query. `stack` holds

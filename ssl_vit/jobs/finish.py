@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from .. import costs, inspection
-from ..config.records import Best, Measured, Result
+from ..config.records.run import Best, Measured, Result
 from ..config.schema import Recipe
 from ..data import batching, class_numbers, loaders, sources
 from ..data.workers import InterruptibleLoader

@@ -9,7 +9,8 @@ from torch import Tensor
 from ..config import declaration, recipe_files
 from ..config.declaration import ObjectiveDeclaration
 from ..config.init_source import InitSource
-from ..config.records import Environment, read
+from ..config.records import read
+from ..config.records.run import Environment
 from ..errors import UserError
 from ..models.encoder import Backbone
 from ..objectives import building

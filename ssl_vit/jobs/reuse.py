@@ -6,8 +6,9 @@ import json
 from functools import cache
 
 from ..config.computed import differences, facts, keys
-from ..config.records import Result
-from ..config.schema import SPLITS, Data, Recipe, measures_masks
+from ..config.images import SPLITS, Data
+from ..config.records.run import Result
+from ..config.schema import Recipe, measures_masks
 from ..config.validate import check_place
 from ..errors import UserError
 from ..runs import identity

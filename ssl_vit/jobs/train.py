@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
-from ..config.records import Result
+from ..config.records.run import Result
 from ..config.schema import compared_views
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers

@@ -21,9 +21,10 @@ from timm.models.vision_transformer import init_weights_vit_jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import BYTES, Data, Model
+from ..config.images import BYTES, Data
+from ..config.schema import Model
 from ..data.arrays import evaluation_images
-from ..data.pixel_values import normalisation, pixel_type
+from ..data.pixel_values import check_integers, normalisation
 from ..errors import UserError
 from .architectures import (
     CLASSES,
@@ -38,10 +39,6 @@ from .positions import Positions, build_positions
 
 # What `feature` takes
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
-OF_BYTES = (
-    "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
-    " give (255 * x).round().byte()"
-)
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 
 
@@ -74,7 +71,7 @@ class Backbone(nn.Module, ABC):
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
         """Of uint8 images, or of uint8 patches (B, N, 3, P, P); else a TypeError. Of 16 bits: int32
         or uint16, clipped to the range."""
-        self._check_integers(pixels_B3HW)
+        check_integers(pixels_B3HW, self.data)
         value_B3HW = pixels_B3HW.float()
         if self.pixel_range != BYTES:
             value_B3HW = value_B3HW.clamp(*self.pixel_range)
@@ -94,19 +91,6 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image."""
-
-    def _check_integers(self, pixels: object) -> None:
-        """Raises TypeError where pixels are not the integers that the encoder was made for, as the
-        range of others cannot be told."""
-        of_bytes = pixel_type(self.data) == torch.uint8
-        allowed = (torch.uint8,) if of_bytes else (torch.int32, torch.uint16)
-        if not isinstance(pixels, Tensor) or pixels.dtype not in allowed:
-            kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
-            expected = OF_BYTES
-            if not of_bytes:
-                lowest, highest = self.pixel_range
-                expected = f"expected torch.int32 or torch.uint16, {lowest} to {highest}"
-            raise TypeError(f"images of {kind}; {expected}")
 
 
 class PatchProjection(nn.Conv2d):
@@ -186,7 +170,7 @@ class Encoder(Backbone):
             TypeError: as `normalize`.
             ValueError: the images have another size than the encoder's, or other channels.
         """
-        self._check_integers(pixels_B3HW)
+        check_integers(pixels_B3HW, self.data)
         shape = tuple(pixels_B3HW.shape)
         height, width = (self.patch_size * side for side in self.grid)
         if shape[1:] != (self.channels, height, width):

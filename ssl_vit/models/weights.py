@@ -16,6 +16,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
+from ..config import export_files
 from ..config.export_files import encoder_options, normalisation
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
@@ -214,7 +215,7 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
             f"init={place}: the repository is no encoder that can be read: it has no "
             f"model.safetensors"
         )
-    config = json.loads((folder / "config.json").read_text())
+    config = export_files.read(folder)
     norm = normalisation(folder)
     mean = norm.get("mean")
     std = norm.get("std")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from ..config import declaration
 from ..config.declaration import G
-from ..config.schema import BYTES
+from ..config.images import BYTES
 from ..models.encoder import Backbone, Encoder
 from .base import Objective
 from .targets.patch_targets import Target

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..config.records import Measured
+from ..config.records.run import Measured
 from ..formatting import escape_markdown, inline_code, markdown_table
 from ..metrics import (
     LOSS,

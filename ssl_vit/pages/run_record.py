@@ -7,10 +7,13 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..callbacks import Row
 from ..config import parsing, records
-from ..config.records import Environment, Kind, Measured, NotFinite, Result
+from ..config.fields import Values
+from ..config.records import Kind
+from ..config.records.run import Environment, Measured, NotFinite, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs import lock
@@ -40,10 +43,10 @@ class RunRecord(NamedTuple):
     """
 
     folder: Path
-    values: dict[str, Any]
+    values: Values
     environment: Environment
     result: Result | None
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     running: bool
     started: list[str]
     warnings: dict[str, int]
@@ -150,7 +153,7 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _values(folder: Path, problems: list[str]) -> dict[str, Any]:
+def _values(folder: Path, problems: list[str]) -> Values:
     path = folder / "recipe.yaml"
     if not path.exists():
         problems.append("recipe.yaml is missing")
@@ -167,12 +170,14 @@ def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
         return records.read(path, kind)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
-    except (OSError, ValueError):
-        problems.append(f"{path.name} is damaged")
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error.strerror}")
+    except ValueError as error:
+        problems.append(f"{path.name} is damaged ({error})")
     return None
 
 
-def _rows(run: Run, result: Result | None, problems: list[str]) -> list[dict[str, Any]]:
+def _rows(run: Run, result: Result | None, problems: list[str]) -> list[Row]:
     """The rows of metrics.jsonl. A run that is resumed removes what it makes again; files put
     together by other means have steps twice, which no curve may join."""
     try:
@@ -186,7 +191,7 @@ def _rows(run: Run, result: Result | None, problems: list[str]) -> list[dict[str
         problems.append(f"metrics.jsonl is damaged: {lines - len(found):,} lines are no rows")
     elif result is not None and result.steps and not found:
         problems.append("metrics.jsonl has no rows: there are no curves")
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for row in reversed(found):
         if not rows or row["step"] < rows[-1]["step"]:
             rows.append(row)

@@ -9,7 +9,7 @@ from ..config import records
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
-from ..config.records import Figures
+from ..config.records.run import Figures
 from ..config.schema import chosen_on_held_out, defaults
 from ..formatting import (
     NOT_COUNTED,

@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import costs
 from ..config import recipe_files
 from ..config.init_source import InitSource
-from ..config.records import Environment, Measured, Result
+from ..config.records.run import Environment, Measured, Result
 from ..config.schema import Recipe
 from ..errors import UserError
 from ..formatting import (
@@ -70,8 +70,7 @@ def course(record: RunRecord) -> str:
             images = record.result.images
             seen = f" on {images:,.0f} images" if images else ""
             trained = f"after {record.result.steps:,} steps{seen} in"
-        seconds = record.result.seconds
-        took = duration(seconds) if math.isfinite(seconds) else "an unknown time"
+        took = duration(record.result.seconds)
         times += _chosen(record.result)
         return f"It finished on {_when(record.result.finished)}, {trained} {took}{times}."
     of = f" of {record.steps:,}" if record.steps else ""

@@ -4,6 +4,7 @@ terminal."""
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -43,16 +44,21 @@ def _summary(row: Row) -> str:
     return "  ".join([loss, *measured[:1], speed])
 
 
-class ProgressBar(Callback):
+@dataclass(eq=False, repr=False)
+class _Progress(Callback):
+    """As `progress`, which makes one."""
+
+    start: int
+    steps: int
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    images: int | None = None
+
+
+@dataclass(eq=False, repr=False)
+class ProgressBar(_Progress):
     """Callback that draws a progress bar; close() it before anything else is printed."""
 
-    def __init__(
-        self,
-        start: int,
-        steps: int,
-        baselines: Mapping[str, float] | None = None,
-        images: int | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
         # on a narrow screen only the summary is truncated
         whole = Column(no_wrap=True, min_width=7)
         columns = (
@@ -63,11 +69,9 @@ class ProgressBar(Callback):
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
             ),
         )
-        self.baselines = baselines or {}
-        self.images = images
         self.progress = Progress(*columns, console=Console(file=sys.stdout))
         self.progress.start()
-        self.task = self.progress.add_task("", total=steps, completed=start)
+        self.task = self.progress.add_task("", total=self.steps, completed=self.start)
 
     def on_step(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
@@ -89,20 +93,11 @@ class ProgressBar(Callback):
         self.progress.stop()
 
 
-class ProgressLines(Callback):
+@dataclass(eq=False, repr=False)
+class ProgressLines(_Progress):
     """Callback that prints a line every few seconds, and less often in a long run."""
 
-    def __init__(
-        self,
-        start: int,
-        steps: int,
-        baselines: Mapping[str, float] | None = None,
-        images: int | None = None,
-    ) -> None:
-        self.baselines = baselines or {}
-        self.images = images
-        self.start = start
-        self.steps = steps
+    def __post_init__(self) -> None:
         self.row = ""
         self.started_at = time.monotonic()
         self.printed_at = self.started_at
@@ -163,4 +158,4 @@ def progress(
         images: how many those are of.
     """
     kind = ProgressBar if sys.stdout.isatty() else ProgressLines
-    return kind(start, steps, baselines, images)
+    return kind(start, steps, baselines or {}, images)

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..callbacks import Callback, Row
@@ -59,6 +60,7 @@ def _compared(recipe: Recipe) -> dict[str, object]:
     return {key: value for key, value in computed_values(recipe).items() if key not in ignored}
 
 
+@dataclass(eq=False, repr=False)
 class CurveCheck(Callback):
     """Compares a run's rows with the expected curve.
 
@@ -70,17 +72,10 @@ class CurveCheck(Callback):
         warn: gets a line where a metric does not.
     """
 
-    def __init__(
-        self,
-        curve: ExpectedCurve,
-        start: int,
-        note: Callable[[str], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.curve = curve
-        self.start = start
-        self.note = note
-        self.warn = warn
+    curve: ExpectedCurve
+    start: int
+    note: Callable[[str], None]
+    warn: Callable[[str], None]
 
     def on_row(self, row: Row) -> None:
         ranges = self.curve.steps.get(row["step"], {})

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ END = 30.0  # seconds that a run waits for what is still to be written
 Call = Callable[[Any], None]
 
 
+@dataclass(eq=False, repr=False)
 class ExperimentTracker(Callback):
     """Passes rows to a tracker in its thread.
 
@@ -42,21 +44,17 @@ class ExperimentTracker(Callback):
         log_figure: (tracker, step, path of a PNG file).
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_tracker: Callable[[], Any],
-        log_figure: Callable[..., None],
-    ) -> None:
-        self.name = name
-        self.open_tracker = open_tracker
-        self.log_figure = log_figure
-        self.calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self.error: BaseException | None = None
-        self.dropped = False
-        self.busy_since: float | None = None
+    name: str
+    open_tracker: Callable[[], Any]
+    log_figure: Callable[..., None]
+    calls: queue.SimpleQueue[Call | None] = field(init=False, default_factory=queue.SimpleQueue)
+    error: BaseException | None = field(init=False, default=None)
+    dropped: bool = field(init=False, default=False)
+    busy_since: float | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
         self.started = threading.Event()
-        self.thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self.thread = threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True)
 
     def __str__(self) -> str:
         return f"log.trackers=[{self.name}]"

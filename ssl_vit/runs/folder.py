@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..callbacks import Row
 from ..config import records
 from ..config.computed import FACTS
-from ..config.records import Environment, Result
+from ..config.records.run import Environment, Result
 from ..config.schema import Recipe, dump
 from ..errors import UserError
 from . import identity, lock
@@ -50,13 +51,13 @@ OWN = (
 )
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def _row(line: str) -> Row | None:
     """A row of metrics.jsonl; None for anything else."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_row = records.fits(row, dict[str, records.Number]) and isinstance(row.get("step"), int)
+    is_row = records.fits(row, dict[str, records.Metric]) and isinstance(row.get("step"), int)
     return row if is_row else None
 
 
@@ -175,13 +176,13 @@ class Run:
             return []
         return self.metrics.read_text(errors="replace").splitlines()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """The rows of metrics.jsonl, without lines that are none, such as a last line cut short by
         a kill."""
         rows = map(_row, self._metric_lines())
         return [row for row in rows if row is not None]
 
-    def truncate_metrics(self, step: int) -> list[dict[str, Any]]:
+    def truncate_metrics(self, step: int) -> list[Row]:
         """Drop the rows after `step`, which a resumed run writes again; the remaining rows.
 
         A file damaged before its last line is kept as metrics.damaged.
@@ -194,7 +195,7 @@ class Run:
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
-    def append(self, row: dict[str, Any]) -> None:
+    def append(self, row: Row) -> None:
         """Append a row to metrics.jsonl, or leave the file as it was.
 
         Raises:

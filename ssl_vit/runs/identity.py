@@ -15,12 +15,15 @@ from typing import Any, cast
 from .. import hub_files
 from ..config import parsing, records
 from ..config.computed import Difference, computed_values, counts, differences, facts, keys
+from ..config.fields import Values
+from ..config.images import OF_PIXELS, Data, unmeasured
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
-from ..config.records import Environment, Kind, RunEnvironment, WithRecipe
+from ..config.records import Kind
+from ..config.records.run import Environment, RunEnvironment, WithRecipe
 from ..config.resolve import resolve
-from ..config.schema import OF_PIXELS, Data, Recipe, defaults, unmeasured
+from ..config.schema import Recipe, defaults
 from ..errors import UserError
 from ..formatting import tool_command, typed
 
@@ -38,18 +41,18 @@ def recipe_hash(recipe: Recipe) -> str:
     return written_hash(recipe.values())
 
 
-def written_hash(values: dict[str, Any]) -> str:
-    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them.
+def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
+    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`.
 
     The keys may be those of another version: the hash covers the keys that are there.
     """
-    computed = {key: value for key, value in values.items() if counts(key)}
+    computed = {key: value for key, value in values.items() if counts(key, free)}
     if InitSource(str(computed.get("init"))).is_local:
         computed["init"] = "local"
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def result_options(recipe: Recipe) -> dict[str, Any]:
+def result_options(recipe: Recipe) -> Values:
     """{key: value} of the keys that change what the result contains but not what is computed: they
     may differ while a run goes on, not once it has finished."""
     in_result = keys(lambda option: option.in_result)
@@ -91,11 +94,8 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: it is missing or damaged.
     """
-    try:
-        return records.read(path, kind)
-    except (OSError, ValueError) as error:
-        state = f"damaged ({error}); remove it, or take" if path.exists() else "missing; take"
-    raise UserError(f"{path} is {state} another name=")
+    remove = "remove it, or " if path.exists() else ""
+    return records.require(path, kind, f"{remove}take another name=")
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..config import declaration
-from ..config.computed import counts, learn_free
+from ..config.computed import counts
 from ..config.declaration import ObjectiveDeclaration
-from ..config.records import Environment, ObjectiveFacts, QuestionKeys, Row
+from ..config.records.run import Environment, ObjectiveFacts, QuestionKeys, Row
 from ..config.schema import Recipe, options
 from ..config.values import build
 from ..errors import UserError
@@ -70,10 +70,8 @@ def facts_of(environment: Environment, values: Mapping[str, Any]) -> ObjectiveFa
 
 
 def learn_objective(environment: Environment) -> None:
-    """Know the rows of metrics that a run recorded of its objective, and which of its keys do not
-    change what is computed."""
+    """Know the rows of metrics that a run recorded of its objective."""
     if found := environment.objective:
-        learn_free(found.free)
         learn(*([row.content() for row in rows] for rows in (found.metrics, found.baselines)))
 
 

@@ -13,13 +13,15 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..config.operation import Checkpoint
-from ..config.records import Manifest, read
+from ..config.records import read
+from ..config.records.checkpoint import Manifest
 from ..errors import UserError
 from ..runs.checkpoint_files import (
     MANIFEST,
@@ -134,6 +136,7 @@ def load(path: Path) -> dict[str, Any]:
     return torch.load(path / STATE, map_location="cpu", weights_only=True)
 
 
+@dataclass(eq=False, repr=False)
 class Saver:
     """Saves checkpoints, in a background thread or synchronously.
 
@@ -147,22 +150,15 @@ class Saver:
         warn: reports a warning.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        settings: Checkpoint,
-        note: Callable[[str], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.root = root
-        self.settings = settings
-        self.note = note
-        self.warn = warn
-        self.failed = 0  # saves in a row
-        self.step = 0  # of the last attempt
-        self.kept: int | None = None  # step of the last checkpoint that was saved
-        self.error: Exception | None = None  # of the last attempt
-        self.thread: threading.Thread | None = None
+    root: Path
+    settings: Checkpoint
+    note: Callable[[str], None]
+    warn: Callable[[str], None]
+    failed: int = field(init=False, default=0)  # saves in a row
+    step: int = field(init=False, default=0)  # of the last attempt
+    kept: int | None = field(init=False, default=None)  # step of the last checkpoint that was saved
+    error: Exception | None = field(init=False, default=None)  # of the last attempt
+    thread: threading.Thread | None = field(init=False, default=None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save a step's state, after the save before it has ended.

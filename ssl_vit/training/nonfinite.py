@@ -4,6 +4,7 @@ updates already, on the device."""
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import rng
@@ -31,6 +32,7 @@ def stream_seed(seed: int, rollbacks: int) -> int:
     return int(rng.stream(rng.key(seed), f"detour {rollbacks}")[0])  # a name that is hashed
 
 
+@dataclass(eq=False, repr=False)
 class NonFinitePolicy:
     """Called on every process with the steps whose updates were skipped: writes their samples to
     `path`, then acts.
@@ -48,19 +50,11 @@ class NonFinitePolicy:
         Rollback: `action` is "back".
     """
 
-    def __init__(
-        self,
-        action: str,
-        path: Path,
-        samples_of: Callable[[int], list[int]],
-        warn: Callable[[str], None],
-        is_main: bool,
-    ) -> None:
-        self.action = action
-        self.path = path
-        self.samples_of = samples_of
-        self.warn = warn
-        self.is_main = is_main
+    action: str
+    path: Path
+    samples_of: Callable[[int], list[int]]
+    warn: Callable[[str], None]
+    is_main: bool
 
     def __call__(self, steps: list[int]) -> None:
         if self.is_main:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from ..callbacks import SIGNALS
@@ -59,12 +59,7 @@ class SignalHandler:
             threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         if self.before:

@@ -7,6 +7,7 @@ another one.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from . import optim
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}
 
 
+@dataclass(eq=False, repr=False)
 class Strategy:
     """Trains an objective on one process or with DDP: every process holds everything.
 
@@ -37,23 +39,16 @@ class Strategy:
         accelerator: of the run.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        optimizer: Optimizer,
-        settings: Optim,
-        precision: str,
-        compiles: bool,
-        batch_layout: BatchLayout,
-        accelerator: Accelerator,
-    ) -> None:
-        self.objective = objective
-        self.optimizer = optimizer
-        self.accelerator = accelerator
-        self.settings = settings
-        self.batch_layout = batch_layout
-        self.bfloat16 = precision == "bfloat16"
-        self.compiles = compiles
+    objective: Objective
+    optimizer: Optimizer
+    settings: Optim
+    precision: str
+    compiles: bool
+    batch_layout: BatchLayout
+    accelerator: Accelerator
+
+    def __post_init__(self) -> None:
+        self.bfloat16 = self.precision == "bfloat16"
         self.losses: list[Tensor] = []  # of this step's passes so far
         self.prepared: Any = self.prepare()
         self.weights = list(self.prepared.parameters())

@@ -714,3 +714,24 @@ def test_a_key_that_has_gone_is_read_at_its_old_default(
         resolve([f"recipe={path}"])
     with pytest.raises(UserError, match=r"^optim\.whirl has gone"):
         resolve(["recipe=mpp", "optim.whirl=0.5"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "recipe=supervised eval.test=true eval.real={}",
+        "recipe=mpp data.path={}",
+        "recipe=mpp plugin={}",
+        "recipe=mpp init={}",
+        "recipe={}.yaml",
+    ],
+)
+def test_no_file_has_that_path(option: str, tmp_path: Path) -> None:
+    """eval.real= was a mistake after the training that it follows, a base a traceback."""
+    long = "a" * 300
+    with pytest.raises(UserError, match=r"=a{60}\.\.\.: expected a path of names of at most 255"):
+        resolve(option.format(long).split())
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: {long}.yaml\n")
+    with pytest.raises(UserError, match=r"own\.yaml: base=a{60}\.\.\.: expected a path of names"):
+        resolve([f"recipe={file}"])

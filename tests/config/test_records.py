@@ -1,6 +1,7 @@
 """Records of files that others may have edited."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,17 +12,11 @@ import pytest
 
 from ssl_vit.config import export_files, records
 from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.records import (
-    Claim,
-    Measured,
-    Number,
-    Record,
-    Result,
-    RunEnvironment,
-    Task,
-    Whole,
-)
+from ssl_vit.config.records import Number, Record, Whole
+from ssl_vit.config.records.run import Environment, Measured, Result, RunEnvironment
+from ssl_vit.config.records.study import Claim, Task
 from ssl_vit.errors import UserError
+from ssl_vit.runs.identity import read_record
 
 RESULT = {
     "steps": 3,
@@ -80,6 +75,13 @@ def test_what_is_read_is_written_as_it_was(tmp_path: Path) -> None:
         ({"steps": None}, "steps: expected a valid integer"),
         ({"metrics": {"loss": {"value": "0.5", "split": "x"}}}, "metrics.loss.value"),
         ({"seconds": 10**400}, "seconds"),
+        ({"seconds": math.nan}, "seconds: expected a finite number"),
+        ({"exaflop": math.inf}, "exaflop: expected a finite number"),
+        ({"images": None}, "images: expected a value, or no such key"),
+        ({"recipe": None}, "recipe: expected a value, or no such key"),
+        ({"best": None}, "best: expected a value, or no such key"),
+        ({"measured_on": None}, "measured_on: expected a value, or no such key"),
+        ({"best": {"metric": "loss", "step": 3, "value": math.nan}}, "best.value: expected a fini"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(
@@ -95,6 +97,7 @@ def test_a_mistake_is_one_line_that_names_the_key(
 def test_a_result_is_read_as_a_mapping() -> None:
     result = records.check(RESULT | {"own": 1}, Result)
     assert "metrics" in result and "own" in result and "best" not in result
+    assert result["images"] is None, "0 images would be a number"
     assert result["metrics"]["loss"]["value"] == 0.5 and result["own"] == 1
 
 
@@ -112,6 +115,28 @@ def test_an_export_without_its_preprocessing_is_one_line(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="pretrained_cfg"):
         export_files.read(tmp_path)
+
+
+def test_what_was_measured_may_be_no_number_and_what_was_not_counted_null() -> None:
+    """A loss that diverged is a result; so is a plugin's without its work."""
+    lost = {"loss": {"value": math.nan, "split": "validation", "n": None}}
+    result = records.check(RESULT | {"metrics": lost, "exaflop": None}, Result)
+    assert math.isnan(result.metrics["loss"].value) and result.exaflop is None
+    environment = records.check({"revision": None}, Environment)  # outside of git
+    assert environment.revision is None and not records.fits({"objective": None}, Environment)
+
+
+@pytest.mark.parametrize("text", ['{"steps": 1, "steps": 2}', '[{"a": {"steps": 1, "steps": 1}}]'])
+def test_a_key_that_is_there_twice_is_damage(text: str, tmp_path: Path) -> None:
+    """The last one won in silence."""
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^'steps' is given twice$"):
+        records.read(path, Result)
+    with pytest.raises(
+        UserError, match=r"^[^\n]*result\.json is damaged \('steps' is given twice\)"
+    ):
+        read_record(path, Result)
 
 
 def test_a_cost_that_a_result_lacks_is_not_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import ssl_vit
 from helpers.options import altered
-from ssl_vit.config.records import Measured
+from ssl_vit.config.records.run import Measured
 from ssl_vit.config.schema import Data
 from ssl_vit.data import masks, sources
 from ssl_vit.data.batching import BatchLayout

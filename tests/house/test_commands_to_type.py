@@ -13,7 +13,9 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit import formatting
-from ssl_vit.config.records import Result, Task, check
+from ssl_vit.config.records import check
+from ssl_vit.config.records.run import Result
+from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError

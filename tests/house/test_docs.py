@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -22,6 +24,7 @@ from ssl_vit.lab.studies.read_study import read
 from ssl_vit.lab.studies.request import parse_request
 from ssl_vit.lab.studies.task_recipes import check
 
+PLUGINS = "ssl_vit_plugin_"  # how the modules of plugins' files are called
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
 PARSED = (
@@ -38,6 +41,18 @@ PARSED = (
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 
 
+@pytest.fixture
+def no_plugin_stays() -> Iterator[None]:
+    """A command's plugin runs for that command alone."""
+    before = declaration.objectives().keys() | declaration.targets().keys()
+    yield
+    for name in (declaration.objectives().keys() | declaration.targets().keys()) - before:
+        declaration.withdraw(name)
+    for name in [name for name in sys.modules if name.startswith(PLUGINS)]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("no_plugin_stays")
 @pytest.mark.parametrize(("document", "command"), COMMANDS)
 def test_a_documented_command_resolves(document: str, command: str, tmp_path: Path) -> None:
     """Each tool of it in turn; places that a user fills in are a folder here."""

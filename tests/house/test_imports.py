@@ -60,14 +60,19 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.recipe_files", "config.records"),
+            *(
+                "config.recipe_files",
+                "config.records",
+                "config.records.run",
+                "config.records.study",
+            ),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),
         ALL,
     ),
     "config.export_files": ("run_table.listed_run",),
-    "config.fields": ("lab_tools", "planning.forecast", "reports.read_files", "studies.read_study"),
+    "config.fields": ALL,
     "config.validate": ("studies.request", "studies.command_line_sweep"),
     # what a recipe costs
     "costs": ALL,
@@ -94,12 +99,10 @@ LAB_MAY_IMPORT = {
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
+    "callbacks": ("planning.pace", "studies.progress"),
     # the first steps of a run, to time them
     **dict.fromkeys(
-        (
-            *("callbacks", "data.loaders", "data.workers", "jobs.resources", "jobs.setup"),
-            "training.loop",
-        ),
+        (*("data.loaders", "data.workers", "jobs.resources", "jobs.setup", "training.loop"),),
         ("planning.pace",),
     ),
 }

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
-from ssl_vit.config import declaration, values
-from ssl_vit.config.computed import computed_values, differences
-from ssl_vit.config.records import Environment
+from ssl_vit.config import declaration, schema, values
+from ssl_vit.config.computed import computed_values, counts, differences
+from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, evaluate
@@ -75,6 +75,7 @@ class Counted(Rotation):
 
 class BrightnessTarget(TargetDeclaration):
     name = "brightness"
+    sentence = "its mean brightness"
     def build(self, patch, mean, std):
         return Brightness(patch, mean, std)
 
@@ -114,6 +115,16 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str]) -> None:
     first, last = run.rows()[0], run.rows()[-1]
     assert last["loss"] < first["loss"] and "validation/variance" in last
     assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
+
+
+def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[str]) -> None:
+    own = "brightness: its mean brightness"
+    assert own not in schema.options()["target"].help
+    resolve([*tiny, f"plugin={plugin}"])
+    text = schema.options()["target"].help
+    assert own in text and "mean_color: its mean colour, 3 bits a channel" in text
+    for target in declaration.targets().values():
+        assert text.count(f" {target.name}: {target.sentence}") == 1
 
 
 def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
@@ -400,8 +411,12 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     facts = objective_facts(recipe)
     assert facts.free == ["turned.note"]
     declaration.withdraw("turned")
-    learn_objective(Environment(objective=facts))
-    assert written_hash(written) == known != written_hash(written | {"turned.turns": 1})
+    other = written | {"turned.turns": 1}
+    assert written_hash(written, facts.free) == known != written_hash(other, facts.free)
+    read = Environment(objective=facts)
+    learn_objective(read)
+    assert read.free == facts.free and Environment().free == []
+    assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
 @pytest.mark.parametrize(

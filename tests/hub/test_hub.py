@@ -23,7 +23,7 @@ from helpers.launching import launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.records import Measured
+from ssl_vit.config.records.run import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.errors import UserError

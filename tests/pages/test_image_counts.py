@@ -11,7 +11,7 @@ from helpers.images import two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
 from helpers.reports import altered
-from ssl_vit.config.records import Measured
+from ssl_vit.config.records.run import Measured
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli

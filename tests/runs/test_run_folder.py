@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from helpers.disk import full_disk
 from helpers.options import FREE
 from ssl_vit.config.operation import Compute
-from ssl_vit.config.records import Measured, Result
+from ssl_vit.config.records.run import Measured, Result
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.runs import environment, files

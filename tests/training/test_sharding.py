@@ -23,7 +23,8 @@ from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from helpers.runs import assert_alike, rows
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
-from ssl_vit.config.records import Environment, check
+from ssl_vit.config.records import check
+from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import BatchLayout, samples_at
 from ssl_vit.errors import ReportedError, UserError

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ... import costs
 from ...config.computed import computed_values, keys
 from ...config.fields import KEY
-from ...config.parsing import load_yaml
+from ...config.parsing import exists, load_yaml
 from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
 from ...errors import UserError, suggest
@@ -97,7 +97,7 @@ def _images_seen(recipe: Recipe, given: int | None) -> int | None:
 
 def _is_here(data: Data) -> bool:
     """Whether images lie on this machine, where they can be counted."""
-    return bool(data.path and Path(data.path).exists() and not data.stream)
+    return bool(data.path and exists(data.path) and not data.stream)
 
 
 @cache  # of a study's tasks many have the same images
@@ -243,7 +243,7 @@ def is_study(options: list[str]) -> bool:
     recipe = recipes[0] if recipes else ""
     if "sweep" in options or recipe.startswith("study/"):
         return True
-    is_file = recipe.endswith((".yaml", ".yml")) and Path(recipe).is_file()
+    is_file = recipe.endswith((".yaml", ".yml")) and exists(recipe)
     return is_file and not {"parts", "extends"}.isdisjoint(load_yaml(Path(recipe)))
 
 

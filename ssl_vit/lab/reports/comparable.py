@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config import parsing, records, values
+from ...config import parsing, values
 from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
-from ...config.records import Environment, ObjectiveFacts, Result, Task
+from ...config.records.run import Environment, ObjectiveFacts, Result
+from ...config.records.study import Task
 from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
@@ -27,13 +28,15 @@ UNDECIDED = ("init", "compute.precision")
 INIT = re.compile(r"init=\{(.+)\}")
 
 
-def foreign(folder: Path, task: Task, tasks: list[Task], result: Result) -> str:
+def foreign(
+    folder: Path, task: Task, tasks: list[Task], result: Result, environment: Environment
+) -> str:
     """Why a finished run is not the task of study.json.
 
     Args:
         folder: the run's folder.
         task, tasks: the task and all tasks of study.json.
-        result: the run's result.json.
+        result, environment: the run's result.json and environment.json.
 
     Returns:
         Empty where it is the task, or where study.json does not say with which options it ran.
@@ -46,12 +49,12 @@ def foreign(folder: Path, task: Task, tasks: list[Task], result: Result) -> str:
         return "its recipe.yaml is missing or damaged"
     if written.get("name") != task.name:
         return f"its recipe.yaml is of a run called {written.get('name')}"
-    if result.recipe != written_hash(written):
+    if result.recipe != written_hash(written, environment.free):
         return "its result.json is of another recipe than its recipe.yaml"
     inits = [option for option in task.options if option.startswith("init=")]
     from_weights = any(option != f"init={SCRATCH}" for option in inits)
     undecided = (*UNDECIDED, *(from_init() if from_weights else ()))
-    planned = _planned(task, tasks)
+    planned = _planned(task, tasks, environment.free)
     for key, text in planned.items():
         # of a plugin that is not here: its value's type is not known, so its text compares
         if key not in defaults() and key in written and _is_typed(written[key], str(text)):
@@ -59,17 +62,16 @@ def foreign(folder: Path, task: Task, tasks: list[Task], result: Result) -> str:
     differ = planned_differences(written, planned, undecided)
     if differ:
         return f"its recipe is not the planned one: {', '.join(differ)}"
-    return _other_weights(folder, task)
+    return _other_weights(folder, task, environment.init or {})
 
 
-def _other_weights(folder: Path, task: Task) -> str:
+def _other_weights(folder: Path, task: Task, recorded: Mapping[str, Any]) -> str:
     """Why the first weights are not those of the run that the plan names; empty where they are, or
     where they are not here any more."""
     for option in task.options or ():
         found = INIT.fullmatch(option)
         if found is None:
             continue
-        recorded = records.read(folder / "environment.json", Environment).init or {}
         try:
             here = _weights(folder.parent / found[1])
         except UserError as error:
@@ -84,7 +86,7 @@ def _weights(folder: Path) -> dict[str, Any]:
     return InitSource(str(folder)).identity()
 
 
-def _planned(task: Task, tasks: list[Task]) -> dict[str, Any]:
+def _planned(task: Task, tasks: list[Task], free: Sequence[str]) -> dict[str, Any]:
     """{dotted key: value} of a task's options and seed, without what a sweep chose. Where they do
     not resolve here, as without a plugin, only the keys that the options name, with the texts of
     those that are not known here."""
@@ -94,7 +96,7 @@ def _planned(task: Task, tasks: list[Task]) -> dict[str, Any]:
         for option in task.options or ()
         if "{" not in option and not option.startswith(("init=", "plugin="))
     ]
-    resolved = _resolved(tuple(options))
+    resolved = _resolved(tuple(options), tuple(free))
     planned = {key: value for key, value in resolved.items() if key not in chosen}
     return planned | {"seed": task.seed}
 
@@ -106,12 +108,12 @@ def _current(option: str) -> str:
 
 
 @functools.cache  # seeds have the same options
-def _resolved(options: tuple[str, ...]) -> dict[str, Any]:
+def _resolved(options: tuple[str, ...], free: tuple[str, ...]) -> dict[str, Any]:
     try:
         return computed_values(resolve([*options, "name=planned"], here=False))
     except UserError:
         named = (option.partition("=") for option in options)
-        given = {key: text for key, _, text in named if counts(key)}
+        given = {key: text for key, _, text in named if counts(key, free)}
         known = {key: values.typed(key, text) for key, text in given.items() if key in defaults()}
         return {key: text for key, text in given.items() if "." in key} | known
 
@@ -152,7 +154,7 @@ def question_keys(
     differ = differing_keys(recipes)
     its_question = question(facts, part, last)
     if its_question is None:
-        return sorted(key for key in differ if counts(key)), []
+        return sorted(key for key in differ if counts(key, facts.free)), []
     keys = (*([] if part else ["objective"]), *its_question.keys)
     return _among(keys, differ), sorted(_among(its_question.difficulty, differ))
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import parsing, records
+from ...config import parsing
 from ...config.computed import keys
-from ...config.records import RunEnvironment, StudyPlan, Task
+from ...config.records.run import CountedResult, RunEnvironment
+from ...config.records.study import StudyPlan, Task
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
@@ -57,7 +58,9 @@ def load_study(folder: Path, pairs: Sequence[str] = ()) -> StudyResults:
     for task in plan.tasks:
         name = task.name
         run = _finished_run(folder, task)
-        reason = foreign(run.run.folder, task, plan.tasks, run.result) if run else ""
+        reason = ""
+        if run:
+            reason = foreign(run.run.folder, task, plan.tasks, run.result, run.environment)
         if reason:
             origin[name] = name
         elif needed := next((one for one in task.needs if one in origin), None):
@@ -109,16 +112,11 @@ def _choose_final(plan: StudyPlan, finished: dict[str, FinishedRun]) -> None:
 
 def _finished_run(folder: Path, task: Task) -> FinishedRun | None:
     run = Run(Recipe(out=str(folder), name=task.name))
-    result = run.result()
-    if result is None:
+    path = run.folder / "result.json"
+    if not path.exists():
         return None
-    if not result.has("images", "exaflop", "device_hours"):
-        raise read_files.damaged(run.folder / "result.json")
-    path = run.folder / "environment.json"
-    try:
-        environment = records.read(path, RunEnvironment)
-    except (OSError, ValueError):
-        raise read_files.damaged(path) from None
+    result = read_files.read_record(path, CountedResult)
+    environment = read_files.read_record(run.folder / "environment.json", RunEnvironment)
     learn_objective(environment)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)

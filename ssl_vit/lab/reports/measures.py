@@ -13,7 +13,7 @@ import numpy as np
 
 from ... import stats
 from ...config.parsing import flatten, load_yaml
-from ...config.records import ObjectiveFacts
+from ...config.records.run import ObjectiveFacts
 from ...formatting import format_share
 from ...metrics import SHARE, Metric, all_metrics, find_metric, is_of_model, is_split
 from ...runs.objective_facts import facts_of

@@ -1,8 +1,7 @@
 """How the runs of a report were made: commands, machines, versions, dates. No torch here."""
 
 from ...config import records
-from ...config.records import Overlap, Task
-from ...errors import UserError
+from ...config.records.study import Overlap, Task
 from ...formatting import tool_command, typed
 from ...pages.blocks import Commands, Table
 from ...pages.run_wording import machine
@@ -29,10 +28,7 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
     path = study.folder / "overlap.json"
     if not path.exists():
         return None
-    try:
-        entries = records.read(path, list[Overlap])
-    except (OSError, ValueError):
-        raise UserError(f"{path} is damaged; remove it, or give tools/overlap.py again") from None
+    entries = records.require(path, list[Overlap], "remove it, or give tools/overlap.py again")
     data = [run.environment.data for run in study.finished.values()]
     train = {one.get("train") for one in data}
     test = {one.get("test") for one in data}

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...config import records
 from ...config.fields import is_name
-from ...config.records import StudyPlan, Task
+from ...config.records import Kind
+from ...config.records.study import StudyPlan, Task
 from ...errors import UserError
 from .axes import CURVE_OF
 
@@ -22,11 +23,19 @@ def read_plan(path: Path) -> StudyPlan:
     Raises:
         UserError: it is missing or damaged.
     """
-    with suppress(OSError, ValueError):
-        plan = records.read(path, StudyPlan)
-        if _in_order(plan.tasks) and _right_shares(plan):
-            return plan
+    plan = read_record(path, StudyPlan)
+    if _in_order(plan.tasks) and _right_shares(plan):
+        return plan
     raise damaged(path)
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A JSON file of the study.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    return records.require(path, kind, _hint(path))
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -77,7 +86,9 @@ def _right_shares(plan: StudyPlan) -> bool:
 
 def damaged(path: Path) -> UserError:
     """The error of a missing or damaged file."""
+    return UserError(f"{path} is missing or damaged; {_hint(path)}")
+
+
+def _hint(path: Path) -> str:
     what = "it" if path.name == "study.json" else "its folder"
-    return UserError(
-        f"{path} is missing or damaged; remove {what} and give the study's command again"
-    )
+    return f"remove {what} and give the study's command again"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...config.records import Environment, Report, Result, StudyPlan, Task
+from ...config.records.run import CountedResult, Environment
+from ...config.records.study import Report, StudyPlan, Task
 from ...errors import UserError
 from ...runs.folder import Run
 from ..arms import arm_pairs
@@ -55,7 +56,7 @@ class FinishedRun(NamedTuple):
     values: dict[str, Any]  # of the part's grid
     needs: list[str]
     run: Run
-    result: Result
+    result: CountedResult
     environment: Environment
 
     @property

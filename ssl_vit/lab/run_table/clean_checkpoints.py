@@ -110,7 +110,7 @@ def _reason(run: ListedRun) -> str:
         if others := other_files(path):
             return f"{path.name} holds what is no part of a checkpoint: {others[0].name}"
     assert record.result is not None
-    if record.result.recipe not in (None, written_hash(record.values)):
+    if record.result.recipe not in (None, written_hash(record.values, record.environment.free)):
         return "its result.json is of another recipe than its recipe.yaml"
     if not _is_finite(folder / "export" / "model.safetensors"):
         return "its export has weights that are not finite"

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ...config import computed, export_files
-from ...config.records import Measured
+from ...config.records.run import Measured
 from ...errors import UserError
 from ...formatting import format_value
 from ...metrics import all_metrics, is_of_model
@@ -160,7 +160,8 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     # sorted as in the recipes; a key that one lacks has its default there
     differ = {one.key for values in known[1:] for one in computed.differences(known[0], values)}
     keys = dict.fromkeys(key for values in known for key in values if key in differ)
-    return {key: [run.setting(key) for run in runs] for key in keys if computed.counts(key)}
+    free = {key for run in runs for key in run.record.environment.free}
+    return {key: [run.setting(key) for run in runs] for key in keys if computed.counts(key, free)}
 
 
 def export_problem(export: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...config import records
-from ...config.records import StudyPlan
+from ...config.records.study import StudyPlan
 from ...errors import UserError
 from ...pages.run_page import PAGE
 from ...pages.run_record import is_run

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
+from ...config.fields import Values
 from ...config.parsing import flatten
 from ...formatting import option_text
 
@@ -32,7 +33,7 @@ class Setting:
 
     label: str = ""
     coordinates: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
     placeholders: dict[str, str] = field(default_factory=dict)
     text: str = ""
 
@@ -69,7 +70,7 @@ def product(axes: Iterable[Axis]) -> list[Setting]:
     return [reduce(Setting.beside, chosen, Setting()) for chosen in every]
 
 
-def keys_axis(name: str, settings: Iterable[dict[str, Any]], decides: str) -> Axis:
+def keys_axis(name: str, settings: Iterable[Values], decides: str) -> Axis:
     """An axis over values of keys: of the key `name`, or of keys that are set together.
 
     Args:
@@ -81,7 +82,7 @@ def keys_axis(name: str, settings: Iterable[dict[str, Any]], decides: str) -> Ax
     return Axis(name, found, decides, frozenset(key for one in found for key in one.options))
 
 
-def _label(options: dict[str, Any]) -> str:
+def _label(options: Values) -> str:
     pairs = ((key.rpartition(".")[2], option_text(value)) for key, value in options.items())
     return "-".join(f"{name}={value}" for name, value in pairs)
 

@@ -11,7 +11,7 @@ from ...metrics import find_metric
 from ..arms import arm_pairs
 from . import study_keys
 from .read_axes import CURVES
-from .spec_fields import Mistakes, hold, known, listed, mapping
+from .spec_fields import Mistakes, Node, hold, known, listed, mapping
 from .study import SEED, Part, Study, split_reference
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -169,7 +169,7 @@ def _report(study: Study, wrong: Collection[str], where: str) -> None:
         hold(number, where, f"paper: {arm}: {value}: expected a number")
 
 
-def _claim(report: dict[str, Any], study: Study, where: str) -> None:
+def _claim(report: Node, study: Study, where: str) -> None:
     """Check that a report's claim, axis and measure are about keys that the study varies."""
     known(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
     keys = list(dict.fromkeys(key for options in study.vary.values() for key in options))

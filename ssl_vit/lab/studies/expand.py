@@ -9,8 +9,9 @@ from typing import Any
 
 from ... import hub_files
 from ...config import declaration, records
+from ...config.fields import Values
 from ...config.recipe_files import file_values, find_recipe
-from ...config.records import Measured, WithMetrics, WithSeconds
+from ...config.records.run import WithMetrics, WithSeconds
 from ...config.schema import Recipe, all_groups
 from ...errors import UserError
 from ...formatting import option_text
@@ -35,7 +36,7 @@ class Task:
     tool: str
     arm: str
     seed: int
-    values: dict[str, Any]  # of the grid
+    values: Values  # of the grid
     needs: tuple[str, ...]  # names of tasks
     options: dict[str, str]
     best: str | None = None  # part whose best values it takes
@@ -173,7 +174,7 @@ def seconds_of(folder: Path, name: str) -> float:
         return 0.0
 
 
-def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
+def best_values(task: Task, plan: Plan, folder: Path) -> Values:
     """The grid values with the best metric `by`, averaged over seeds; the first among equals.
     Runs without a result are left out.
 
@@ -181,13 +182,15 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
         UserError: no run has a finite value of that metric, or it is not of held-out images.
     """
     where = f"part {task.part}: best: by={task.by}"
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, Values] = {}
     scores: dict[str, list[float]] = {}
     swept = [plan[name] for name in task.needs if plan[name].part == task.best]
     for run in swept:
         if not finished(folder, run.name):
             continue
-        metrics = _metrics(folder / run.name / "result.json")
+        path = folder / run.name / "result.json"
+        hint = "remove its folder and give the command again"
+        metrics = records.require(path, WithMetrics, hint).metrics
         if task.by not in metrics:
             raise UserError(f"{where}: {run.name} has {', '.join(metrics)}")
         split = metrics[task.by].split
@@ -204,15 +207,6 @@ def best_values(task: Task, plan: Plan, folder: Path) -> dict[str, Any]:
     if not means:
         raise UserError(f"{where}: no run of part {task.best} has a finite one")
     return values[max(means, key=lambda key: score(task.by, means[key]))]
-
-
-def _metrics(path: Path) -> dict[str, Measured]:
-    try:
-        return records.read(path, WithMetrics).metrics
-    except (OSError, ValueError):
-        raise UserError(
-            f"{path} is damaged; remove its folder and give the command again"
-        ) from None
 
 
 def command(task: Task, plan: Plan, folder: Path) -> list[str]:

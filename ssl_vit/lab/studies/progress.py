@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ...callbacks import Row
 from ...config.parsing import flatten, load_yaml
-from ...config.records import Number, Whole, fits
+from ...config.records import Metric, Whole, fits
 from ...errors import UserError
 from ...formatting import duration
 from ...metrics import HELD_OUT, all_metrics, format_metrics
@@ -27,7 +28,7 @@ REFRESH = 0.5  # and between two looks at the runs, on a terminal
 TAIL = 8192  # bytes of metrics.jsonl that are read
 
 
-def last_rows(path: Path) -> dict[str, Any]:
+def last_rows(path: Path) -> Row:
     """The newest value of each metric near the end of metrics.jsonl; empty without rows."""
     try:
         with path.open("rb") as file:
@@ -35,13 +36,13 @@ def last_rows(path: Path) -> dict[str, Any]:
             lines = file.read().splitlines()
     except OSError:
         return {}
-    newest: dict[str, Any] = {}
+    newest: Row = {}
     for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        newest |= row if fits(row, dict[str, Number]) else {}
+        newest |= row if fits(row, dict[str, Metric]) else {}
     return newest
 
 
@@ -84,7 +85,7 @@ class Running:
         return f"left {duration(seconds)}"
 
 
-def _metrics(row: dict[str, Any]) -> str:
+def _metrics(row: Row) -> str:
     """The loss and one other metric, preferably of held-out images and masked patches."""
     short = [one.name for one in all_metrics() if one.short]
     others = [*(f"{HELD_OUT}{name}" for name in short), *short]

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...config.computed import counts
+from ...config.fields import Values
 from ...config.parsing import flatten, has_interpolation
 from ...config.values import check_key, typed
 from ...errors import UserError, suggest
 from ...evaluation import vtab
 from ...formatting import option_text
 from .axes import OURS, Axis, Setting, keys_axis, keys_naming, names_in, product
-from .spec_fields import hold, known, listed, mapping, pretraining
+from .spec_fields import Node, hold, known, listed, mapping, pretraining
 
 CURVES = {"labels": "share", "images": "share", "compute": "steps"}  # and what lies along each
 # what a curve of pre-training has to set in the parts that pre-train
@@ -33,9 +34,7 @@ PRESETS = ("recipe", "model", "data")
 PLACE = ("data.path", "data.hub", "compute.precision")
 
 
-def curve(
-    raw: dict[str, Any], parts: dict[str, Any], varied: Collection[str], where: str
-) -> Axis | None:
+def curve(raw: Node, parts: Node, varied: Collection[str], where: str) -> Axis | None:
     """The axis along which whole parts are repeated; None of a study without one.
 
     Args:
@@ -81,7 +80,7 @@ def curve(
     return Axis(name, settings, f"the study's {name} set", keys_naming(parts, names))
 
 
-def _entries(entries: Any, along: str, where: str) -> list[dict[str, Any]]:
+def _entries(entries: Any, along: str, where: str) -> list[Node]:
     """The settings of a curve as the file has them, each with a share or a length."""
     share = along == "share"
     places, example = ("shares", "0.01") if share else ("lengths", "100")
@@ -104,9 +103,7 @@ def _check_distinct(key: str, settings: Collection[Setting], where: str) -> None
     hold(distinct, where, f"{key}: a value is there twice")
 
 
-def benchmark(
-    raw: dict[str, Any], parts: dict[str, Any], where: str
-) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
+def benchmark(raw: Node, parts: Node, where: str) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
     """The axis of a benchmark's tasks, and each as an arm: in options {task} stands for the task
     and {classes} for the number of its classes, both of the benchmark's table.
 
@@ -164,7 +161,7 @@ def vary(
 def _named_settings(vary: Any, where: str) -> tuple[Axis, dict[str, Setting]]:
     several = isinstance(vary, list) and len(vary) > 1
     hold(several, where, "expected keys with lists of values, or two settings or more")
-    named: dict[str, dict[str, Any]] = {}
+    named: dict[str, Values] = {}
     for entry in vary:
         text = "a setting is a mapping of keys to values, and a name"
         hold(isinstance(entry, dict), where, f"{entry}: {text}")
@@ -195,12 +192,12 @@ def _value(key: str, value: Any, where: str) -> Any:
         raise UserError(f"{where}: {error}") from None
 
 
-def _described(options: dict[str, Any]) -> str:
+def _described(options: Values) -> str:
     texts = (f"{key}={option_text(value)}" for key, value in options.items())
     return ", ".join(texts) or "as the study's options say"
 
 
-def _arm(options: dict[str, Any]) -> str:
+def _arm(options: Values) -> str:
     """An arm's name from its values: rate=0.5,lr=0.001; a key that shares its last part with
     another is written in full."""
     last = [key.rpartition(".")[2] for key in options]
@@ -214,7 +211,7 @@ def _plain(name: str) -> str:
 
 
 def grids(
-    name: str, body: dict[str, Any], chosen: Collection[str], where: str
+    name: str, body: Node, chosen: Collection[str], where: str
 ) -> dict[str, tuple[Axis, ...]]:
     """The axes that each arm of a part is swept over.
 
@@ -241,7 +238,7 @@ def grids(
 
 
 def _keys_axes(
-    node: dict[str, Any],
+    node: Node,
     decides: str,
     where: str,
     value_of: Callable[[str, Any, str], Any] = lambda key, value, where: value,

@@ -10,14 +10,14 @@ from ...config.fields import LONGEST_NAME
 from ...config.parsing import flatten, has_interpolation, load_yaml
 from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES, study_names
-from ...config.records import CurvePoint
+from ...config.records.study import CurvePoint
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ..arms import Settings, find_arm
 from ..lab_tools import MATCHES
 from . import checks, read_axes, study_keys
 from .axes import OURS, Axis, Setting, fill, names_in, product
-from .spec_fields import Mistakes, hold, known, listed, mapping, pretraining, seeds
+from .spec_fields import Mistakes, Node, hold, known, listed, mapping, pretraining, seeds
 from .study import Part, Study
 
 TOOLS = ("pretrain", "finetune", "evaluate")
@@ -62,7 +62,7 @@ def read(path: Path, mistakes: Mistakes | None = None) -> Study:
     return build(_load(path), str(path), mistakes)
 
 
-def _load(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
     """A study's file over the one that it `extends`: its keys replace the other's, but `options`
     (which go over the options of the other's parts, too) and the options of parts are added to
     it, and a part of null is left out. A title is not inherited.
@@ -75,10 +75,11 @@ def _load(path: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     if name is None:
         return raw
     hold(isinstance(name, str), where, f"extends={name}: expected a study or a file's path")
-    beside = path.parent / name
-    is_path = name.endswith((".yaml", ".yml"))
-    hold(not is_path or beside.is_file(), where, f"extends={name}: no such file")
-    below = beside if is_path else find(name)
+    if name.endswith((".yaml", ".yml")):
+        below = path.parent / place_of(name, f"{where}: extends")
+        hold(below.is_file(), where, f"extends={name}: no such file")
+    else:
+        below = find(name)
     circle = below.resolve() in (path.resolve(), *derived)
     hold(not circle, where, f"extends={name}: files extend one another in a circle")
     base = _load(below, (path.resolve(), *derived))
@@ -113,7 +114,7 @@ def _extended(base: Any, body: Any) -> Any:
     return base | body | {"options": flatten(below) | flatten(own)}
 
 
-def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> Study:
+def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
     mistakes = mistakes or Mistakes()
     for key in raw:
@@ -159,7 +160,7 @@ def build(raw: dict[str, Any], where: str, mistakes: Mistakes | None = None) -> 
 
 
 def _arms(
-    raw: dict[str, Any], bodies: dict[str, Any], where: str
+    raw: Node, bodies: Node, where: str
 ) -> tuple[tuple[Axis, ...], dict[str, Setting], Settings]:
     """The axes whose combinations the arms are, each arm's setting, and of those that vary keys the
     values; arms that the file names stand beside them."""
@@ -182,7 +183,7 @@ def _arms(
     return axes, varied | named, {arm: setting.options for arm, setting in varied.items()}
 
 
-def _bodies(raw: dict[str, Any], where: str) -> dict[str, Any]:
+def _bodies(raw: Node, where: str) -> Node:
     """The parts as the file has them, over the study's options; one that `extends` another has the
     other's tool and options unless it sets others.
 
@@ -191,9 +192,9 @@ def _bodies(raw: dict[str, Any], where: str) -> dict[str, Any]:
     """
     parts = mapping(raw, "parts", where)
     options = flatten(mapping(raw, "options", where))
-    whole: dict[str, Any] = {}
+    whole: Node = {}
     for name, body in parts.items():
-        shared: dict[str, Any] = {}
+        shared: Node = {}
         if isinstance(body, dict) and body.get("extends") is not None:
             other = body["extends"]
             base = parts.get(other) if isinstance(other, str) else None
@@ -205,7 +206,7 @@ def _bodies(raw: dict[str, Any], where: str) -> dict[str, Any]:
     return whole
 
 
-def _repeated(bodies: dict[str, Any], curve: Axis | None) -> list[str]:
+def _repeated(bodies: Node, curve: Axis | None) -> list[str]:
     """The parts that name a placeholder of the curve in braces, or need such a part."""
     names = set(curve.settings[0].placeholders) if curve else set()
     found: list[str] = []
@@ -282,7 +283,7 @@ def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Par
     )
 
 
-def _options(node: dict[str, Any], where: str) -> dict[str, str]:
+def _options(node: Node, where: str) -> dict[str, str]:
     """A mapping of a part as {key: text}, as on a command line."""
     options = {key: option_text(value) for key, value in flatten(node).items()}
     for key, value in options.items():
@@ -293,12 +294,12 @@ def _options(node: dict[str, Any], where: str) -> dict[str, str]:
 
 
 def _report(
-    raw: dict[str, Any],
+    raw: Node,
     vary: Settings,
     curve: Axis | None,
     repeated: Collection[str],
     where: str,
-) -> tuple[dict[str, Any], tuple[CurvePoint, ...]]:
+) -> tuple[Node, tuple[CurvePoint, ...]]:
     """The report's keys with the names that parts and arms have in the study, and the places along
     the curve. `final` becomes the part of the first place, which the study's answer is about; the
     values of a claim become the arms that have them."""
@@ -322,7 +323,7 @@ def _report(
     return report | {"final": points[0].final, "extra": extra}, points
 
 
-def _claimed(claim: dict[str, Any], vary: Settings, where: str) -> dict[str, str]:
+def _claimed(claim: Node, vary: Settings, where: str) -> dict[str, str]:
     """The arms that a claim is about.
 
     Raises:

@@ -8,7 +8,7 @@ from ...config import records
 from ...config.computed import computed_values, counts, keys
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten, load_yaml
-from ...config.records import StudyPlan
+from ...config.records.study import StudyPlan
 from ...config.resolve import names_images, resolve
 from ...config.schema import Recipe
 from ...errors import UserError
@@ -104,25 +104,22 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
     write_atomically(path, content)
 
 
-def _record(task: Task) -> records.Task:
+def _record(task: Task) -> records.study.Task:
     """A task as study.json has it; its options as on a command line."""
     values = asdict(task) | {"needs": list(task.needs)}
     values["options"] = [f"{key}={value}" for key, value in task.options.items()]
-    return records.Task(**values)
+    return records.study.Task(**values)
 
 
 def _differences(path: Path, plan: Plan) -> list[str]:
     """Descriptions of the tasks in study.json that differ from the plan's."""
-    try:
-        record = records.read(path, StudyPlan)
-    except (OSError, ValueError):
-        raise UserError(f"{path} is damaged; remove it, or take another name=") from None
+    record = records.require(path, StudyPlan, "remove it, or take another name=")
     now = {name: _record(task) for name, task in plan.items()}
     found = [_difference(task, now.get(task.name)) for task in record.tasks]
     return [text for text in found if text]
 
 
-def _difference(before: records.Task, now: records.Task | None) -> str:
+def _difference(before: records.study.Task, now: records.study.Task | None) -> str:
     """Description of a task's difference between two plans; empty if there is none."""
     name = before.name
     if now is None:
@@ -138,7 +135,7 @@ def _difference(before: records.Task, now: records.Task | None) -> str:
     return f"{name} ({'; '.join(texts)})" if texts else ""
 
 
-def _computed_options(task: records.Task) -> dict[str, str]:
+def _computed_options(task: records.study.Task) -> dict[str, str]:
     """A recorded task's options that change what is computed."""
     pairs = (option.partition("=") for option in task.options or ())
     return {key: value for key, _, value in pairs if counts(key)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...config import tool_options
 from ...config.init_source import SCRATCH
+from ...config.parsing import exists
 from ...config.resolve import run_plugin
 from ...config.schema import options
 from ...config.validate import check_value
@@ -128,7 +129,7 @@ def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
 
 def _absolute(place: str) -> str:
     """A path that does not depend on the working directory; anything else as it is."""
-    return str(Path(place).resolve()) if Path(place).exists() else place
+    return str(Path(place).resolve()) if exists(place) else place
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
 
+Node = dict[str, Any]  # a mapping of a study's file
+
 
 class Mistakes:
     """Mistakes of a study: the first is raised, or all are collected.
@@ -37,24 +39,24 @@ def hold(holds: Any, where: str, message: str) -> None:
         raise UserError(f"{where}: {message}")
 
 
-def known(node: dict[str, Any], keys: Collection[str], where: str) -> None:
+def known(node: Node, keys: Collection[str], where: str) -> None:
     for key in node:
         hold(key in keys, where, f"unknown key {key}; {suggest(str(key), keys)}")
 
 
-def mapping(node: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+def mapping(node: Node, key: str, where: str) -> Node:
     value = node.get(key)
     hold(isinstance(value, dict | None), where, f"{key}: expected a mapping")
     return value or {}
 
 
-def listed(node: dict[str, Any], key: str, where: str) -> list[Any]:
+def listed(node: Node, key: str, where: str) -> list[Any]:
     value = node.get(key)
     hold(isinstance(value, list | None), where, f"{key}: expected a list")
     return value or []
 
 
-def pretraining(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def pretraining(parts: Node) -> dict[str, Node]:
     """Those of a study's parts that pre-train."""
     return {
         name: body
@@ -63,7 +65,7 @@ def pretraining(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def seeds(node: dict[str, Any], where: str) -> tuple[int, ...] | None:
+def seeds(node: Node, where: str) -> tuple[int, ...] | None:
     """The seeds of a study or a part, different whole numbers; None without any."""
     found = tuple(listed(node, "seeds", where))
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)

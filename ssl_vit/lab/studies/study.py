@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.records import CurvePoint
+from ...config.records.study import CurvePoint
 from ..arms import Settings
 from ..lab_tools import MATCHES
 from .axes import PLACEHOLDER, Axis, Setting

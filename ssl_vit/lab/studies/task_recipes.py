@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ...config.computed import computed_values
+from ...config.fields import Values
 from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import Data, Recipe, options
 from ...data.layout import ROLE
@@ -61,7 +61,7 @@ def check(
 
 
 def _decisive(
-    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe]
+    task: Task, values: Values, plan: Plan, recipes: dict[str, Recipe]
 ) -> tuple[object, ...]:
     """What decides a task's recipe: its options, and the recipe of the run that it starts from."""
     options = known_options(task)
@@ -94,7 +94,7 @@ def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
 
 
 def _recipe(
-    task: Task, values: dict[str, Any], plan: Plan, recipes: dict[str, Recipe], here: bool
+    task: Task, values: Values, plan: Plan, recipes: dict[str, Recipe], here: bool
 ) -> Recipe:
     options = known_options(task)
     before = origin(task, plan)
@@ -112,7 +112,7 @@ def _recipe(
 
 
 def _check_distinct(
-    task: Task, values: dict[str, Any], known: dict[tuple[str, str, str, int], Recipe]
+    task: Task, values: Values, known: dict[tuple[str, str, str, int], Recipe]
 ) -> None:
     """Check that no other arm of a part that pre-trains computes the same.
 

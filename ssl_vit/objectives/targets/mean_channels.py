@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...config.schema import BYTES
+from ...config.images import BYTES
 from ...data.pixel_values import shown_channels
 from . import BINS
 from .patch_targets import Target, neighbor_sums, patch_sums

@@ -13,7 +13,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...config.schema import BYTES
+from ...config.images import BYTES
 from ...data.pixel_values import normalisation, shown_channels
 
 COLORS = 512  # 3 bits per channel

@@ -835,7 +835,7 @@ def test_a_plan_that_does_not_say_its_tasks_options_is_refused(tmp_path):
     for one in plan["tasks"]:
         one["words"] = one.pop("options")
     write(folder / "study.json", plan)
-    assert "study.json is missing or damaged" in error(folder)
+    assert "study.json is damaged (tasks.0.options: " in error(folder)
 
 
 def test_arms_are_compared_by_every_metric_of_test_images(

@@ -13,7 +13,7 @@ from helpers import arm_studies as arms
 from helpers.key_studies import CLAIM, FEW, RATES, study
 from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
-from ssl_vit.config.records import Environment
+from ssl_vit.config.records.run import Environment
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
 from ssl_vit.runs.objective_facts import facts_of

@@ -11,7 +11,7 @@ import yaml
 
 from helpers.options import ROOT
 from ssl_vit.config import records
-from ssl_vit.config.records import StudyPlan
+from ssl_vit.config.records.study import StudyPlan
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import record, task_recipes

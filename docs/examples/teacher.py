@@ -1,0 +1,205 @@
+"""I-JEPA (Assran et al., 2023) as an objective in one file: from the visible patches of an image a
+predictor gives the features that a teacher has for the hidden ones. The teacher is an exponential
+moving average (EMA) of the encoder.
+
+    accelerate launch tools/pretrain.py recipe=mpp plugin=docs/examples/teacher.py objective=teacher
+
+Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hidden ones, T tokens
+(prefix and patches), D the encoder's width, W the predictor's.
+"""
+
+from dataclasses import dataclass
+
+from ssl_vit import costs
+from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
+from ssl_vit.config.fields import option
+from ssl_vit.config.rules import Rule, fewer_than
+from ssl_vit.config.split_counts import selected_count
+from ssl_vit.metrics import Metric
+
+HEADS = 4  # of the predictor
+
+
+@dataclass
+class TeacherOptions:  # teacher.rate=, teacher.momentum=: --help, bounds, sweeps, recipe.yaml
+    rate: float = option(0.6, "Share of the patches that are hidden.", above=0, below=1)
+    momentum: float = option(
+        0.996, "Of the teacher in the first step; it rises to 1 linearly.", minimum=0, maximum=1
+    )
+
+
+def predictor_size(width, depth):
+    """Width and blocks of the predictor of an encoder of a width and depth: half of both."""
+    return width // 2, max(1, depth // 2)
+
+
+def hidden_patches(recipe):
+    return selected_count(recipe.group(TeacherOptions).rate, costs.patches(recipe))
+
+
+class TeacherDeclaration(ObjectiveDeclaration):
+    name = "teacher"
+    title = "Prediction of an EMA teacher's features"
+    options = Group("teacher", TeacherOptions, "What is hidden, and the teacher.")
+    class_token_is_trained = False
+    figure = (
+        "held-out images, and how near the predicted features of hidden patches are to the"
+        " teacher's: white the same direction, black the opposite one, or a visible patch's image"
+    )
+    rules = (  # what a recipe must not be, and the end of the error
+        Rule(
+            "model",
+            lambda r: r.model.convolutional or r.model.hybrid or r.model.width % (2 * HEADS),
+            "objective=teacher needs patches of pixels and a width that is a multiple of 8",
+            "{r.model.name}",
+        ),
+        Rule(
+            "teacher.rate",
+            lambda r: hidden_patches(r) >= costs.patches(r),
+            lambda r: f"leaves no patch visible; {fewer_than(costs.patches(r))}",
+        ),
+    )
+    metrics = (
+        Metric(
+            "teacher_spread",
+            sentence="how far the teacher's features of an image's patches lie apart: near 0 it has"
+            " collapsed",
+        ),
+    )
+
+    def build(self, settings, encoder, classes):
+        return build(settings.group(TeacherOptions), encoder)
+
+    # For tools/plan.py and every run's exaFLOP; what is left out is "not counted"
+
+    def parameters(self, recipe):
+        """Beside the encoder's, those that are trained."""
+        d, (w, depth) = recipe.model.width, predictor_size(recipe.model.width, recipe.model.depth)
+        ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to width W, mask token, norm, to width D
+        return ends + depth * costs.plain_block_parameters(w, 4 * w)
+
+    def momentum_parameters(self, recipe):
+        return costs.encoder_parameters(recipe)
+
+    def visible_tokens(self, recipe, tokens):
+        return tokens - hidden_patches(recipe)
+
+    def multiply_adds(self, recipe):
+        """Of a forward pass of an image: the teacher on all patches, and what is trained."""
+        return costs.encoder_multiply_adds(recipe) + self._trained(recipe)
+
+    def training_multiply_adds(self, recipe):
+        """The teacher has no backward pass, which costs two forward passes."""
+        return costs.encoder_multiply_adds(recipe) + 3 * self._trained(recipe)
+
+    def _trained(self, recipe):
+        d, (w, depth) = recipe.model.width, predictor_size(recipe.model.width, recipe.model.depth)
+        tokens, hidden = costs.tokens(recipe), hidden_patches(recipe)
+        encoder = costs.encoder_multiply_adds(recipe, costs.patches(recipe) - hidden)
+        blocks = depth * costs.block_multiply_adds(tokens, w, 4 * w)
+        return encoder + (tokens - hidden) * d * w + blocks + hidden * w * d
+
+    # For pages, model cards and reports
+
+    def question(self, metric):
+        """Losses of other encoders and teachers answer other questions; a report compares none."""
+        keys = ("model.", "data.name", "data.size", "optim.", "teacher.momentum")
+        return Question(keys, difficulty=("teacher.rate",))
+
+    def sentence(self, recipe):
+        seen = 1 - recipe.group(TeacherOptions).rate
+        return (
+            f"The encoder sees {seen:.0%} of an image's patches; a predictor gives the features"
+            f" that a moving average of the encoder has for the others."
+        )
+
+
+def build(options, encoder):
+    """The network. What brings torch is imported here, so that --help and plans do without."""
+    from copy import deepcopy
+
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    from ssl_vit.objectives import corruption
+    from ssl_vit.objectives.base import Objective, Output
+    from ssl_vit.objectives.mae.network import Decoder
+
+    class FeaturePrediction(Objective):
+        pool = "avg"  # an image's feature in the export: the class token has no loss
+
+        def __init__(self):
+            super().__init__(encoder)
+            width, depth = predictor_size(encoder.width, len(encoder.backbone.blocks))
+            self.predictor = Decoder(
+                encoder.width, encoder.prefix, encoder.grid, width=width, depth=depth, heads=HEADS
+            )
+            self.head = nn.Linear(width, encoder.width)
+            nn.init.xavier_uniform_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+            self.teacher = deepcopy(encoder)  # of the first weights, those of init= too
+            self.teacher.requires_grad_(False)  # saved and sharded, but not the optimiser's
+
+        def describe(self):
+            return f"prediction of a teacher's features, {options.rate:.0%} of the patches hidden"
+
+        # The teacher: after each optimiser step, mean = m mean + (1 - m) weight
+
+        def momentum_pairs(self):
+            pairs = zip(self.teacher.parameters(), self.encoder.parameters(), strict=True)
+            return [(mean, weight) for mean, weight in pairs if weight.requires_grad]
+
+        def momentum_at(self, progress):
+            return options.momentum + (1 - options.momentum) * progress
+
+        def heads(self):  # what an export keeps beside the encoder: not the teacher
+            return {name: value for name, value in super().heads().items() if "teacher" not in name}
+
+        @torch.no_grad()
+        def teach(self, image):
+            """The teacher's features (B, N, D), normalised over their channels."""
+            h_BTD = self.teacher(self.teacher.patch(image)).float()
+            return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
+
+        # The loss
+
+        def predict(self, batch):
+            """Which patches are hidden, and their features (B, K, D): predicted, the teacher's."""
+            patches = self.encoder.patches
+            # a function of the samples' keys alone: the same after a resume, on any processes
+            drawn = corruption.sample(batch.key, patches, options.rate, mask=1.0, random=0.0)
+            visible_BV = corruption.visible_patches(drawn, patches)
+            h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
+            h_BNW = self.predictor(h_BTD, visible_BV)
+            predicted_BKD = self.head(corruption.gather_corrupted(h_BNW, drawn)).float()
+            return drawn, predicted_BKD, corruption.gather_corrupted(self.teach(batch.image), drawn)
+
+        def forward(self, batch):
+            _, predicted_BKD, wanted_BKD = self.predict(batch)
+            loss_B = F.smooth_l1_loss(predicted_BKD, wanted_BKD, reduction="none").mean((1, 2))
+            spread_B = wanted_BKD.std(1, correction=0).mean(-1)
+            images = torch.tensor(float(len(loss_B)), device=loss_B.device)
+            metrics = {"loss": loss_B.detach(), "teacher_spread": spread_B}
+            # (sum, count), which add up over passes and processes
+            return Output(
+                loss_B.mean(), {name: (one.double().sum(), images) for name, one in metrics.items()}
+            )
+
+        def panels(self, batch):
+            """The pictures of `figure`."""
+            drawn, predicted_BKD, wanted_BKD = self.predict(batch)
+            near_BK = (1 + F.cosine_similarity(predicted_BKD, wanted_BKD, dim=-1)) / 2
+            nothing_BN = near_BK.new_full((len(near_BK), self.encoder.patches), -1)
+            near_BN = nothing_BN.scatter(1, drawn.corrupted_BK, near_BK)
+            near_B1HW = near_BN.unflatten(1, self.encoder.grid)[:, None]
+            for side in (2, 3):
+                near_B1HW = near_B1HW.repeat_interleave(self.encoder.patch_size, side)
+            level_B1HW = (255 * near_B1HW).round().clamp(0).byte()
+            shown = torch.where(near_B1HW < 0, batch.image, level_B1HW)
+            return {"original": batch.image, "similarity": shown}
+
+    return FeaturePrediction()
+
+
+declare(TeacherDeclaration())

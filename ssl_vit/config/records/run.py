@@ -1,0 +1,182 @@
+"""The JSON files of a run's folder as records."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from . import MayLack, Metric, Number, Record, Whole
+
+
+class WithRecipe(Record):
+    """A file of a run that has the recipe's hash."""
+
+    recipe: MayLack[str] = None
+
+
+class Measured(Record):
+    """A metric of result.json, and of how many images or patches it is."""
+
+    value: Metric
+    split: str
+    n: Whole | None = None
+
+
+class Best(Record):
+    """The evaluation whose weights checkpoint.best chose; nulls where none was finite."""
+
+    metric: str
+    step: Whole | None
+    value: Number | None
+
+
+def _is_whole(best: Best) -> Best:
+    if (best.step is None) != (best.value is None):
+        raise ValueError("expected step and value, or nulls for both")
+    return best
+
+
+class Result(WithRecipe):
+    """result.json. Exaflop are null where they were not counted; what earlier versions did not
+    write is None."""
+
+    steps: Whole
+    seconds: Number
+    metrics: dict[str, Measured]
+    finished: str
+    images: MayLack[Number] = None
+    exaflop: Number | None = None
+    device_hours: MayLack[Number] = None
+    total_exaflop: Number | None = None
+    total_device_hours: MayLack[Number] = None
+    best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
+    measured_on: MayLack[dict[str, Whole]] = None
+    pool: MayLack[str] = None  # of an evaluation
+
+
+class CountedResult(Result):
+    """That of a run whose images and work are known."""
+
+    images: Number
+    exaflop: Number | None
+    device_hours: Number
+
+
+class QuestionKeys(Record):
+    """declaration.Question of a kind of metric."""
+
+    keys: list[str]
+    difficulty: list[str]
+
+
+class Row(Record):
+    """A row of metrics/registry.py, which checks the rest of it."""
+
+    name: str
+
+
+class ObjectiveFacts(Record):
+    """What a run records of its objective (runs/objective_facts.py)."""
+
+    title: str
+    tag: str
+    sentence: str
+    fine_tunes: bool
+    class_token_is_trained: bool = False
+    figure: str = ""
+    questions: dict[str, dict[str, QuestionKeys | None]] = {}
+    metrics: list[Row] = []
+    free: list[str] = []  # its own keys that do not change what is computed
+    baselines: list[Row] = []
+
+
+class Cost(Record):
+    """What the runs took that first weights come from."""
+
+    exaflop: Number | None
+    device_hours: Number
+
+
+class RecipeFile(Record):
+    """The recipe file that a run came from, and the keys at which the run differs from it."""
+
+    name: str
+    differs: dict[str, Any]
+
+
+class Sharding(Record):
+    """How a run's weights and gradients were spread over processes."""
+
+    strategy: str
+    machines: Whole
+    deepspeed: str | None = None
+    offload: dict[str, str] = {}
+
+
+class Environment(WithRecipe):
+    """environment.json."""
+
+    objective: MayLack[ObjectiveFacts] = None
+    data: dict[str, Any] = {}
+    images: dict[str, Whole] = {}  # of a split that is no stream
+    measured_on: MayLack[dict[str, Whole]] = None
+    init: MayLack[dict[str, Any]] = None
+    before: MayLack[Cost] = None
+    host: MayLack[dict[str, Any]] = None
+    packages: MayLack[dict[str, Any]] = None
+    revision: str | None = None  # null: outside of git
+    plugin: MayLack[dict[str, Any]] = None
+    real: MayLack[dict[str, Any]] = None
+    options: MayLack[dict[str, Any]] = None
+    earlier_recipes: list[str] = []
+    recipe_file: MayLack[RecipeFile] = None
+    sharding: MayLack[Sharding] = None
+    device: MayLack[str] = None
+    processes: MayLack[Whole] = None
+    threads: MayLack[Whole] = None
+    precision: MayLack[str] = None
+    python: MayLack[str] = None
+    device_batch: MayLack[Whole] = None
+    accumulation: MayLack[Whole] = None
+    classes: MayLack[list[str]] = None
+
+    @property
+    def free(self) -> list[str]:
+        """Keys of its objective that do not change what is computed."""
+        return self.objective.free if self.objective else []
+
+
+class RunEnvironment(Environment):
+    """That of a run, which has the fingerprints of its images."""
+
+    data: Annotated[dict[str, str], Field(min_length=1)]
+
+
+class NotFinite(Record):
+    """not_finite.json: steps whose update was skipped, and the samples of each."""
+
+    steps: dict[str, Any]
+
+
+class Figure(Record):
+    """What figures.json says of a figure: the images that it was computed over."""
+
+    images: str
+    count: Whole = 0
+
+
+class Figures(Record):
+    """figures.json, as the page of a run reads it."""
+
+    figures: dict[str, Figure]
+
+
+class WithMetrics(Record):
+    """A result of which the metrics alone are read."""
+
+    metrics: dict[str, Measured]
+
+
+class WithSeconds(Record):
+    """A result of which the time alone is read."""
+
+    seconds: Number

@@ -1,0 +1,127 @@
+"""Rules of the images and their labels: how they are mixed and read, held out and shown."""
+
+from collections.abc import Callable
+
+from .. import declaration
+from ..schema import Recipe, learns_labels
+from .rule import Rule, Text
+
+
+def _mixed(r: Recipe) -> float:
+    return max(r.data.mixup, r.data.cutmix)
+
+
+def _held_out_share(r: Recipe) -> bool:
+    """Whether the held-out images are a share of the training images, as they may be by default."""
+    validation = r.data.validation
+    return validation is None or (isinstance(validation, float) and validation > 0)
+
+
+def _learns_none(r: Recipe) -> str:
+    """That an objective learns no labels; of a sum of objectives with the part that would."""
+    learning = [part for part in r.declared.parts if declaration.objective(part).labels]
+    untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
+    return f"objective={r.objective}{untrained} learns no labels"
+
+
+def _none_to_hide(r: Recipe) -> str:
+    if r.declared.only_labelled:
+        return f"objective={r.objective} has no use for unlabelled images; say data.share="
+    return f"{_learns_none(r)}, and has none to hide"
+
+
+def _shows_some(r: Recipe) -> bool:
+    return r.data.labelled != 1
+
+
+def _hides_labels(r: Recipe) -> bool:
+    return learns_labels(r) and not r.declared.only_labelled
+
+
+def _classifies(r: Recipe) -> bool:
+    return r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
+
+
+def _of_stream(
+    key: str, forbids: Callable[[Recipe], object], expected: str, value: Text | None = None
+) -> Rule:
+    """What needs all images, of which a stream shows the next one alone."""
+    reason = f"expected {expected} beside data.stream=true"
+    return Rule(key, lambda r: r.data.stream and forbids(r), reason, value)
+
+
+MIXING = (
+    Rule(
+        "data.mixup, .cutmix",
+        lambda r: _mixed(r) and not r.declared.mixes,
+        "objective={r.objective} has no use for mixed images",
+        lambda r: str(_mixed(r)),
+    ),
+    Rule(  # a partner is any image of the set, which may lie outside of the window
+        "data.window",
+        lambda r: _mixed(r) and r.data.window is not None,
+        "expected null beside data.mixup= or data.cutmix=",
+    ),
+    _of_stream("data.mixup, .cutmix", _mixed, "0", lambda r: str(_mixed(r))),
+)
+STREAM = (  # is only trained on, and whole
+    Rule(
+        "data.stream",
+        lambda r: r.data.stream and r.data.hub is None and r.data.path is None,
+        "data={r.data.name} is generated, not read",
+    ),
+    Rule(
+        "objective",
+        lambda r: r.data.stream and not r.declared.trains,
+        "data.stream=true is for training only",
+    ),
+    Rule(
+        "eval.test",
+        lambda r: r.data.stream and r.eval.test,
+        "data.stream=true is for training only; expected eval.test=false",
+    ),
+    # which images a share has depends on their number, known only after reading all
+    _of_stream("data.share", lambda r: r.data.share != 1, "1"),
+    _of_stream("data.labelled", _shows_some, "1"),
+    _of_stream(
+        "data.validation",
+        lambda r: r.data.validation is not None and _held_out_share(r),
+        "a split, or 0 for none,",
+    ),
+)
+HELD_OUT = (
+    Rule(
+        "data.share_seed",
+        lambda r: (r.data.window or r.data.stream) and r.data.share_seed is not None,
+        "takes shares of classes, and data.window and data.stream do not know labels beforehand",
+    ),
+    Rule(
+        "data.validation_from",
+        lambda r: r.data.validation_from == "train" and not _held_out_share(r),
+        "expected data.validation=null or a share above 0 beside it, not {r.data.validation}",
+    ),
+    Rule(
+        "checkpoint.best",
+        lambda r: r.checkpoint.best is not None and r.data.validation == 0,
+        "data.validation=0 holds out no images to choose on; expected null, or a share above 0",
+    ),
+)
+LABELS = (
+    Rule("eval.test", lambda r: r.eval.test and not learns_labels(r), _learns_none),
+    Rule("data.labelled", lambda r: _shows_some(r) and not _hides_labels(r), _none_to_hide),
+    Rule(
+        "data.share",
+        lambda r: _shows_some(r) and r.data.share != 1,
+        "expected 1 beside data.labelled=",
+    ),
+    Rule(  # the images whose labels are shown are those that data.share would take
+        "data.validation_from",
+        lambda r: _shows_some(r) and _held_out_share(r) and r.data.validation_from != "train",
+        "expected train beside data.labelled= and a held-out share of the training images",
+    ),
+    Rule(
+        "eval.real",
+        lambda r: r.eval.real and not _classifies(r),
+        "no use without eval.test=true or probe.measures=[top1]",
+    ),
+)

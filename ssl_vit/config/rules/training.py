@@ -1,0 +1,95 @@
+"""Rules of what objectives share, corruption and views, and of steps and batches."""
+
+from ..schema import Recipe
+from ..shared_groups import CorruptionOptions, ViewOptions
+from ..split_counts import selected_count
+from .rule import Rule, fewer_than, value_of
+
+
+def _corruption(r: Recipe) -> CorruptionOptions | None:
+    return r.group(CorruptionOptions) if "corruption" in r.groups else None
+
+
+def _kinds(r: Recipe) -> float:
+    """The sum of the shares of corrupted patches by kind."""
+    found = _corruption(r)
+    return found.mask + found.random + found.keep if found else 1.0
+
+
+def _grid(r: Recipe) -> int:
+    """Patches along a side of an image."""
+    return r.data.size // r.model.patch
+
+
+def _masks_all(r: Recipe) -> bool:
+    """Whether masking, the only corruption, takes all patches."""
+    found = _corruption(r)
+    if found is None or r.model.convolutional or found.mask < 1:
+        return False
+    return selected_count(found.rate, _grid(r) ** 2) >= _grid(r) ** 2
+
+
+def _all_masked(r: Recipe) -> str:
+    patches = _grid(r) ** 2
+    less = f"{fewer_than(patches)}, or corruption.mask below 1"
+    return f"masks all of an image's {patches} patches; {less}"
+
+
+def _views(r: Recipe) -> ViewOptions | None:
+    return r.group(ViewOptions) if "views" in r.groups else None
+
+
+def _blurs_backwards(r: Recipe) -> bool:
+    found = _views(r)
+    return found is not None and found.blur_sigma[0] > found.blur_sigma[1]
+
+
+def _several(key: str) -> Rule:
+    """That there are images to compare with one another."""
+    return Rule(
+        key,
+        lambda r: _views(r) and value_of(r, key) == 1,
+        "objective={r.objective} compares the images of a batch; expected at least 2",
+    )
+
+
+CORRUPTION = (
+    Rule(
+        "corruption.mask + .random + .keep",
+        lambda r: abs(_kinds(r) - 1) >= 1e-6,
+        "the three shares must sum to 1",
+        lambda r: f"{_kinds(r):g}",
+    ),
+    Rule(
+        "corruption.side",
+        lambda r: (found := _corruption(r)) and found.side != 1 and found.side >= _grid(r),
+        lambda r: f"expected less than {_grid(r)}: an image has {_grid(r)} x {_grid(r)} patches",
+    ),
+    Rule("corruption.rate", _masks_all, _all_masked),
+)
+VIEWS = (
+    _several("optim.batch"),
+    _several("eval.images"),
+    Rule(
+        "views.blur_sigma",
+        _blurs_backwards,
+        "expected the smaller standard deviation first",
+    ),
+)
+LENGTHS = (
+    Rule(
+        "optim.warmup",
+        lambda r: not 0 <= r.optim.warmup < r.optim.steps,
+        lambda r: f"not below optim.steps={r.optim.steps}; add optim.warmup={r.optim.steps // 10}",
+    ),
+    Rule(
+        "compute.batch",
+        lambda r: r.compute.batch and r.optim.batch % r.compute.batch,
+        "does not divide optim.batch={r.optim.batch}",
+    ),
+    Rule(
+        "probe.layer",
+        lambda r: (r.probe.layer or 1) > r.model.depth,
+        "expected at most model.depth={r.model.depth}",
+    ),
+)
