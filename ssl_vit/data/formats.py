@@ -281,10 +281,10 @@ def _columns(features: columns.Features, data: Data, known: SplitClasses | None)
     masks = columns.find_masks(features, image, data, location(data))
     if known is None:
         known = SplitClasses(columns.class_names(features, label), "")
-    found = FoundColumns(image, label, known.names, columns.described(features), masks)
+    about, shape = columns.described(features), array_shape(features[image])
     if known.unusable:
-        found = FoundColumns(image, None, [], f" ({known.unusable})", masks)
-    return found._replace(shape=array_shape(features[image]))
+        label, known, about = None, SplitClasses([], ""), f" ({known.unusable})"
+    return FoundColumns(image, label, known.names, about, masks, shape=shape)
 
 
 def _tables(
@@ -387,8 +387,7 @@ def _stream(
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
     if array_shape(rows.features[image]):
-        text = f"its column {image} holds arrays, not encoded images; expected data.stream=false"
-        raise UserError(f"data.stream=true: {location(data)}: {text}")
+        raise UserError(f"data.stream=true: column {image} holds arrays; expected false")
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
