@@ -118,8 +118,10 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
     Raises:
         UserError: the weights are of other channels, and it does not ask, or they are not of RGB.
     """
-    first = state.get(FIRST)
-    if first is None or first.shape[1] == encoder.channels:
+    first, own = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
+    if first is None or own is None or own.shape[1] != encoder.channels:
+        return False  # not of pixels
+    if first.shape[1] == encoder.channels:
         return False
     there = first.shape[1]
     if there != 3 or not encoder.adapt_channels:

@@ -98,7 +98,7 @@ def test_an_rgb_encoder_is_adapted(words: list[str], tiny: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("own", "expected"),
     [
         ([], "target=mean_color: takes RGB of 8 bits; expected one of mean_channels, pixels, "),
         (["target=grid_color", "data.channels=3", "data.range=[0,9]"], "beside data.range=[0,9]"),
@@ -114,10 +114,10 @@ def test_an_rgb_encoder_is_adapted(words: list[str], tiny: list[str], tmp_path: 
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    own: list[str], said: str, images: Path, error_line
+    own: list[str], expected: str, images: Path, error_line
 ) -> None:
     given = altered([f"data.path={images}", "data.channels=4"], *own)
-    assert said in error_line(*given)
+    assert expected in error_line(*given)
 
 
 def test_a_model_that_begins_with_a_resnet_is_refused(images: Path) -> None:

@@ -126,8 +126,8 @@ def test_pixels_of_16_bits_are_the_shares_of_8(name: str) -> None:
     found, wanted = (a.baselines(b, hidden) for a, b in ((other, large), (one, small)))
     for key, value in wanted.items():
         torch.testing.assert_close(found[key], value, atol=1e-4, rtol=1e-4, check_dtype=False)
-    pictures = (a.render(a.ground_truth(b)).int() for a, b in ((one, small), (other, large)))
-    assert torch.subtract(*pictures).abs().max() <= 1, "rounded"
+    shown = (a.render(a.ground_truth(b)).int() for a, b in ((one, small), (other, large)))
+    assert torch.subtract(*shown).abs().max() <= 1, "rounded"
 
 
 def test_the_input_is_normalised_as_the_pixels() -> None:
