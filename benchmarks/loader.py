@@ -49,6 +49,7 @@ from torchvision.transforms import v2
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import batching, loaders, sources
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.resident import DecodedImages, decode_split
 from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import loop_settings, set_up
@@ -146,7 +147,7 @@ def ours(case: Case, folder: Path, resident: bool = False) -> Way:
     images that are decoded already."""
     data = Data(name="bench", path=str(folder), size=case.size, crop_area=AREA, validation=0.0)
     source = sources.load(data).train
-    layout = batching.BatchLayout(case.batch, case.batch, 0, 1)
+    layout = BatchLayout(case.batch, case.batch, 0, 1)
     steps = len(source) // case.batch
     turn = iter(range(10**9))
     decoded = decode_split(source, data, 1e9, torch.device("cpu"), 1) if resident else None

@@ -8,6 +8,9 @@ finds a name that is no longer needed here.
 _.__getattr__
 _.__dir__
 
+# Jupyter calls it for what a cell shows
+_._repr_html_
+
 # The loop calls a callback's methods by name (training.loop.Callbacks)
 _.on_step
 _.on_note
@@ -64,3 +67,12 @@ _.label_names
 _.least
 _.account
 _.cpus
+
+# Fields of an estimate, which is printed as a mapping (lab/plan_tool.py)
+_.image_bytes
+_.price_per_hour
+_.tensor_bytes
+_.untimed
+
+# Jinja's, of an environment
+_.globals

@@ -1,13 +1,18 @@
 """ssl_vit: self-supervised pre-training of Vision Transformers.
 
-resolve(options)              the complete, checked Recipe
-pretrain, finetune, evaluate  one run from its options (or Recipe) to its folder; its result
-embed(options)                features of every image of a data set, in files; their folder
-load_encoder(init)            an encoder from a run, an export, timm:, hf-hub: or a .npz file
-load_run(folder)              a run folder: recipe, result, metrics
+resolve                       the complete, checked Recipe
+pretrain, finetune, evaluate  one run from its options to its folder; what it measured
+embed                         features of every image of a data set; the images nearest to one
+figures                       what encoders have learned, drawn
+study, plan                   many runs, compared; what a run or a study will cost
+report, list_runs             pages of runs and studies; the runs of a folder, ranked
+export                        an encoder for transformers or ONNX
+load_encoder                  an encoder from a run, an export, timm:, hf-hub: or a .npz file
+load_run                      a run folder: recipe, result, metrics
 
-Options are those of the command line: ssl_vit.pretrain("recipe=mpp optim.steps=100"), a list of
-them, or {"recipe": "mpp", "optim.steps": 100}. See ssl_vit/jobs/api.py and docs/design.md.
+Options are those of the command line: ssl_vit.pretrain(recipe="mpp", optim={"steps": 100}), a
+mapping {"recipe": "mpp", "optim.steps": 100}, or words: "recipe=mpp optim.steps=100". See
+docs/python.md.
 """
 
 from importlib import import_module
@@ -16,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.schema import Recipe
     from .errors import UserError
-    from .jobs.api import embed, evaluate, finetune, load_encoder, load_run, pretrain, resolve
+    from .jobs.api import (
+        embed,
+        evaluate,
+        export,
+        figures,
+        finetune,
+        load_encoder,
+        load_run,
+        pretrain,
+        resolve,
+    )
+    from .lab.api import list_runs, plan, report, study
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,13 +40,23 @@ __all__ = [
     "UserError",
     "embed",
     "evaluate",
+    "export",
+    "figures",
     "finetune",
+    "list_runs",
     "load_encoder",
     "load_run",
+    "plan",
     "pretrain",
+    "report",
     "resolve",
+    "study",
 ]
-_MODULES = {"Recipe": "config.schema", "UserError": "errors"}  # of all others jobs.api
+_MODULES = {
+    "Recipe": "config.schema",
+    "UserError": "errors",
+    **dict.fromkeys(("list_runs", "plan", "report", "study"), "lab.api"),
+}  # of all others jobs.api
 
 
 def __getattr__(name: str) -> Any:
@@ -41,4 +67,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is public."""
+    return [*__all__, "__version__"]

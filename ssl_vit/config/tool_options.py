@@ -59,6 +59,7 @@ class ToolOptions:
         uses: keys of recipes that it takes besides.
         recipes: ALSO or ALL where it takes every key of recipes.
         positional: the key whose value may stand alone: `runs/mpp` for `init=runs/mpp`.
+        command_line_only: own keys that the tool's function in Python does not take.
         overrides: {key: text} of the given keys of recipes, checked for their names alone.
     """
 
@@ -70,6 +71,7 @@ class ToolOptions:
     uses: ClassVar[tuple[RecipeKeys, ...]] = ()
     recipes: ClassVar[str] = ""
     positional: ClassVar[str] = ""
+    command_line_only: ClassVar[tuple[str, ...]] = ()
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -114,10 +116,12 @@ def split(
         typed, equals, text = argument.partition("=")
         key = typed.removeprefix("--")
         option = found.get(key)
-        if option and typed == _name(option) and bool(equals) == (option.form != FLAG):
+        if option and typed == option_name(option) and bool(equals) == (option.form != FLAG):
             own.append(f"{key}={text if equals else 'true'}")
         elif typed.startswith("--"):
-            raise UserError(f"{argument}: unknown; {suggest(typed, map(_name, found.values()))}")
+            raise UserError(
+                f"{argument}: unknown; {suggest(typed, map(option_name, found.values()))}"
+            )
         elif kind.positional and not _is_option(kind, argument):
             words.append(argument)
         else:
@@ -151,7 +155,7 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
             values.check_key(key)
         if any(fnmatchcase(key, name) for name in used):
             continue
-        choices = [*map(_name, kind.options().values()), *used]
+        choices = [*map(option_name, kind.options().values()), *used]
         wrong = "has no use here" if key in recipe_options() else "unknown"
         raise UserError(f"{key}={text}: {wrong}; {suggest(key, choices)}")
 
@@ -204,7 +208,7 @@ def read(option: Option, text: str) -> Any:
     Raises:
         UserError: it is of another type or out of bounds.
     """
-    key = _name(option)
+    key = option_name(option)
     if option.kind in (Path, Path | None):
         return parsing.parse_path(text, key)
     if option.is_list:
@@ -267,18 +271,19 @@ def help_text(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _name(option: Option) -> str:
+def option_name(option: Option) -> str:
+    """An option's name as it is typed: with dashes where it has them."""
     return f"--{option.key}" if option.form in (FLAG, LONG) else option.key
 
 
 def heading(option: Option) -> str:
     """How an option is typed: with its default, or where it has none with a word for its value."""
     if option.form == FLAG:
-        return _name(option)
+        return option_name(option)
     if option.form == WORD:
         return option.metavar
     value = option.metavar if option.default in (None, REQUIRED) else option_text(option.default)
-    return f"{_name(option)}={value}"
+    return f"{option_name(option)}={value}"
 
 
 def _recipe_keys(arguments: Sequence[str]) -> str:

@@ -72,6 +72,7 @@ class JobOptions(ToolOptions):
     """Of the tools that make one run, whose other options are all keys of recipes."""
 
     recipes = ALL
+    command_line_only = ("json",)
     uses = (
         RecipeKeys(("recipe",), "A recipe of recipes/, or the path of a YAML file."),
         RecipeKeys(("data",), "A row of recipes/tables/datasets.yaml."),

@@ -6,6 +6,7 @@ from .images import total_exaflop as total_exaflop
 from .images import training_images as training_images
 from .memory import activation_bytes as activation_bytes
 from .memory import block_bytes as block_bytes
+from .memory import fitting_images as fitting_images
 from .memory import memory_bytes as memory_bytes
 from .work import block_multiply_adds as block_multiply_adds
 from .work import computes_wanted as computes_wanted

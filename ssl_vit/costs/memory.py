@@ -100,6 +100,12 @@ def _head_bytes(recipe: Recipe, w: int, fused: bool) -> int:
     return next(filter(None, found), 4 * (recipe.data.classes or 0))
 
 
+def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
+    """Images whose activations take half of a process's `memory` bytes, the largest device batch
+    that a run chooses; at least 1."""
+    return max(1, int(memory / 2 / activation_bytes(recipe, fused)))
+
+
 def memory_bytes(
     recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
 ) -> dict[str, int]:

@@ -1,8 +1,7 @@
-"""Which samples form a step, this process's share of them, and the Batch.
+"""Which samples form a step, and the Batch.
 
 Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs (permuted whole, or in
-windows where data are read in shards), so any step can be computed directly. The global batch is
-cut into chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+windows where data are read in shards), so any step can be computed directly.
 """
 
 from collections.abc import Callable, Iterable
@@ -107,45 +106,6 @@ def _partners(wanted: Samples, length: int) -> Samples:
     """The sample that each sample is mixed with, any of the split: a function of its key."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
-
-
-class BatchLayout(NamedTuple):
-    """How the global batch is split over processes: global_batch = device_batch * processes *
-    accumulation_steps."""
-
-    global_batch: int
-    device_batch: int
-    rank: int
-    processes: int
-
-    @property
-    def accumulation_steps(self) -> int:
-        return self.global_batch // (self.device_batch * self.processes)
-
-    def chunk_index(self, micro_batch: int) -> int:
-        """The chunk of the global batch that is this process's micro-batch with this number."""
-        return micro_batch * self.processes + self.rank
-
-
-def batch_layout(
-    batch: int, wanted: int | None, limit: int, rank: int, processes: int
-) -> BatchLayout:
-    """The layout with the wanted device batch, else with the largest one up to `limit` that divides
-    the global batch over the processes.
-
-    Raises:
-        UserError: the processes or the wanted device batch do not divide the global batch.
-    """
-    if batch % processes:
-        raise UserError(f"optim.batch={batch}: not divisible by {processes} processes")
-    per_process = batch // processes
-    if wanted and per_process % wanted:
-        raise UserError(
-            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
-            f"optim.batch={batch}"
-        )
-    divisors = (n for n in range(1, min(per_process, limit) + 1) if per_process % n == 0)
-    return BatchLayout(batch, wanted or max(divisors), rank, processes)
 
 
 @dataclass(eq=False, repr=False)

@@ -15,7 +15,8 @@ from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from .augment import VIEWS
 from .base import ShardedSource, Source
-from .batching import Batch, BatchLayout, ImageDataset, Samples, Unreadable, samples_at
+from .batch_layout import BatchLayout
+from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
 from .pixel_values import image_bytes
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler

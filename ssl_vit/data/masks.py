@@ -15,7 +15,8 @@ from ..config.schema import Data
 from ..errors import UserError
 from . import image_formats, transforms
 from .base import ShardedSubset, Source, Subset
-from .batching import Batch, BatchLayout, ImageDataset, Samples, Unreadable
+from .batch_layout import BatchLayout
+from .batching import Batch, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
 from .pixel_values import image_bytes, no_images
 from .sources import Splits

@@ -1,82 +1,106 @@
-"""The Python interface that `import ssl_vit` offers. Torch is imported when a function needs it.
+"""The engine's functions of `import ssl_vit`; those of the lab are in lab/api.py. Torch is imported
+when a function needs it.
 
-Options are those of the command line: a mapping {"recipe": "mpp", "optim.steps": 100}, a list
-["recipe=mpp", "optim.steps=100"], or one string "recipe=mpp optim.steps=100".
+Options are those of the command line (config/python_options.py): keyword arguments as recipe="mpp"
+or optim={"steps": 100}; and before them a mapping, with dotted keys too, or words in a list or one
+string.
 """
 
 import copy
-import shlex
-from collections.abc import Iterable, Mapping
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import recipe_files, validate, values
 from ..config import resolve as resolving
 from ..config.init_source import SCRATCH
+from ..config.python_options import Options, words
+from ..config.records.run import Result
 from ..config.schema import Recipe
-from ..config.tool_options import parse
-from ..config.tools import EmbedOptions
+from ..config.tool_options import parse, split
+from ..config.tools import EmbedOptions, ExportOptions, FigureOptions
 from ..errors import UserError
-from ..formatting import option_text
 from ..runs.folder import Run
 from . import cli
+from .run_result import RunResult, run_result
 
 if TYPE_CHECKING:
     from ..models.encoder import Backbone
+    from .draw_figures import DrawnFigures
+    from .embed import EmbeddedImages
 
-Options = str | Iterable[str] | Mapping[str, Any]
 
-
-def resolve(options: Options) -> Recipe:
+def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
     """The complete recipe, checked; its images need not be on this machine.
 
     Raises:
         UserError: an unknown key, preset or recipe, or a value of the wrong type or out of bounds.
     """
-    return resolving.resolve(_listed(options), here=False)
+    return resolving.resolve(words(options, keywords), here=False)
 
 
-def pretrain(options: Options | Recipe) -> dict[str, Any]:
+def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
     """Pre-train with these options or this recipe, or resume the run.
 
     Returns:
-        The content of result.json; of a run that has finished already, without training again.
+        What the run measured; of a run that has finished already, without training again. None on
+        the other processes of several.
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together.
-        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it.
+        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it. In
+            an interactive shell or a notebook KeyboardInterrupt.
     """
-    return _run(options, cli.PRETRAIN)
+    return _run(options, keywords, cli.PRETRAIN)
 
 
-def finetune(options: Options | Recipe) -> dict[str, Any]:
+def finetune(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
     """Fine-tune on labels from the weights of `init=`; as `pretrain`."""
-    return _run(options, cli.FINETUNE)
+    return _run(options, keywords, cli.FINETUNE)
 
 
-def evaluate(options: Options | Recipe) -> dict[str, Any]:
+def evaluate(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
     """Measure the frozen encoder of `init=`; as `pretrain`."""
-    return _run(options, cli.EVALUATE)
+    return _run(options, keywords, cli.EVALUATE)
 
 
-def embed(options: Options) -> Path:
-    """Write the features of every image of a data set, or those that are missing; options as of
-    the embed tool.
-
-    Returns:
-        The folder: embed.json and a file (parquet or npz) a shard, with `index`, `file`, `label`,
-        `embedding` and, with patches=true, `patches`.
+def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
+    """Write the features of every image of a data set, or those that are missing; with `query=`
+    find the images nearest to one.
 
     Raises:
         UserError: the options, the encoder, the images or the folder do not fit together.
     """
     from . import embed as tool
 
-    return tool.embed(*tool.prepare(parse(EmbedOptions, _listed(options))))
+    return tool.embed(*tool.prepare(parse(EmbedOptions, words(options, keywords, EmbedOptions))))
+
+
+def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
+    """Draw what encoders have learned, side by side.
+
+    Raises:
+        UserError: an option, an encoder or the images do not suit, or no figure can be made.
+    """
+    from . import draw_figures
+
+    return draw_figures.draw(parse(FigureOptions, words(options, keywords, FigureOptions)))
+
+
+def export(options: Options = (), /, **keywords: Any) -> Path:
+    """Convert a run's encoder to transformers or ONNX (`format=`); the folder or file `out=`.
+
+    Raises:
+        UserError: there is no export, the model does not fit the format, or `out` exists.
+    """
+    from ..models import interop
+
+    return interop.convert(parse(ExportOptions, words(options, keywords, ExportOptions)))
 
 
 def load_run(folder: str | Path) -> Run:
-    """A run folder: `recipe`, `result()`, `rows()` of metrics.jsonl, `environment()`, `export`.
+    """A run folder: `recipe`, `result()`, `rows()` of metrics.jsonl, `environment()`, and the paths
+    `folder`, `export`, `figures`.
 
     Raises:
         UserError: the folder has no recipe.yaml, or one that cannot be read.
@@ -90,7 +114,7 @@ def load_run(folder: str | Path) -> Run:
     return Run(recipe)
 
 
-def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
+def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "Backbone":
     """An encoder with the weights that `init` names, in evaluation mode.
 
     `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
@@ -107,6 +131,7 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
         options: `model=` where the weights do not describe theirs (.npz, scratch), `data.size=` for
             another image size than theirs (224 where that is unknown), `data.eval_mode=` and
             `data.eval_crop=` for another evaluation, `probe.pool=` for another `encoder.pool`.
+        keywords: more options.
 
     Raises:
         UserError: there are no such weights, or they belong to another model.
@@ -114,7 +139,7 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     from ..models import encoder, weights
     from . import encoders
 
-    given = values.parse(_listed(options))
+    given = values.parse(words(options, keywords))
     if str(init) == SCRATCH:
         given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
     one = encoders.resolve_one(str(init), given)
@@ -125,27 +150,34 @@ def load_encoder(init: str | Path, options: Options = ()) -> "Backbone":
     return network.eval()
 
 
-def _run(options: Options | Recipe, job: cli.JobKind) -> dict[str, Any]:
+def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) -> RunResult | None:
     if isinstance(options, Recipe):
+        if keywords:
+            text = "a Recipe is complete; expected its options in place of it"
+            raise UserError(f"{', '.join(keywords)}: {text}")
         # copied, because a run replaces values such as compute.precision=auto in its recipe
         recipe = copy.deepcopy(options)
         validate.check(recipe)
-        given = [f"init={recipe.init}"]
+        job.check(recipe, [f"init={recipe.init}"])
+        run, result = cli.open_run(recipe)
     else:
-        given = _listed(options)
-        recipe = resolving.resolve(given, here=False)
-    job.check(recipe, given)
-    made_of = None if isinstance(options, Recipe) else given
-    run, result = cli.open_run(recipe, made_of)
+        _, given = split(job.options, words(options, keywords, job.options))
+        run, result = cli.open_job(given, job)
     if result is None:
-        result = job.run(run)
-    return result.content() if result else {}
+        result = _until_stopped(run, job)
+    return run_result(run, result) if result else None
 
 
-def _listed(options: Options) -> list[str]:
-    """The options as a list of key=value."""
-    if isinstance(options, str):
-        return shlex.split(options)
-    if isinstance(options, Mapping):
-        return [f"{key}={option_text(value)}" for key, value in options.items()]
-    return list(options)
+def _until_stopped(run: Run, job: cli.JobKind) -> Result | None:
+    """The run's result.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped it in an interactive shell, which SystemExit would end.
+        SystemExit: elsewhere.
+    """
+    try:
+        return job.run(run)
+    except SystemExit as stopped:
+        if hasattr(sys, "ps1"):
+            raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
+        raise

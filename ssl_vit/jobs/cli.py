@@ -15,28 +15,22 @@ from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
-from ..formatting import (
-    count_of_images,
-    duration,
-    format_held_out,
-    tool_command,
-    typed,
-)
-from ..metrics import find_metric, format_baselines, format_metrics
+from ..formatting import tool_command, typed
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
 from . import reuse
+from .run_result import run_result
 
 
 class JobKind(NamedTuple):
     """What differs between the tools that make one run: `options` of the tool itself, `check` of
-    the recipe and the options, `run` and `conclude`, which prints the result."""
+    the recipe and the options, `run`, and `conclude`, which prints what to do with the result."""
 
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
     run: Callable[[Run], Result | None]
-    conclude: Callable[[Run, Result], None]
+    conclude: Callable[[Run], None]
 
 
 def pretrain(options: list[str]) -> None:
@@ -58,16 +52,27 @@ def _main(arguments: list[str], job: JobKind) -> None:
     with report_errors():
         own, options = tool_options.split(job.options, arguments)
         as_json = tool_options.build(job.options, own).json
-        recipe = resolve(options, here=False)
-        job.check(recipe, options)
-        run, result = open_run(recipe, options)
+        run, result = open_job(options, job)
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
     if result is not None and os.environ.get("RANK", "0") == "0":
-        job.conclude(run, result)
+        found = run_result(run, result)
+        print(found)
+        job.conclude(run)
         if as_json:
-            print(json.dumps({"folder": str(run.folder), **result.content()}))
+            print(json.dumps(found.content()))
+
+
+def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
+    """The run of a tool's options but its own, and its result where it has finished.
+
+    Raises:
+        UserError: as `resolve` and `open_run`, or the recipe is not for this tool.
+    """
+    recipe = resolve(options, here=False)
+    job.check(recipe, options)
+    return open_run(recipe, options)
 
 
 def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Result | None]:
@@ -155,16 +160,8 @@ def _probe(run: Run) -> Result | None:
     return evaluate(run)
 
 
-def _conclude(run: Run, result: Result) -> None:
-    """Print the result and what to type next."""
-    print(
-        f"finished    {result.steps:,} steps in {duration(result.seconds)}, "
-        f"{result.finished}: {run.folder}"
-    )
-    if (best := result.best) and best.step is not None:
-        value = f"{best.metric} {best.value:.4g} on {format_held_out(result.measured_on)}"
-        print(f"best        step {best.step:,}, tested and exported: {value}")
-    _print_metrics(result, result.measured_on or {})
+def _conclude(run: Run) -> None:
+    """Print the run's files and what to type next."""
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
@@ -195,27 +192,7 @@ def _print_hub_status(run: Run) -> None:
         print(f"warning: what the Hub has is not known: {error!r}")
 
 
-def _conclude_evaluation(run: Run, result: Result) -> None:
-    print(f"finished    in {duration(result.seconds)}, {result.finished}: {run.folder}")
-    for name, entry in result.metrics.items():
-        of = "of" if find_metric(name).independent else "on"
-        print(f"{name:<11} {entry.value:.1%} {of} {entry.n:,} {entry.split} images")
-
-
-def _print_metrics(result: Result, measured_on: dict[str, int]) -> None:
-    """Print the metrics of each split, on how many images, and the baselines."""
-    splits: dict[str, dict[str, float]] = {}
-    for name, entry in result.metrics.items():
-        splits.setdefault(entry.split, {})[name] = entry.value
-    for split, values in splits.items():
-        name = "held out" if split == "validation" else split
-        of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
-        print(f"{name:<11} {format_metrics(values)}{of}")
-        if beat := format_baselines(values):
-            print(f"to beat     {beat}")
-
-
 # Functions are looked up at the call, so that a test can replace one.
 PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run), _conclude)
 FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), _conclude_evaluation)
+EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), lambda run: None)

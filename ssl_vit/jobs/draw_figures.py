@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ..config.records.run import Figure, Figures
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, FigureOptions
 from ..errors import UserError
-from ..runs import lock, output_folder
+from ..runs import lock, notebook, output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
 
@@ -43,14 +44,39 @@ class FigureRecord(Figures):
     init: list[dict[str, Any]] = Field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class DrawnFigures:
+    """The figures that a call has drawn. In a notebook it shows them.
+
+    Attributes:
+        folder: which holds NAME.png, NAME.svg and NAME.npz, the figure's data.
+        names: of the figures.
+    """
+
+    folder: Path
+    names: list[str]
+
+    @property
+    def images(self) -> list[Path]:
+        """The figures as PNG files."""
+        return [self.folder / f"{name}.png" for name in self.names]
+
+    def _repr_html_(self) -> str:
+        return notebook.inline_images(self.images)
+
+
 def main(arguments: list[str]) -> None:
+    """Compute and draw the figures. Raises as `draw`."""
+    draw(parse(FigureOptions, arguments))
+
+
+def draw(options: FigureOptions) -> DrawnFigures:
     """Compute and draw the figures.
 
     Raises:
         UserError: an option, an encoder or the images do not suit, no figure can be made, or the
             folder holds something else.
     """
-    options = parse(FigureOptions, arguments)
     start = time.perf_counter()
     from . import encoders
 
@@ -73,6 +99,7 @@ def main(arguments: list[str]) -> None:
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
+    made = DrawnFigures(folder, [*drawn])
     shown = Figure(images=f"{images.name}, {images.split}", count=count)
     with _held(folder, of_run):
         record = _read_record(folder, named, of_run)
@@ -88,10 +115,11 @@ def main(arguments: list[str]) -> None:
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
         if of_run:
-            _show(of_run, [folder / f"{name}.png" for name in drawn])
+            _show(of_run, made.images)
     seconds = time.perf_counter() - start
     number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
     print(f"finished    {number} (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
+    return made
 
 
 def _show(run: Path, images: list[Path]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,27 @@ from ..formatting import text_line
 if TYPE_CHECKING:
     from ..config.schema import Data
     from ..data.base import Source
+    from ..evaluation.embedding import Neighbor
     from ..training.distributed import WatchedAccelerator
     from .encoders import NamedEncoder
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """The features of a data set's images, in files.
+
+    Attributes:
+        folder: which holds embed.json and the shards.
+        files: the shards of these splits: a row an image with `index`, `file`, `label`, `embedding`
+            and, with patches=true, `patches`.
+        nearest: with query=, the most similar images, best first: `similarity` (cosine), `split`,
+            `index`, `file` and `label`, the class's number or -1. Empty on other processes than
+            rank 0.
+    """
+
+    folder: Path
+    files: list[Path]
+    nearest: "list[Neighbor]"
 
 
 def main(arguments: list[str]) -> None:
@@ -54,11 +74,8 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w.-]", "_", text)[-60:]
 
 
-def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> Path:
+def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedImages:
     """Write the features that are missing, on all processes; answer the query.
-
-    Returns:
-        The folder.
 
     Raises:
         UserError: the weights, the images or the folder do not suit.
@@ -76,8 +93,9 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> Path:
         accelerator.watch_loader = stack.enter_context(watchdog).watch_loader
         stack.enter_context(report_lost_workers())
         splits = _splits(data, options, accelerator)
-        FeatureFolder(options, one, accelerator).run(splits, stack)
-    return Path(recipe.out) / recipe.name
+        features = FeatureFolder(options, one, accelerator)
+        files, nearest = features.run(splits, stack)
+    return EmbeddedImages(features.folder, files, nearest)
 
 
 def _splits(

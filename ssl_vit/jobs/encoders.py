@@ -20,7 +20,8 @@ from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..data import layout, loaders, sources
 from ..data.base import Source, without_lists
-from ..data.batching import Batch, BatchLayout
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch
 from ..errors import UserError
 from ..inspection.base import Subject
 from ..models import architectures, weights

@@ -14,6 +14,7 @@ from ..config.probe import CHOSEN, DENSE
 from ..config.records.run import Result
 from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
+from ..data.batch_layout import BatchLayout
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
@@ -63,9 +64,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     started_at = time.perf_counter()
     size = resources.device_batch(recipe, accelerator)
     processes = accelerator.num_processes
-    batch_layout = batching.BatchLayout(
-        size * processes, size, accelerator.process_index, processes
-    )
+    batch_layout = BatchLayout(size * processes, size, accelerator.process_index, processes)
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     if measures_masks(recipe):
@@ -121,7 +120,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
 def _features(
     read: features.Reader,
     splits: sources.Splits,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
     classes: int,
@@ -183,9 +182,7 @@ def _reader(
     return lambda image_B3HW: hidden(net.feature(image_B3HW, objective.pool)), objective.pool
 
 
-def _all(
-    source: sources.Source, recipe: Recipe, batch_layout: batching.BatchLayout
-) -> InterruptibleLoader:
+def _all(source: sources.Source, recipe: Recipe, batch_layout: BatchLayout) -> InterruptibleLoader:
     return InterruptibleLoader(
         loaders.evaluation_loader(source, recipe.data, batch_layout, recipe.compute.workers or 0)
     )
@@ -236,7 +233,7 @@ def _classify(
     net: Backbone,
     init: InitSource,
     splits: sources.Splits,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
 ) -> dict[str, tuple[float, int]]:

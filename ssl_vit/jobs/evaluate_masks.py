@@ -14,6 +14,7 @@ from ..config.probe import DENSE, Probe
 from ..config.schema import Data, Recipe
 from ..data import batching, masks, sources
 from ..data.base import Source
+from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
@@ -64,7 +65,7 @@ class Counts(NamedTuple):
 def measure(
     network: Encoder,
     splits: sources.Splits,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
 ) -> tuple[Metrics, int]:
@@ -83,7 +84,7 @@ class MaskEvaluation:
 
     network: Encoder
     splits: sources.Splits
-    batch_layout: batching.BatchLayout
+    batch_layout: BatchLayout
     recipe: Recipe
     accelerator: WatchedAccelerator
     unreadable: list[str] = field(init=False, default_factory=list)

@@ -31,7 +31,7 @@ from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
-from ..evaluation.embedding import FeatureShard, TokenReader
+from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..formatting import text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
@@ -84,9 +84,13 @@ class FeatureFolder:
         self.folder = Path(self.one.recipe.out) / self.one.recipe.name
         self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
 
-    def run(self, splits: dict[str, Source], stack: ExitStack) -> None:
+    def run(self, splits: dict[str, Source], stack: ExitStack) -> tuple[list[Path], list[Neighbor]]:
         """Write the shards that are missing, each on one process; answer the query. `stack` holds
         the folder's lock.
+
+        Returns:
+            The shards, and the images nearest to the query; none without one, and on other
+            processes than rank 0.
 
         Raises:
             UserError: the weights or the folder do not suit, or too many images cannot be read.
@@ -112,8 +116,10 @@ class FeatureFolder:
             self._write(shards[number], splits[shards[number].split], read)
         self.accelerator.wait_for_everyone()
         on_main(self.accelerator, lambda: self._conclude(shards))
+        nearest = []
         if query_3HW is not None:
-            self._answer(query_3HW, shards, splits, read)
+            nearest = self._answer(query_3HW, shards, splits, read)
+        return [shard.file for shard in shards], nearest
 
     def _network(self) -> tuple[Backbone, str]:
         """The encoder on the device, and a hash of its weights."""
@@ -311,8 +317,8 @@ class FeatureFolder:
         shards: Sequence[FeatureShard],
         splits: Mapping[str, Source],
         read: TokenReader,
-    ) -> None:
-        """Print the images whose features are most similar to the query's."""
+    ) -> list[Neighbor]:
+        """Print the images whose features are most similar to the query's, and return them."""
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(
             [query_3HW], data.size, data.eval_mode, data.eval_crop
@@ -328,6 +334,7 @@ class FeatureFolder:
                 label = f", {one.label}"
             line = text_line(f"{one.split}: {one.file}{label}")
             print(f"{one.similarity:11.4f} {line}", flush=True)
+        return found
 
 
 def _read_image(path: Path | None, data: Data) -> Tensor | None:

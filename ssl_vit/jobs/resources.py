@@ -22,8 +22,9 @@ from ..config.schema import (
     learns_labels,
     measures_masks,
 )
-from ..data import batching, fingerprints, measure_range, sources
+from ..data import fingerprints, measure_range, sources
 from ..data.base import Source
+from ..data.batch_layout import BatchLayout
 from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
@@ -96,8 +97,8 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images whose activations take half of the memory of one process."""
-    image_bytes = costs.activation_bytes(recipe, fused=accelerator.device.type == "cuda")
-    return max(1, int(_memory(accelerator) / 2 / image_bytes))
+    fused = accelerator.device.type == "cuda"
+    return costs.fitting_images(recipe, _memory(accelerator), fused)
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -194,7 +195,7 @@ def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
 def environment_facts(
     recipe: Recipe,
     accelerator: Accelerator,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     splits: sources.Splits,
 ) -> dict[str, Any]:
     """What environment.json records beyond versions and hardware."""

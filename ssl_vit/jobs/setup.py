@@ -12,6 +12,7 @@ from ..config.computed import keys
 from ..config.schema import Recipe, compared_views
 from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
+from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..errors import UserError
 from ..evaluation.features import ProbesDuringTraining
@@ -39,7 +40,7 @@ class Job:
 
     run: Run
     accelerator: distributed.WatchedAccelerator
-    batch_layout: batching.BatchLayout
+    batch_layout: BatchLayout
     splits: sources.Splits
     state: State
     held_out: HeldOutEvaluator
@@ -83,7 +84,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         UserError: images, weights, folder or machine do not suit the recipe, or processes differ.
     """
     recipe = run.recipe
-    batch_layout = batching.batch_layout(
+    batch_layout = BatchLayout.divide(
         recipe.optim.batch,
         recipe.compute.batch,
         resources.max_device_batch(recipe, accelerator),
@@ -128,7 +129,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     )
 
 
-def _check_passes(recipe: Recipe, batch_layout: batching.BatchLayout) -> None:
+def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     """Check that a step is one pass where the images of a batch are compared: in several passes
     each image would be compared with fewer others, and the loss would be another one.
 
@@ -152,7 +153,7 @@ def _check_passes(recipe: Recipe, batch_layout: batching.BatchLayout) -> None:
 
 
 def _held_out_batches(
-    recipe: Recipe, splits: sources.Splits, batch_layout: batching.BatchLayout
+    recipe: Recipe, splits: sources.Splits, batch_layout: BatchLayout
 ) -> list[batching.Batch]:
     """This process's held-out images, with fixed views where the objective compares views."""
     given = (splits.validation, recipe.data, batch_layout, recipe.eval.images)
@@ -166,7 +167,7 @@ def _held_out_batches(
 def _probes(
     recipe: Recipe,
     splits: sources.Splits,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     held_out: HeldOutEvaluator,
     accelerator: distributed.WatchedAccelerator,
 ) -> ProbesDuringTraining | None:
@@ -187,7 +188,7 @@ def _build_state(
     objective: Objective,
     recipe: Recipe,
     splits: sources.Splits,
-    batch_layout: batching.BatchLayout,
+    batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
 ) -> tuple[State, dict[str, Any]]:
     """Optimiser, schedule and strategy of an objective; and how its weights are sharded."""

@@ -30,6 +30,7 @@ class StudyOptions(ToolOptions):
     command = "lab.study_tool:main"
     lasting = True
     recipes = ALSO
+    command_line_only = ("check", "only", "index")
     purpose = (
         "Run a study, that is all runs of its file, each after those it needs; or resume it. With"
         " the word `sweep`, every combination of the values of the keys after it."
@@ -91,6 +92,7 @@ class ReportOptions(ToolOptions):
         "python tools/report.py runs",
     )
     positional = "folder"
+    command_line_only = ("json", "serve", "port", "host")
     folder: Path = path(
         "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
         form=WORD,
@@ -140,6 +142,7 @@ class RunsOptions(ToolOptions):
         "python tools/runs.py runs clean=checkpoints",
     )
     positional = "folder"
+    command_line_only = ("json",)
     folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
     sort: str = option(
         "name",
@@ -169,6 +172,7 @@ class PlanOptions(ToolOptions):
     summary = "estimate time, memory and price of a run or a study"
     command = "lab.plan_tool:main"
     recipes = ALSO
+    command_line_only = ("json",)
     purpose = (
         "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, time,"
         " price; and warn of common mistakes."

@@ -2,8 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from ..config import tool_options
+from pydantic import PrivateAttr
+
+from ..config import records, tool_options
+from ..config.records import Number, Whole
 from ..formatting import NOT_COUNTED, duration
 from .planning import budget, network, paper
 from .planning.forecast import (
@@ -17,31 +21,170 @@ from .planning.forecast import (
 from .studies.request import study_places
 
 
+class Estimate(records.Record):
+    """What a run or a study will cost; what is not known is None.
+
+    Attributes:
+        name: of the run or study.
+        images: forward passes in all; `exaflop` their work.
+        device: the row of device=; None without it.
+        device_hours: time on all devices together, from the device's peak and `efficiency`, or with
+            probe=True as measured here.
+        price: of them, at `price_per_hour`.
+        warnings: common mistakes, a line each.
+    """
+
+    name: str
+    images: Whole | None
+    exaflop: Number | None
+    device: dict[str, Any] | None
+    efficiency: Number | None
+    device_hours: Number | None
+    price: Number | None
+    price_per_hour: Number | None
+    warnings: list[str]
+    _network_given: bool = PrivateAttr(False)
+
+    def lines(self) -> Iterator[str]:
+        """What the command line prints of it."""
+        if notice := self.has("notice") and self["notice"]:
+            yield notice
+        rows = list(self._rows())
+        width = max(11, *(len(name) for name, _ in rows))
+        yield from (f"{name:<{width}} {text}" for name, text in rows)
+        yield from (f"warning: {text}" for text in self.warnings)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    __str__ = __repr__
+
+
+class RunEstimate(Estimate):
+    """What a run will cost; of an evaluation steps and batch are 0.
+
+    Attributes:
+        model, parameters, encoder_parameters, patches: the encoder and its head; 0 patches of a
+            convolutional one.
+        multiply_adds: of an image, forward.
+        steps, batch, training_images, epochs: its length.
+        precision, processes, zero, device_batch: how it is trained.
+        image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
+        seconds: how long it takes on all processes.
+        probe: with probe=True what was measured here.
+        communication: of several processes, what each strategy sends in a step.
+        paper: what the paper says of this run.
+        notice: which images are taken where none are named.
+    """
+
+    model: str
+    parameters: Whole
+    encoder_parameters: Whole
+    patches: Whole
+    multiply_adds: Number | None
+    steps: Whole
+    batch: Whole
+    training_images: Whole | None
+    epochs: Number | None
+    precision: str
+    processes: Whole
+    zero: Whole
+    device_batch: Whole | None
+    image_bytes: Number
+    tensor_bytes: dict[str, dict[str, Number]]
+    seconds: Number | None
+    probe: dict[str, Any] | None
+    communication: dict[str, Any] | None
+    paper: dict[str, Any] | None
+    notice: str | None
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield from _rows(self.content())
+        if self.communication and self.device:
+            yield from network.lines(self.communication, self.processes, self._network_given)
+
+
+class PartEstimate(records.Record):
+    """What a part of a study will cost.
+
+    Attributes:
+        tasks: how many runs it has.
+        untimed: those whose time is not known; `uncounted` those whose work is not.
+        most_bytes: of a process of the largest run.
+    """
+
+    tasks: Whole
+    images: Whole | None
+    exaflop: Number | None
+    device_hours: Number | None
+    price: Number | None
+    untimed: Whole
+    uncounted: Whole
+    most_bytes: Number | None
+
+
+class StudyEstimate(Estimate, PartEstimate):
+    """What a study will cost, by part and in all.
+
+    Attributes:
+        title: of the study.
+        parts: {name: PartEstimate}.
+        load: with probe=True the load average before, the highest.
+    """
+
+    title: str
+    parts: dict[str, PartEstimate]
+    load: Number | None
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield from _study_rows(self.content())
+
+
 def main(arguments: list[str]) -> None:
     """Print the estimated cost of a run or a study.
 
     Raises:
         UserError: an option is wrong.
     """
+    own, rest, of_study = _split(arguments)
+    settings = tool_options.build(PlanOptions, own)
+    found = _estimate(rest, settings, of_study)
+    print(found)
+    if settings.json:
+        print(json.dumps(found.content()))
+
+
+def plan(arguments: list[str]) -> RunEstimate | StudyEstimate:
+    """Estimate the cost of a run or a study.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    own, rest, of_study = _split(arguments)
+    return _estimate(rest, tool_options.build(PlanOptions, own), of_study)
+
+
+def _estimate(
+    options: list[str], settings: PlanOptions, of_study: bool
+) -> RunEstimate | StudyEstimate:
+    found: RunEstimate | StudyEstimate
+    if of_study:
+        found = StudyEstimate(**study(options, settings))
+    else:
+        found = RunEstimate(**run(options, settings))
+    found._network_given = settings.network is not None
+    return found
+
+
+def _split(arguments: list[str]) -> tuple[dict[str, str], list[str], bool]:
+    """The tool's own options, the others, and whether they are of a study."""
     of_study = is_study(arguments)
     rest = tool_options.split(PlanOptions, arguments)[1]
     places = study_places(rest) if of_study else ()  # which may be called images, say
-    own, rest = tool_options.split(PlanOptions, arguments, leave=places)
-    settings = tool_options.build(PlanOptions, own)
-    record = study(rest, settings) if of_study else run(rest, settings)
-    rows = list(_study_rows(record) if of_study else _rows(record))
-    step = None if of_study else record["communication"]
-    if step and record["device"]:
-        rows.extend(network.lines(step, record["processes"], "network" in own))
-    if not of_study and record["notice"]:
-        print(record["notice"])
-    width = max(11, *(len(name) for name, _ in rows))
-    for name, text in rows:
-        print(f"{name:<{width}} {text}")
-    for text in record["warnings"]:
-        print(f"warning: {text}")
-    if settings.json:
-        print(json.dumps(record))
+    return *tool_options.split(PlanOptions, arguments, leave=places), of_study
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:

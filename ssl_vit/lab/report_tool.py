@@ -1,68 +1,127 @@
-"""The command line of the report tool."""
+"""The report tool: the page of a run, of a study or of a folder of runs."""
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ..config.tool_options import parse
+from ..config.tool_options import parse, read_list
 from ..errors import UserError
 from ..formatting import text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
+from ..runs import notebook
 from . import reports, serve
 from .lab_tools import ReportOptions
 from .run_table import index_page
 
 
+@dataclass(frozen=True)
+class WrittenPage:
+    """A page that was written of what is in a folder. In a notebook it shows the page.
+
+    Attributes:
+        folder: of a run, of a study or with runs.
+        page: the page, an HTML file that needs no other.
+        runs: of a run itself, of a folder its runs: `values` of the recipe, `state`, `metrics()`,
+            `rows`; empty of a study.
+        study: of a study: `answer`, a few sentences, `numbers` and `table`, a pandas DataFrame with
+            a row for each metric of each run; else None.
+        exported: of a study: the files of format=.
+        form: format=, if it was given.
+    """
+
+    folder: Path
+    page: Path
+    runs: list[RunRecord]
+    study: reports.Report | None = None
+    exported: Sequence[Path] = ()
+    form: str | None = None
+
+    def content(self) -> dict[str, Any]:
+        """A dictionary, as --json prints it."""
+        if self.study is not None:
+            return self.study.content()
+        runs = [_summary(record) for record in self.runs]
+        return {"runs": runs} if self.page.name == INDEX else runs[0]
+
+    def lines(self) -> Iterator[str]:
+        """What the command line prints of it."""
+        if self.study is not None:
+            yield self.study.answer
+            yield f"report      {self.page}, {self.folder / 'report.md'}"
+            yield f"runs        {self.folder / INDEX}"
+            yield from (f"{self.form:<11} {file}" for file in self.exported)
+        elif self.page.name == INDEX:
+            yield f"runs        {self.page}: {len(self.runs):,} runs"
+        else:
+            # no control character of a name reaches the terminal
+            yield from map(text_line, run_wording.sentences(self.runs[0]))
+            yield f"report      {self.page}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return notebook.inline_page(self.page.read_text())
+
+
 def main(arguments: list[str]) -> None:
-    """Write the page of a run, the report of a study or the index of a folder of runs, or serve
-    them while they are written.
+    """Write the page of what the folder holds, or serve the pages while they are written.
+
+    Raises:
+        UserError: as `parse` and `write`.
+    """
+    options = parse(ReportOptions, arguments)
+    if options.serve:
+        _check_folder(options.folder)
+        serve.serve(options.folder, options.host, options.port)
+        return
+    written = write(options)
+    print(written)
+    if options.json:
+        print(json.dumps(written.content()))
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
+
+
+def write(options: ReportOptions) -> WrittenPage:
+    """Write the page of a run, the report of a study or the index of a folder of runs.
 
     Raises:
         UserError: not one folder, or it holds none of these.
     """
-    options = parse(ReportOptions, arguments)
     folder = options.folder
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
-    if options.serve:
-        serve.serve(folder, options.host, options.port)
-        return
+    _check_folder(folder)
+    pairs = [options.pairs] if options.pairs else []
+    if options.pairs and options.pairs.startswith("["):
+        pairs = read_list("pairs", options.pairs)
+    is_study = (folder / "study.json").exists()
+    for key, value in (("pairs", options.pairs), ("format", options.format)):
+        if value and not is_study:
+            raise UserError(f"{key}={value}: is for a study; {folder} has no study.json")
     try:
-        pairs = [options.pairs] if options.pairs else []
-        record = _write(folder, pairs, options.format)
+        if is_study:
+            return _of_study(folder, pairs, options.format)
+        if is_run(folder):
+            return WrittenPage(folder, folder / PAGE, [run_page.write(folder)])
+        return WrittenPage(folder, folder / INDEX, index_page.write(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
-    if options.json:
-        print(json.dumps(record))
 
 
-def _write(folder: Path, pairs: list[str], form: str | None) -> dict[str, Any]:
-    """Write and print what the folder is worth; the same for --json."""
-    for key, value in (("pairs", ",".join(pairs)), ("format", form)):
-        if value and not (folder / "study.json").exists():
-            raise UserError(f"{key}={value}: is for a study; {folder} has no study.json")
-    if (folder / "study.json").exists():
-        with suppress(UserError):  # without runs; the report says more of it
-            index_page.write(folder)
-        found = reports.write(folder, pairs)
-        print(found.answer)
-        print(f"report      {folder / PAGE}, {folder / 'report.md'}")
-        print(f"runs        {folder / INDEX}")
-        for file in reports.export(folder, form, pairs) if form else ():
-            print(f"{form:<11} {file}")
-        return found.content()
-    if is_run(folder):
-        record = run_page.write(folder)
-        for sentence in run_wording.sentences(record):
-            print(text_line(sentence))  # no control character of a name reaches the terminal
-        print(f"report      {folder / PAGE}")
-        return _summary(record)
-    records = index_page.write(folder)
-    print(f"runs        {folder / INDEX}: {len(records):,} runs")
-    return {"runs": [_summary(record) for record in records]}
+def _of_study(folder: Path, pairs: list[str], form: str | None) -> WrittenPage:
+    with suppress(UserError):  # without runs; the report says more of it
+        index_page.write(folder)
+    found = reports.write(folder, pairs)
+    exported = reports.export(folder, form, pairs) if form else ()
+    return WrittenPage(folder, folder / PAGE, [], found, exported, form)
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

@@ -3,46 +3,107 @@ not needed any more. No torch."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..config.tool_options import parse
 from ..errors import UserError
 from ..formatting import few_images, format_bytes, plain_table, text_line, tool_command, typed
+from ..runs import notebook
 from . import reports
 from .lab_tools import RunsOptions
 from .run_table import clean_checkpoints, ranking, run_columns
 from .run_table.listed_run import ListedRun, counted, differing, read_runs
+from .run_table.ranking import RankedGroup, Ranking
 from .run_table.run_columns import Column
 
 SHOWN = 6  # values of a key that differs
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The runs in and below a folder. In a notebook it shows what the command line prints.
+
+    Attributes:
+        folder: that was looked through.
+        runs: as sort= says: `name`, `state`, `value(METRIC)`, `setting(KEY)`, `disk` in bytes,
+            `record`, which holds the recipe's `values`, the `result` and the `rows`.
+        differs: {key of the recipes that differs: each run's value}.
+        ranking: with best=, `groups` of `runs` that compare, the best first; else None.
+        cleaned: with clean=, `name`, `bytes` and `kept`, the reason why nothing is removed.
+    """
+
+    folder: Path
+    runs: list[ListedRun]
+    differs: dict[str, list[str]]
+    lines: list[str]
+    ranking: Ranking | None = None
+    cleaned: list[clean_checkpoints.Cleaning] | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        return notebook.lines_html(self.lines)
 
 
 def main(arguments: list[str]) -> None:
     """Print the runs in and below a folder; remove checkpoints with clean=checkpoints yes=true.
 
     Raises:
-        UserError: an option is wrong, or there are no runs.
+        UserError: as `table`.
     """
     options = parse(RunsOptions, arguments)
+    found = table(options)
+    print(found)
+    if options.json:
+        print(
+            json.dumps(reports.plain({"folder": str(options.folder), **_content(options, found)}))
+        )
+
+
+def table(options: RunsOptions) -> RunTable:
+    """List, rank or clean the runs in and below a folder.
+
+    Raises:
+        UserError: an option is wrong, or there are no runs.
+    """
     if options.yes and options.clean is None:
         raise UserError("yes=true: has no use without clean=checkpoints")
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected one with runs in it")
     runs = read_runs(options.folder)
-    record: dict[str, Any]
     if options.clean is not None:
-        record = _clean(options, runs)
-    elif options.best is not None:
-        record = _best(options.best, runs)
-    else:
-        record = _list(options, runs)
-    if options.json:
-        print(json.dumps(reports.plain({"folder": str(options.folder), **record})))
+        return _clean(options, runs)
+    if options.best is not None:
+        return _best(options, options.best, runs)
+    return _list(options, runs)
 
 
-def _list(options: RunsOptions, runs: list[ListedRun]) -> dict[str, Any]:
-    """Print the table; what --json has."""
+def _content(options: RunsOptions, found: RunTable) -> dict[str, Any]:
+    """What --json has besides the folder."""
+    if found.cleaned is not None:
+        gone = sum(one.bytes for one in found.cleaned if not one.kept)
+        cleaned = [one.content() for one in found.cleaned]
+        return {"removed": options.yes, "bytes": gone, "clean": cleaned}
+    if (ranked := found.ranking) is not None:
+        return {
+            "best": ranked.metric,
+            "better": "higher" if ranked.higher else "lower",
+            "groups": [_group_content(ranked, group) for group in ranked.groups],
+            "left_out": {run.name: run.state for run in ranked.left_out},
+        }
+    return {"runs": [run.content() for run in found.runs], "differs": found.differs}
+
+
+def _group_content(ranked: Ranking, group: RankedGroup) -> dict[str, Any]:
+    values = [{"name": run.name, "value": run.value(ranked.metric)} for run in group.runs]
+    return {"facts": group.facts, "runs": values, "differs": differing(group.runs)}
+
+
+def _list(options: RunsOptions, runs: list[ListedRun]) -> RunTable:
     columns = run_columns.of_terminal()
     key = options.sort.removeprefix("-")
     order = _sorted_by(key, columns, runs)
@@ -54,16 +115,15 @@ def _list(options: RunsOptions, runs: list[ListedRun]) -> dict[str, Any]:
     if options.differs:
         columns.append(Column("differs", _settings(ordered, differ).__getitem__))
     rows = [[column.text(run) for column in columns] for run in ordered]
-    print("\n".join(plain_table([column.head for column in columns], rows)))
+    lines = plain_table([column.head for column in columns], rows)
     total = format_bytes(sum(run.disk for run in runs))
     kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
-    print(f"\n{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(kinds)}")
+    lines += ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(kinds)}"]
     if not options.differs:
-        for name, texts in differ.items():
-            print(f"differs     {name}: {_few(texts)}")
+        lines += [f"differs     {name}: {_few(texts)}" for name, texts in differ.items()]
     if by_metric:
-        _print_caution(ranking.rank(runs, key))
-    return {"runs": [run.content() for run in ordered], "differs": differ}
+        lines += _caution(ranking.rank(runs, key))
+    return RunTable(options.folder, ordered, differ, lines)
 
 
 def _sorted_by(key: str, columns: Sequence[Column], runs: Sequence[ListedRun]) -> Column:
@@ -101,88 +161,84 @@ def _settings(runs: Sequence[ListedRun], differ: dict[str, list[str]]) -> dict[L
     }
 
 
-def _print_caution(found: ranking.Ranking) -> None:
+def _caution(found: Ranking) -> Iterator[str]:
     if len(found.groups) > 1:
-        print(
+        yield (
             f"note        {found.metric} does not compare between all of these runs: they differ in"
             f" {', '.join(found.differing)}; best={found.metric} ranks those that compare"
         )
 
 
-def _best(metric: str, runs: Sequence[ListedRun]) -> dict[str, Any]:
-    """Print the ranking; what --json has.
+def _best(options: RunsOptions, metric: str, runs: list[ListedRun]) -> RunTable:
+    """Rank the runs.
 
     Raises:
         UserError: no run has the metric.
     """
     ranking.check_metric("best", metric, runs, [])
     found = ranking.rank(runs, metric)
-    better = "higher" if found.higher else "lower"
-    print(f"{metric}: {better} is better")
+    lines = [f"{metric}: {'higher' if found.higher else 'lower'} is better"]
     if len(found.groups) > 1:
-        print(
+        lines.append(
             f"{len(found.groups)} groups, which do not compare with one another: they differ in "
             f"{', '.join(found.differing)}"
         )
-    groups = [_print_group(found, group) for group in found.groups]
+    for group in found.groups:
+        lines += _group_lines(found, group)
     for run in found.left_out:
-        print(f"left out    {text_line(run.name)}: {text_line(run.state)}")
+        lines.append(f"left out    {text_line(run.name)}: {text_line(run.state)}")
     if any(len(group.runs) > 1 for group in found.groups):
-        print(
-            "\nA difference of two runs is no result: studies compare over seeds, with intervals."
-        )
-    left_out = {run.name: run.state for run in found.left_out}
-    return {"best": metric, "better": better, "groups": groups, "left_out": left_out}
+        caution = "A difference of two runs is no result: studies compare over seeds, with"
+        lines += ["", f"{caution} intervals."]
+    ranked = [run for group in found.groups for run in group.runs]
+    return RunTable(options.folder, ranked, differing(ranked), lines, found)
 
 
-def _print_group(found: ranking.Ranking, group: ranking.RankedGroup) -> dict[str, Any]:
+def _group_lines(found: Ranking, group: RankedGroup) -> Iterator[str]:
     facts = group.facts
     shown = [f"{name}={facts[name]}" for name in found.differing if name in facts]
     shown = [text for text in shown if not text.startswith(("split=", "data=", "objective="))]
     title = ", ".join([f"objective={facts['objective']}", *shown])
-    print(f"\n{facts['split']} images of {text_line(facts['data'])}, {text_line(title)}:")
-    differ = differing(group.runs)
-    settings = _settings(group.runs, differ)
+    yield ""
+    yield f"{facts['split']} images of {text_line(facts['data'])}, {text_line(title)}:"
+    settings = _settings(group.runs, differing(group.runs))
     rows = [
         [str(place), run.metric_text(found.metric), text_line(run.name), settings[run]]
         for place, run in enumerate(group.runs, 1)
     ]
-    print("\n".join(plain_table(("", found.metric, "run", "differs"), rows)))
+    yield from plain_table(("", found.metric, "run", "differs"), rows)
     split = str(facts["split"])
     counts = [
         run.record.measured_on[split] for run in group.runs if split in run.record.measured_on
     ]
     for text in few_images({split: min(counts)}) if counts else ():
-        print(f"warning: {text}")
-    ranked = [{"name": run.name, "value": run.value(found.metric)} for run in group.runs]
-    return {"facts": facts, "runs": ranked, "differs": differ}
+        yield f"warning: {text}"
 
 
-def _clean(options: RunsOptions, runs: Sequence[ListedRun]) -> dict[str, Any]:
-    """Print what clean=checkpoints removes or would remove, and remove it with yes=true; what
-    --json has."""
+def _clean(options: RunsOptions, runs: list[ListedRun]) -> RunTable:
+    """What clean=checkpoints would remove, which is removed with yes=true."""
     found = clean_checkpoints.plan(runs)
     if options.yes:
         found = [one if one.kept else clean_checkpoints.clean(one) for one in found]
+    lines = list(_cleaned(options, found))
+    return RunTable(options.folder, runs, differing(runs), lines, cleaned=found)
+
+
+def _cleaned(options: RunsOptions, found: Sequence[clean_checkpoints.Cleaning]) -> Iterator[str]:
     verb = "removed" if options.yes else "would go"
     for one in found:
         what = f"{one.checkpoints} checkpoint{'s' * (one.checkpoints > 1)}"
         text = f"{text_line(one.name)}: {what}, {format_bytes(one.bytes)}"
-        print(f"kept        {text}: {text_line(one.kept)}" if one.kept else f"{verb:<11} {text}")
+        yield f"kept        {text}: {text_line(one.kept)}" if one.kept else f"{verb:<11} {text}"
     gone = [one for one in found if not one.kept]
     freed = sum(one.bytes for one in gone)
     where = f"of {len(gone):,} run{'s' * (len(gone) != 1)}"
     if options.yes:
-        print(f"freed       {format_bytes(freed)} {where}")
+        yield f"freed       {format_bytes(freed)} {where}"
     else:
-        print(f"would free  {format_bytes(freed)} {where}; nothing was removed")
+        yield f"would free  {format_bytes(freed)} {where}; nothing was removed"
     if gone and not options.yes:
         command = typed(
             "python", *tool_command("runs"), options.folder, "clean=checkpoints", "yes=true"
         )
-        print(f"then type   {command}")
-    return {
-        "removed": options.yes,
-        "bytes": freed,
-        "clean": [one.content() for one in found],
-    }
+        yield f"then type   {command}"

@@ -135,7 +135,7 @@ class Pages:
                 write = partial(self._run, folder, above)
             elif (folder / "study.json").exists() and not index:
                 signature = _stats(folder / "study.json", *sorted(folder.glob("*/result.json")))
-                write = partial(study_page.live, folder)
+                write = partial(study_page.render, folder, INDEX, live=True)
             else:
                 try:
                     found = run_search.find(folder)

@@ -4,30 +4,52 @@ import dataclasses
 import os
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..config import tool_options
 from ..config.schema import Recipe
 from ..config.tools import PrepareOptions
-from ..config.values import parse
 from ..errors import UserError, suggest
 from ..evaluation import prepare_vtab
 from ..formatting import duration, process_command, process_environment, tool_command, typed
+from ..runs import notebook
 from ..runs.environment import cores
 from ..runs.folder import Run
-from . import plan_tool
+from . import plan_tool, reports
 from .lab_tools import PlanOptions
 from .studies import benchmark_images, scheduling, slurm
 from .studies.expand import Plan, command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.progress import ProgressScreen
-from .studies.read_study import find, read
 from .studies.record import check_finished, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
 from .studies.spec_fields import Mistakes
-from .studies.task_recipes import check
+from .studies.task_recipes import check, check_options
 
 CHECK = "--check"
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """What has become of a study's tasks. In a notebook it shows the study's report.
+
+    Attributes:
+        name: of the study.
+        folder: which holds a folder for each task's run.
+        finished: the tasks that have a result.
+        failed: {task: why it has none}, of this call.
+        jobs: {part: number of the job array}, of launcher=slurm, which waits for none of them.
+    """
+
+    name: str
+    folder: Path
+    finished: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return notebook.inline_page(reports.render(self.folder))
 
 
 def main(options: list[str]) -> int:
@@ -38,21 +60,42 @@ def main(options: list[str]) -> int:
     """
     if CHECK in options:
         return check_file([option for option in options if option != CHECK])
-    request = parse_request(options)
-    on_slurm = request.own.launcher == "slurm" and request.own.only is None
-    if on_slurm:
-        slurm.check(*_submission(request, options))
-    if request.study.benchmark:
-        request = _with_images(request)
+    request = _request(options)
     if request.own.only is not None:
         # whose tool checks its options itself
         return run_one(request, request.own.only, request.own.index or 0)
+    return 1 if _start(request, options).failed else 0
+
+
+def study(options: list[str]) -> StudyOutcome:
+    """Run or submit the study.
+
+    Raises:
+        UserError: as `main`.
+    """
+    return _start(_request(options), options)
+
+
+def _request(options: list[str]) -> StudyRequest:
+    """The study of the options, whose benchmark has images and which SLURM would take."""
+    request = parse_request(options)
+    if _on_slurm(request):
+        slurm.check(*_submission(request, options))
+    return _with_images(request) if request.study.benchmark else request
+
+
+def _on_slurm(request: StudyRequest) -> bool:
+    return request.own.launcher == "slurm" and request.own.only is None
+
+
+def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
+    """Run or submit the tasks that have not finished."""
     recipes = check(request.study, request.plan)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():
         write_plan(request.study, request.name, request.plan, request.folder)
         for warning in [*request.left_out, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
-        if on_slurm:
+        if _on_slurm(request):
             return submit_all(request, options)
         on_gpu = bool(gpus())
         needs = {name: scheduling.memory_need(recipe, on_gpu) for name, recipe in recipes.items()}
@@ -66,15 +109,13 @@ def check_file(options: list[str]) -> int:
         UserError: an option is wrong, or the file is no study.
     """
     mistakes = Mistakes(collect=True)
-    if "sweep" not in options:
-        read(find(parse(options).get("recipe")), mistakes)
-    if not mistakes.found:
-        places = study_places(options)
-        _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
-        whole = with_places(given)
-        request = parse_request(whole)
-        check(request.study, request.plan, mistakes, here=whole == given)
-    found = list(dict.fromkeys(mistakes.found))  # of seeds that do not differ once
+    places = study_places(options)
+    _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
+    whole = with_places(given)
+    request = parse_request(whole, mistakes)
+    check_options(request.study, mistakes)
+    check(request.study, request.plan, mistakes, here=whole == given)
+    found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
     if found:
@@ -116,8 +157,8 @@ def _check_finished(request: StudyRequest) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
-    """Run the study on this machine; the exit status.
+def run_all(request: StudyRequest, needs: dict[str, int]) -> StudyOutcome:
+    """Run the study on this machine.
 
     Args:
         request: the study.
@@ -126,7 +167,7 @@ def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
     plan, folder = request.plan, request.folder
     parallel = request.own.parallel or len(gpus()) or min(cores(), len(plan))
     started_at = time.monotonic()
-    before = sum(finished(folder, name) for name in plan)
+    before = len(_finished(request))
     print(f"study       {request.name}: {request.study.title}")
     print(
         f"tasks       {len(plan)}, of which {before} are finished; up to {parallel} at once",
@@ -135,13 +176,17 @@ def run_all(request: StudyRequest, needs: dict[str, int]) -> int:
     with ProgressScreen() as screen:
         failed = Local(plan, folder, parallel, screen, needs).run()
     _check_finished(request)
-    done = sum(finished(folder, name) for name in plan)
+    done = _finished(request)
     took = duration(time.monotonic() - started_at)
-    print(f"finished    {done} of {len(plan)} tasks in {took}: {folder}")
+    print(f"finished    {len(done)} of {len(plan)} tasks in {took}: {folder}")
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
     print(f"next        {typed(sys.executable, *tool_command('report'), folder)}")
-    return 1 if failed else 0
+    return StudyOutcome(request.name, folder, done, failed)
+
+
+def _finished(request: StudyRequest) -> list[str]:
+    return [name for name in request.plan if finished(request.folder, name)]
 
 
 def _submission(
@@ -157,13 +202,13 @@ def _submission(
     return request.name, request.plan, request.folder, passed, sbatch
 
 
-def submit_all(request: StudyRequest, options: list[str]) -> int:
-    """Submit the study to SLURM; the exit status."""
+def submit_all(request: StudyRequest, options: list[str]) -> StudyOutcome:
+    """Submit the study to SLURM."""
     jobs = slurm.submit(*_submission(request, options))
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {request.folder}/slurm/{part}.sh")
     print(f"next        {typed(sys.executable, *tool_command('report'), request.folder)}")
-    return 0
+    return StudyOutcome(request.name, request.folder, _finished(request), jobs=jobs)
 
 
 def run_one(request: StudyRequest, part: str, index: int) -> int:

@@ -301,13 +301,20 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """The export tool.
+    """Convert, and print where the result is.
 
     Raises:
-        UserError: as `parse` and the formats; there is no export, or `out` exists or cannot be
-            written.
+        UserError: as `parse` and `convert`.
     """
-    options = parse(ExportOptions, arguments)
+    print(f"written     {convert(parse(ExportOptions, arguments))}")
+
+
+def convert(options: ExportOptions) -> Path:
+    """Write the encoder in the format of the options; its folder or file.
+
+    Raises:
+        UserError: as the formats; there is no export, or `out` exists or cannot be written.
+    """
     out = options.out
     export = InitSource(options.init).locate().export
     if export is None:
@@ -319,4 +326,4 @@ def main(arguments: list[str]) -> None:
             FORMATS[options.format](export, beside)
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror or error}") from None
-    print(f"written     {out}")
+    return out

@@ -1,5 +1,6 @@
 """Metrics and baselines as tables and sentences of a model card. No torch."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def result_rows(metrics: Mapping[str, Measured]) -> list[ResultRow]:
 
 
 def _row(name: str, entry: Measured) -> ResultRow:
-    value, n = entry.value, entry.n or 0
+    value, n = entry.value, entry.n or 0 if math.isfinite(entry.value) else 0
     found = interval(name, value, n) if _in_percent(name) else None
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
@@ -71,10 +72,11 @@ def number(name: str, value: float) -> str:
 
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
     """A metric's value and the number of images that it was measured on; of an older run, which did
-    not record that (`measured_on` is empty), the number of cases, be they patches."""
+    not record that (`measured_on` is empty), the number of cases, be they patches. What is not
+    finite is of none."""
     text = number(name, entry.value)
     count = measured_on.get(entry.split) or entry.n
-    return f"{text} (n = {count:,})" if count else text
+    return f"{text} (n = {count:,})" if count and math.isfinite(entry.value) else text
 
 
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"

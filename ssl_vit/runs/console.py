@@ -1,5 +1,5 @@
-"""A run's output on the console: tables, a progress bar, or plain lines if the output is not a
-terminal."""
+"""A run's output on the console: tables; a progress bar on a terminal and in a notebook, elsewhere
+plain lines."""
 
 import sys
 import time
@@ -13,10 +13,12 @@ from rich.table import Column
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
 from ..metrics import all_metrics, format_metrics
+from . import notebook
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
 LINE_SHARE = 1 / 60
+REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
 
 
 def table(rows: Iterable[tuple[str, str]]) -> None:
@@ -118,19 +120,40 @@ class ProgressLines(_Progress):
     def _waited(self) -> float:
         """The time since the last line, in intervals."""
         now = time.monotonic()
-        interval = max(LINE_INTERVAL, LINE_SHARE * (now - self.started_at))
-        return (now - self.printed_at) / interval
+        return (now - self.printed_at) / self._interval(now)
+
+    def _interval(self, now: float) -> float:
+        """Seconds between two lines."""
+        return max(LINE_INTERVAL, LINE_SHARE * (now - self.started_at))
 
     def _print(self, step: int) -> None:
         self.printed_at = time.monotonic()
         left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
-        print(f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}", flush=True)
+        self._show(step, f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}")
+
+    def _show(self, step: int, line: str) -> None:
+        print(line, flush=True)
 
     def on_note(self, text: str) -> None:
         print(text, flush=True)
 
     def on_warning(self, text: str) -> None:
         print(f"warning: {text}", flush=True)
+
+
+class NotebookBar(ProgressLines):
+    """Callback that redraws one bar in a notebook; what is printed besides stays below it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.output = notebook.RedrawnOutput()
+        self._show(self.start, f"step {self.start:>6}/{self.steps}")
+
+    def _interval(self, now: float) -> float:
+        return REDRAWN_EVERY
+
+    def _show(self, step: int, line: str) -> None:
+        self.output.draw(notebook.progress_html(step, self.steps, line))
 
 
 def _held_out(row: Row, baselines: Mapping[str, float], images: int | None) -> str:
@@ -149,7 +172,7 @@ def progress(
     baselines: Mapping[str, float] | None = None,
     images: int | None = None,
 ) -> ProgressBar | ProgressLines:
-    """A bar on a terminal, else lines.
+    """A bar on a terminal and in a notebook, else lines.
 
     Args:
         start: step that training begins at.
@@ -157,5 +180,9 @@ def progress(
         baselines: {name: value} that held-out metrics are printed beside.
         images: how many those are of.
     """
-    kind = ProgressBar if sys.stdout.isatty() else ProgressLines
+    kind: type[ProgressBar | ProgressLines] = ProgressLines
+    if notebook.in_notebook():
+        kind = NotebookBar
+    elif sys.stdout.isatty():
+        kind = ProgressBar
     return kind(start, steps, baselines or {}, images)

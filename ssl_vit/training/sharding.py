@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..config.schema import Optim
-from ..data.batching import Batch, BatchLayout
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch
 from ..errors import UserError
 from ..objectives.base import Objective
 from . import optim

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..config.schema import Optim
-from ..data.batching import Batch, BatchLayout
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch
 from ..errors import ReportedError, UserError
 from ..objectives.base import Objective, Output
 from . import optim

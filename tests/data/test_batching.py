@@ -16,7 +16,8 @@ from PIL import Image
 
 from helpers.sources import DATA, Numbered
 from ssl_vit.data import batching, loaders
-from ssl_vit.data.batching import BatchLayout, ImageDataset
+from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.batching import ImageDataset
 from ssl_vit.data.workers import limit_workers
 from ssl_vit.errors import UserError, report_errors
 
@@ -111,7 +112,7 @@ def test_a_far_step_of_a_huge_set_is_like_any_other():
 def test_the_global_batch_lies_on_processes(
     batch, wanted, limit, processes, device_batch, accumulation
 ):
-    batch_layout = batching.batch_layout(batch, wanted, limit, processes - 1, processes)
+    batch_layout = BatchLayout.divide(batch, wanted, limit, processes - 1, processes)
     assert batch_layout == BatchLayout(batch, device_batch, processes - 1, processes)
     assert batch_layout.accumulation_steps == accumulation
 
@@ -119,18 +120,18 @@ def test_the_global_batch_lies_on_processes(
 @settings(max_examples=80)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 9))
 def test_the_largest_device_batch_that_fits_is_taken(share, limit, processes):
-    got = batching.batch_layout(share * processes, None, limit, 0, processes).device_batch
+    got = BatchLayout.divide(share * processes, None, limit, 0, processes).device_batch
     assert got <= limit and share % got == 0
     assert not any(share % d == 0 for d in range(got + 1, min(limit, share) + 1))
 
 
 def test_what_does_not_divide_is_said():
     with pytest.raises(UserError, match=r"^optim.batch=10: .*3 processes$"):
-        batching.batch_layout(10, None, 100, 0, 3)
+        BatchLayout.divide(10, None, 100, 0, 3)
     with pytest.raises(UserError, match=r"^compute.batch=5: .*optim.batch=12$"):
-        batching.batch_layout(12, 5, 100, 0, 1)
+        BatchLayout.divide(12, 5, 100, 0, 1)
     with pytest.raises(UserError, match=r"^compute.batch=8: .*optim.batch=8$"):
-        batching.batch_layout(8, 8, 100, 0, 2)
+        BatchLayout.divide(8, 8, 100, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from ssl_vit.data import (
     resident,
     sources,
 )
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import evaluate, resources
@@ -211,8 +212,8 @@ def test_images_are_counted_not_labels() -> None:
 def test_decoded_images_have_the_same_lists(place) -> None:
     source = source_of(place)
     data = Data(name="own", path=str(place), size=16, label_column="many")
-    kept = resident.decode_split(source, Data(), 1e9, torch.device("cpu"), 1)
-    layout = batching.BatchLayout(16, 16, 0, 1)
+    kept = resident.decode_split(source, data, 1e9, torch.device("cpu"), 1)
+    layout = BatchLayout(16, 16, 0, 1)
     both = [
         list(loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=decoded))
         for decoded in (None, kept)

@@ -16,7 +16,8 @@ from PIL import Image
 from helpers.images import numbered, parquet, png
 from helpers.launching import launch
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, loaders, make_shards, reshard, sources, transforms
+from ssl_vit.data import loaders, make_shards, reshard, sources, transforms
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.runs.output_folder import OutputFolder
 
@@ -141,9 +142,7 @@ def test_a_folder_of_images_becomes_shards_that_training_reads(
     data = Data(name="own", path=f"{tmp_path}/out", window=6, size=8, validation="test")
     splits = sources.load(data)
     assert splits.train.classes == ["ant", "bee"]
-    (batch,) = loaders.training_loader(
-        splits.train, data, batching.BatchLayout(10, 10, 0, 1), 0, 0, 1, 0
-    )
+    (batch,) = loaders.training_loader(splits.train, data, BatchLayout(10, 10, 0, 1), 0, 0, 1, 0)
     assert not batch.unreadable and sorted(batch.index.tolist()) == list(range(10))
     assert "next        accelerate launch tools/pretrain.py" in capsys.readouterr().out
 

@@ -17,7 +17,8 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, transforms
 from ssl_vit.data.base import PartlyLabelled, Source, Subset
-from ssl_vit.data.batching import Batch, BatchLayout
+from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.batching import Batch
 from ssl_vit.data.resident import Cropper, NotResident, ResidentDataset, decode_split
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources

@@ -16,8 +16,9 @@ from helpers.disk import full_disk
 from helpers.images import numbered, parquet, png, tar
 from helpers.sources import content, everything, load
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, fingerprints, loaders, shard_index, shards, sources
+from ssl_vit.data import fingerprints, loaders, shard_index, shards, sources
 from ssl_vit.data.base import ShardedSubset, Source
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.columns import FoundColumns
 from ssl_vit.errors import UserError
 
@@ -158,9 +159,7 @@ def test_samples_are_the_same_on_any_number_of_processes_and_workers(tmp_path, w
     train = sources.load(data).train
 
     def steps(processes, device_batch, start=0):
-        spreads = [
-            batching.BatchLayout(8, device_batch, rank, processes) for rank in range(processes)
-        ]
+        spreads = [BatchLayout(8, device_batch, rank, processes) for rank in range(processes)]
         passes = [
             list(loaders.training_loader(train, data, batch_layout, 0, start, 15, workers))
             for batch_layout in spreads
@@ -192,7 +191,7 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     train, read = sources.load(data).train, []
     recent, load = train.whole._recent, train.whole._recent.load
     recent.load = lambda shard: read.append(shard) or load(shard)
-    batch_layout = batching.BatchLayout(8, device_batch, processes - 1, processes)
+    batch_layout = BatchLayout(8, device_batch, processes - 1, processes)
     list(loaders.training_loader(train, data, batch_layout, 0, 0, len(train) // 8, 0))
     windows, stretches, own = (
         -(-len(train) // 200),

@@ -21,7 +21,6 @@ from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
 from ssl_vit.data import (
     base,
-    batching,
     class_numbers,
     fingerprints,
     formats,
@@ -30,6 +29,7 @@ from ssl_vit.data import (
     synthetic,
     transforms,
 )
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 
 
@@ -388,7 +388,7 @@ def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
     path = parquet(
         tmp_path / "x.parquet", {"image": [*cells(range(3)), None], "label": [0] * 4}, NAMED
     )
-    own, batch_layout = Data(name="own", size=8), batching.BatchLayout(2, 2, 0, 1)
+    own, batch_layout = Data(name="own", size=8), BatchLayout(2, 2, 0, 1)
     looked = [
         loaders.held_out_batches(part, own, batch_layout, 2)
         for part in load(path, validation=0.5)[:2]

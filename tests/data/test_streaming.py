@@ -18,7 +18,7 @@ from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, sources, streaming
-from ssl_vit.data.batching import BatchLayout
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job

@@ -17,7 +17,7 @@ from helpers.options import altered
 from ssl_vit.config.records.run import Measured
 from ssl_vit.config.schema import Data
 from ssl_vit.data import masks, sources
-from ssl_vit.data.batching import BatchLayout
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask

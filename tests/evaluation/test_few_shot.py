@@ -15,8 +15,9 @@ from helpers.runs import run
 from helpers.tables import image, table
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data import batching, loaders, shards, sources
+from ssl_vit.data import loaders, shards, sources
 from ssl_vit.data.base import Source
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.jobs import evaluate
@@ -93,7 +94,7 @@ class Broken(Source):
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
     accelerator = Accelerator(cpu=True)
-    layout = batching.BatchLayout(7, 7, 0, 1)
+    layout = BatchLayout(7, 7, 0, 1)
 
     def draw(
         unreadable: set[int],
@@ -159,7 +160,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
         batch = next(
             iter(
                 loaders.evaluation_loader(
-                    source, recipe.data, batching.BatchLayout(len(source), len(source), 0, 1), 0
+                    source, recipe.data, BatchLayout(len(source), len(source), 0, 1), 0
                 )
             )
         )

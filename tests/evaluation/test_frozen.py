@@ -10,7 +10,8 @@ from helpers.runs import Killed, run
 from helpers.tables import TRAIN, image, table
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data import batching, loaders, sources
+from ssl_vit.data import loaders, sources
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
@@ -48,7 +49,7 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(tiny: list[str]) 
     recipe, splits = done.recipe, sources.load(done.recipe.data)
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(done.folder)))
-    batch_layout = batching.BatchLayout(16, 16, 0, 1)
+    batch_layout = BatchLayout(16, 16, 0, 1)
     splits_read = []
     for source, most in ((splits.train, 300), (splits.validation, 200)):
         seen = loaders.held_out_batches(source, recipe.data, batch_layout, most)

@@ -1,17 +1,20 @@
 """What README and docs/ claim is what the committed measurements support: each difference is computed
-again from its study, and its interval excludes what would be none."""
+again from its study by the reports' own code, and its interval excludes what would be none."""
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 
 from helpers.options import ROOT
+from helpers.recorded_studies import curve_of, study
 from ssl_vit import stats
+from ssl_vit.lab.reports import plain
+from ssl_vit.lab.reports.measures import Measure, Result
 
 RESULTS, SPEED = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))
 README = (ROOT / "README.md").read_text()
@@ -19,11 +22,6 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # a value and its interval: "+3.06 (+2.20 to +3.92)", "+3.23 points, +0.55 to +5.92"
 QUOTED = re.compile(rf"({NUMBER})%?\*{{0,2}}(?: points)?,? \(?({NUMBER})%? to ({NUMBER})")
 Values = dict[int, float]  # points of each seed
-
-
-@cache
-def study(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())["numbers"]
 
 
 def quoted(text: str) -> list[list[float]]:
@@ -40,24 +38,51 @@ def table(text: str, head: str) -> Iterator[list[str]]:
         yield [*above, *cells[3:]]
 
 
-def of_arms(measure: dict[str, Any]) -> dict[str, Values]:
+def of_arms(measure: Measure) -> dict[str, Values]:
     return {
-        one["arm"]: {int(seed): 100 * value for seed, value in one["seeds"].items()}
-        for one in measure["results"]
+        one.arm: {seed: 100 * value for seed, value in one.seeds.items()} for one in measure.results
     }
 
 
-def of_arm(name: str, arm: str, claimed: str) -> Values:
+def of_arm(name: str, arm: str, claimed: str) -> Result:
     """`claimed` is a metric, and the share of the labels where there is one."""
     metric, _, place = claimed.partition(",")
     share = re.search(r"([\d.]+)%", place)
     parts = {f"final_{float(share[1]) / 100:g}", "final"} if share else {"probe"}
-    (found,) = [
-        measure
-        for measure in study(name)["measures"]
-        if measure["part"] in parts and measure["name"].split(" (")[0] == metric
-    ]
-    return of_arms(found)[arm]
+    (found,) = [one for one in study(name).measures if one.part in parts and one.metric == metric]
+    return next(one for one in found.results if one.arm == arm)
+
+
+@pytest.mark.parametrize("name", ["labels_cifar10", "labels_long", "methods", "methods_grid"])
+def test_the_numbers_of_a_file_are_those_that_its_values_give(name: str) -> None:
+    found = study(name)
+    compared: list[tuple[Any, Any]] = []
+    for old, new in zip(found.numbers["measures"], found.measures, strict=True):
+        for kind in ("results", "not_compared"):
+            for was, one in zip(old[kind], getattr(new, kind), strict=True):
+                compared += [(was[key], getattr(one, key)) for key in ("value", "gain")]
+                compared.append((was["probability"], one.probability))
+    for pair in found.numbers["pairs"]:
+        measure = next(one for one in found.measures if one.name == pair["measure"])
+        compared.append((pair["difference"], measure.difference(pair["arm"], pair["other"])))
+    curve = curve_of(found.numbers)
+    assert (curve is None) is (found.curve is None)
+    if curve and found.curve:
+        compared += [(curve["comparisons"], found.curve.comparisons)]
+        points = zip(curve["points"], found.curve.points, strict=True)
+        compared += [(was["apart"], point.apart) for was, point in points]
+    assert len(compared) > 20
+    for was, now in compared:
+        assert same(was, plain(now)), (was, now)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of JSON are equal, numbers within 1e-12 of their size."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return math.isclose(one, other, rel_tol=1e-12) if isinstance(one, float) else one == other
 
 
 DIFFERENCES = [*table(RESULTS, "| study | A | B | measure | seeds | A minus B (95%) |")]
@@ -72,9 +97,11 @@ FACTORS = [
 def test_a_claimed_difference_is_that_of_its_study_and_excludes_zero(row: list[str]) -> None:
     name, arm, other, measure, seeds, claimed = row
     *elsewhere, other = other.split()
-    own, others = of_arm(name, arm, measure), of_arm((elsewhere or [name])[0], other, measure)
     first, last = map(int, seeds.split("-"))
-    found = stats.summarize([own[seed] - others[seed] for seed in range(first, last + 1)])
+    own, others = of_arm(name, arm, measure), of_arm((elsewhere or [name])[0], other, measure)
+    found = stats.summarize(
+        [100 * (own.seeds[seed] - others.seeds[seed]) for seed in range(first, last + 1)]
+    )
     assert found.interval and found.interval.excludes_zero
     assert quoted(claimed) == [pytest.approx([found.mean, *found.interval], abs=0.006)]
 
@@ -82,16 +109,16 @@ def test_a_claimed_difference_is_that_of_its_study_and_excludes_zero(row: list[s
 @pytest.mark.parametrize("row", FACTORS, ids=" ".join)
 def test_a_claimed_factor_is_that_of_its_study_and_excludes_one(row: list[str]) -> None:
     name, arm, share, claimed, crossing = row
-    (found,) = [one for one in study(name)["labels"]["comparisons"] if one["arm"] == arm]
-    (factor,) = [
-        one["factor"] for one in found["worth"] if 100 * one["share"] == float(share.strip("%"))
-    ]
-    expected = [factor[key] for key in ("value", "low", "high")]
-    assert not expected[1] <= 1 <= expected[2]
+    curve = study(name).curve
+    assert curve
+    (found,) = [one for one in curve.comparisons if one.arm == arm]
+    (factor,) = [one.factor for one in found.worth if 100 * one.share == float(share.strip("%"))]
+    assert not factor.low <= 1 <= factor.high
+    expected = [factor.value, factor.low, factor.high]
     assert quoted(claimed) == [[float(f"{value:.2g}") for value in expected]]
     if crossing:
-        (place,) = found["crossovers"]
-        expected = [100 * place[key] for key in ("value", "low", "high")]
+        (place,) = found.crossovers
+        expected = [100 * end for end in (place.value, place.low, place.high)]
         assert quoted(crossing) == [pytest.approx(expected, abs=0.051)]
 
 
@@ -115,9 +142,9 @@ def possible(names: list[str]) -> Iterator[list[float]]:
     another: on all seeds that they share, on these but the first, on the first and the last
     three."""
     arms = {
-        (measure["name"], name, arm): by_seed
+        (measure.name, name, arm): by_seed
         for name in names
-        for measure in study(name)["measures"]
+        for measure in study(name).measures
         for arm, by_seed in of_arms(measure).items()
     }
     apart = {

@@ -14,7 +14,6 @@ import pytest
 from helpers.options import ROOT
 from ssl_vit import formatting
 from ssl_vit.config.records import check
-from ssl_vit.config.records.run import Result
 from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
@@ -51,7 +50,7 @@ def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run, Result(steps=1, seconds=1.0, finished="now", metrics={}))
+    cli._conclude(run)
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from urllib.parse import unquote
 
 import pytest
 
+import ssl_vit
 from helpers.commands import commands
-from helpers.options import ROOT, TINY
+from helpers.options import ROOT, TINY, TUNE
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
@@ -218,17 +220,15 @@ def test_the_guide_names_every_objective_and_target() -> None:
 
 def test_the_readme_keeps_to_what_the_interface_has() -> None:
     """Python blocks can be parsed, and their ssl_vit.NAME are there."""
-    import ssl_vit
-
     for document in DOCUMENTS:
-        for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+        for block in python_blocks(document.read_text()):
             ast.parse(block)
             for name in re.findall(r"\bssl_vit\.(\w+)\(", block):
                 assert name in ssl_vit.__all__, name
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its code cells in one process; after the cell of its parameters a run of seconds is set."""
+    """Its code cells in one process; after the cell of its parameters runs of seconds are set."""
     monkeypatch.chdir(tmp_path)
     notebook = json.loads(NOTEBOOK.read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -242,7 +242,26 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if last is not None:
             values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
         if "parameters" in cell["metadata"].get("tags", []):
-            names["OPTIONS"] |= dict(word.split("=", 1) for word in TINY)
-    assert names["result"]["steps"] == 12
-    assert values[-1] is True
-    assert (tmp_path / "runs" / "example" / "result.json").exists()
+            names["PRETRAINING"] = dict(word.split("=", 1) for word in TINY)
+            tuning = [*TUNE, "eval.test=false", "eval.images=24", "data.share=0.01", "data.size=16"]
+            names["TUNING"] = dict(word.split("=", 1) for word in tuning)
+    assert names["result"].steps == 12 and names["tuned"].steps == 2
+    assert any(value is True for value in values)  # the same features
+    for name in ("example", "tuned", "scratch"):
+        assert (tmp_path / "runs" / name / "result.json").exists()
+    shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
+    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 2
+
+
+def test_the_page_about_python_is_made_from_the_code() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    command = [sys.executable, "docs/make_python.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert text == done.stdout, "python docs/make_python.py > docs/python.md"
+    assert all(f"### {name}\n" in text for name in ssl_vit.__all__ if name[0].islower())
+    (same,) = (block for block in python_blocks(text) if "assert" in block)
+    exec(same, {})
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -48,6 +48,7 @@ LAB_ORDER = (
     "study_tool",
     "report_tool",
     "runs_tool",
+    "api",
 )
 # What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
 # on purpose: what the lab knows of a run stands in the run's folder.
@@ -60,12 +61,8 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *(
-                "config.recipe_files",
-                "config.records",
-                "config.records.run",
-                "config.records.study",
-            ),
+            *("config.python_options", "config.recipe_files", "config.records"),
+            *("config.records.run", "config.records.study"),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
         ),
@@ -73,13 +70,14 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ALL,
-    "config.validate": ("studies.request", "studies.command_line_sweep"),
+    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
     **dict.fromkeys(
         ("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"), ALL
     ),
+    "runs.notebook": ("report_tool", "runs_tool", "studies.progress", "study_tool"),
     "runs.environment": ("studies.local", "study_tool"),
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
@@ -95,6 +93,7 @@ LAB_MAY_IMPORT = {
     ),
     # images of a plan, and VTAB's
     "data.layout": ("studies.task_recipes",),
+    "data.batch_layout": ("planning.budget", "planning.forecast", "planning.network"),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
@@ -122,9 +121,11 @@ WITHOUT_TORCH = (
     "training.preemption",
     "hub.manifest",
     "hub.push",
+    "jobs.api",
     "jobs.cli",
     "jobs.draw_figures",
     "jobs.embed",
+    "lab.api",
     "lab.runs_tool",
     "data.make_shards",
     "lab.study_tool",

@@ -61,7 +61,7 @@ def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
     assert recipe == before  # a run fills in its own copy
     run = ssl_vit.load_run(tmp_path / "run")
     assert result["steps"] == 4
-    assert run.result().content() == result
+    assert result.content() == {"folder": str(run.folder), **run.result().content()}
     assert run.result()["metrics"]["loss"]["value"] == result["metrics"]["loss"]["value"]
     assert ssl_vit.pretrain([*SHORT, f"out={tmp_path}", "name=run"]) == result
     assert run.recipe.optim.steps == 4

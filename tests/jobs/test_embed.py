@@ -68,7 +68,7 @@ def whole(images: Path, export: Path, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("whole")
     return ssl_vit.embed(
         [f"init={export}", f"data.path={images}", "rows=3", f"out={out}", *ALIKE, *TOLERANT]
-    )
+    ).folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -131,7 +131,7 @@ def test_features_are_those_of_timm_with_the_export_s_preprocessing(
 def test_layers_patches_and_npz(options: list[str], export: Path, images: Path) -> None:
     """After block 1, without the norm; the mean of the patches is that of their features."""
     words = [*options, "split=test", "probe.layer=1", "probe.pool=avg", "patches=true"]
-    folder = ssl_vit.embed([*words, "format=npz", "name=npz"])
+    folder = ssl_vit.embed([*words, "format=npz", "name=npz"]).folder
     with np.load(folder / "test-00000-of-00001.npz") as arrays:
         found = dict(arrays)
     h_BND = by_timm(export, images, found["file"].tolist(), indices=[0], norm=False).numpy()
@@ -139,7 +139,7 @@ def test_layers_patches_and_npz(options: list[str], export: Path, images: Path) 
     np.testing.assert_allclose(found["patches"], h_BND, atol=1e-5)
     np.testing.assert_allclose(found["embedding"], h_BND.mean(1), atol=1e-5)
     assert found["label"].tolist() == [0, 0, 1]
-    rows = table(ssl_vit.embed([*words, "name=parquet"]), "test")
+    rows = table(ssl_vit.embed([*words, "name=parquet"]).folder, "test")
     assert np.array_equal(np.array(rows.column("patches").to_pylist()), found["patches"])
     assert np.array_equal(np.array(rows.column("embedding").to_pylist()), found["embedding"])
 
@@ -188,7 +188,7 @@ def test_only_the_shard_that_is_missing_is_computed(
 
     embedding_of = embedding.embed
     monkeypatch.setattr(feature_folder.embedding, "embed", counted)
-    assert ssl_vit.embed([*options, "name=f", "data.unreadable=1"]) == tmp_path / "f"
+    assert ssl_vit.embed([*options, "name=f", "data.unreadable=1"]).folder == tmp_path / "f"
     assert len(computed) == 1
     assert contents(tmp_path / "f") == contents(whole)
 

@@ -17,7 +17,8 @@ from helpers.runs import Killed, Killer, assert_same_end
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, loaders, sources
+from ssl_vit.data import loaders, sources
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import cli
@@ -75,7 +76,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
             loaders.evaluation_loader(
                 sources.load(run.recipe.data, test=True).test,
                 run.recipe.data,
-                batching.BatchLayout(8, 8, 0, 1),
+                BatchLayout(8, 8, 0, 1),
                 0,
             )
         )

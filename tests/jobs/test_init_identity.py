@@ -156,7 +156,7 @@ def test_features_of_another_network_are_not_mixed_into_a_folder(
 ) -> None:
     export = shutil.copytree(exports / kind, tmp_path / "export")
     options = [f"init={export}", f"data.path={images}", f"out={tmp_path}", "name=f", *SHORT]
-    folder = ssl_vit.embed([*options, "split=test"])
+    folder = ssl_vit.embed([*options, "split=test"]).folder
     record = json.loads((folder / "embed.json").read_text())
     older = {key: value for key, value in record["settings"].items() if "model" not in key}
     (folder / "embed.json").write_text(json.dumps(record | {"settings": older}))

@@ -14,8 +14,9 @@ from scipy import stats
 
 from ssl_vit import rng
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, loaders
+from ssl_vit.data import loaders
 from ssl_vit.data.base import Source
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
@@ -328,7 +329,7 @@ def corrupted_samples(processes, device_batch):
     over all processes."""
     found = []
     for rank in range(processes):
-        spread = batching.batch_layout(24, device_batch, 24, rank, processes)
+        spread = BatchLayout.divide(24, device_batch, 24, rank, processes)
         loader = loaders.training_loader(
             Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
         )

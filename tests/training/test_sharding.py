@@ -26,7 +26,8 @@ from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
 from ssl_vit.config.records import check
 from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data.batching import BatchLayout, samples_at
+from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.batching import samples_at
 from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
 from ssl_vit.pages import run_wording

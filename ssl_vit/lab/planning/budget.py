@@ -10,6 +10,7 @@ from ...config.parsing import load_yaml
 from ...config.recipe_files import suggest_model
 from ...config.schema import Recipe, compared_views
 from ...costs import activation_bytes, trained_objectives
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError
 
 GIB = 2**30
@@ -66,33 +67,16 @@ def hours(exaflop: float, on: Device, precision: str, efficiency: float) -> floa
     return exaflop * 1e18 / (on.rate(precision) * 1e12 * efficiency) / 3600
 
 
-def device_batch(recipe: Recipe, processes: int, on: Device | None) -> int | None:
-    """Images of a micro-batch: compute.batch, or the largest divisor whose activations take half of
-    the device's memory, as training chooses it; None without a device.
+def batch_layout(recipe: Recipe, processes: int, on: Device | None) -> BatchLayout | None:
+    """The layout that training chooses; None where neither the device nor compute.batch is known.
 
     Raises:
-        UserError: the processes or compute.batch do not divide the batch.
+        UserError: as BatchLayout.divide.
     """
-    batch = recipe.optim.batch
+    limit = 1 if on is None else costs.fitting_images(recipe, on.memory * GIB, fused=True)
     wanted = recipe.compute.batch
-    if batch % processes:
-        raise UserError(f"optim.batch={batch}: not divisible by processes={processes}")
-    per_process = batch // processes
-    if wanted and per_process % wanted:
-        raise UserError(
-            f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
-            f"optim.batch={batch}"
-        )
-    if wanted or on is None:
-        return wanted
-    fitting = int(on.memory * GIB / 2 / activation_bytes(recipe, fused=True))
-    return _largest_divisor(per_process, fitting)
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor up to `limit`, at least 1."""
-    limit = max(1, min(number, limit))
-    return max(d for d in range(1, limit + 1) if number % d == 0)
+    layout = BatchLayout.divide(recipe.optim.batch, wanted, limit, 0, processes)
+    return layout if wanted or on else None
 
 
 def warnings_for(
@@ -101,7 +85,7 @@ def warnings_for(
     """Warnings about settings that are likely mistakes, one line each."""
     o = recipe.optim
     patches = costs.patches(recipe)
-    if recipe.objective != "probe" and 3 * o.warmup > o.steps:
+    if recipe.declared.trains and 3 * o.warmup > o.steps:
         share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
     # recipes never scale the learning rate with the batch, so a smaller batch keeps the paper's
@@ -117,15 +101,14 @@ def warnings_for(
         )
     if on is not None and sum(need.values()) > on.memory * GIB:
         yield _too_large(recipe, processes, on, need)
-    if on is not None and compared_views(recipe):
-        fits = device_batch(recipe, processes, on) or 0
+    layout = batch_layout(recipe, processes, on) if on and compared_views(recipe) else None
+    if layout and layout.accumulation_steps > 1:
         each = o.batch // processes
-        if fits < each:
-            yield (
-                f"objective={recipe.objective} takes a step in one pass, and {fits} of {each}"
-                f" images a process are estimated to fit; expected more processes=, or"
-                f" compute.batch={each} to try"
-            )
+        yield (
+            f"objective={recipe.objective} takes a step in one pass, and {layout.device_batch} of"
+            f" {each} images a process are estimated to fit; expected more processes=, or"
+            f" compute.batch={each} to try"
+        )
     if not recipe.model.convolutional and patches < 16:
         yield f"{patches} patches an image are few to learn from; {suggest_model(recipe)}"
 
@@ -149,6 +132,6 @@ def _too_large(recipe: Recipe, processes: int, on: Device, need: dict[str, int])
     left = on.memory * GIB - sum(need.values()) + need["activations"]
     most = int(left / activation_bytes(recipe, fused=True))
     if most > 0:
-        batch = _largest_divisor(recipe.optim.batch // processes, most)
-        return f"{text}; compute.batch={batch} would fit"
+        layout = BatchLayout.divide(recipe.optim.batch, None, most, 0, processes)
+        return f"{text}; compute.batch={layout.device_batch} would fit"
     return f"{text}, too few for one image; try zero= with more processes="

@@ -14,12 +14,12 @@ from ...config.fields import KEY
 from ...config.parsing import exists, load_yaml
 from ...config.resolve import image_notice, resolve
 from ...config.schema import Data, Recipe, defaults
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError, suggest
-from ...formatting import option_text
 from ..lab_tools import PlanOptions
-from ..studies.expand import Plan, Task
+from ..studies.expand import Plan
 from ..studies.request import parse_request, with_places
-from ..studies.task_recipes import known_options, options_from, origin
+from ..studies.task_recipes import planned_options
 from . import budget, network, paper
 from .budget import Device
 from .pace import Pace, measure
@@ -81,23 +81,18 @@ def _resolve(options: list[str], settings: PlanOptions) -> Recipe:
 
 def _training_images(data: Data, given: int | None) -> int | None:
     """As costs.training_images; of a local set that is not known, counted."""
-    count = costs.training_images(data, given)
-    if count is None and _is_here(data):
-        count = _counted(json.dumps(dataclasses.asdict(data)), False)
-    return count
+    return costs.training_images(data, given) or _counted_here(data, every=False)
 
 
 def _images_seen(recipe: Recipe, given: int | None) -> int | None:
     """As costs.images_seen; of a local set that is not known, counted."""
-    count = costs.images_seen(recipe, given)
-    if count is None and _is_here(recipe.data):
-        count = _counted(json.dumps(dataclasses.asdict(recipe.data)), True)
-    return count
+    return costs.images_seen(recipe, given) or _counted_here(recipe.data, every=True)
 
 
-def _is_here(data: Data) -> bool:
-    """Whether images lie on this machine, where they can be counted."""
-    return bool(data.path and exists(data.path) and not data.stream)
+def _counted_here(data: Data, every: bool) -> int | None:
+    """As `_counted`; None of images that do not lie on this machine."""
+    here = data.path and exists(data.path) and not data.stream
+    return _counted(json.dumps(dataclasses.asdict(data)), every) if here else None
 
 
 @cache  # of a study's tasks many have the same images
@@ -124,7 +119,7 @@ def _steps(options: list[str], recipe: Recipe, epochs: float, images: int | None
     count = _training_images(recipe.data, images)
     if any(option.startswith("optim.steps=") for option in options):
         raise UserError(f"epochs={epochs:g}: optim.steps= is given too; expected one of them")
-    if recipe.objective == "probe":
+    if not recipe.declared.trains:
         raise UserError(f"epochs={epochs:g}: an evaluation has none")
     if count is None:
         raise UserError(
@@ -144,12 +139,11 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         recipe.compute.precision = here.precision
     budget.settle_precision(recipe, device)
     fused = not (here and here.device == "cpu")
-    trains = recipe.objective != "probe"
-    batch = None
+    trains = recipe.declared.trains
+    layout = budget.batch_layout(recipe, processes, device) if trains and not here else None
     if trains and here:
-        batch = here.device_batch
-    elif trains:
-        batch = budget.device_batch(recipe, processes, device)
+        layout = BatchLayout(recipe.optim.batch, here.device_batch, 0, processes)
+    batch = layout.device_batch if layout else None
     tensors = [costs.memory_bytes(recipe, processes, zero, batch or 0, fused) for zero in range(4)]
     spent = _spent(recipe, settings, pace)
     return {
@@ -167,37 +161,29 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
         **spent,
-        "communication": _communication(recipe, settings, batch, spent["seconds"]),
+        "communication": _communication(recipe, settings, layout, spent["seconds"]),
         "paper": paper.compare(recipe),
         "warnings": list(budget.warnings_for(recipe, processes, device, tensors[settings.zero])),
     }
 
 
 def _communication(
-    recipe: Recipe, settings: PlanOptions, batch: int | None, seconds: float | None
+    recipe: Recipe, settings: PlanOptions, layout: BatchLayout | None, seconds: float | None
 ) -> Record | None:
     """What the strategies send in a step; None of one process, of an evaluation, or where the
     device batch is not known. `seconds` are the whole run's."""
-    device, processes, nodes = cluster(settings)
-    if batch is None or processes == 1:
+    device, _, nodes = cluster(settings)
+    if layout is None or layout.processes == 1:
         return None
     compute = None
     if device is not None and seconds is not None:
         compute = seconds / recipe.optim.steps
-    return network.communication(
-        recipe,
-        processes,
-        nodes,
-        batch,
-        compute,
-        device,
-        settings.network,
-    )
+    return network.communication(recipe, layout, nodes, compute, device, settings.network)
 
 
 def _length(recipe: Recipe, settings: PlanOptions) -> Record:
     """Steps, images and epochs, and their exaFLOP; steps are 0 in an evaluation."""
-    trains = recipe.objective != "probe"
+    trains = recipe.declared.trains
     images = _images_seen(recipe, settings.images)
     count = _training_images(recipe.data, settings.images)
     return {
@@ -298,7 +284,8 @@ def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:
     paces: dict[str, Pace] = {}
     found: dict[str, Record] = {}
     for task in plan.values():
-        task_options = tuple(_options(task, plan, recipes))
+        swept = (plan[name].values for name in task.needs if plan[name].part == task.best)
+        task_options = tuple(planned_options(task, next(swept, {}), plan, recipes))
         if task_options not in known:
             try:
                 recipe = _resolve(list(task_options), settings)
@@ -313,7 +300,7 @@ def estimate_tasks(plan: Plan, settings: PlanOptions) -> dict[str, Record]:
 def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     """The pace of a recipe, measured once for those alike and kept in `paces`; none of an
     evaluation."""
-    if recipe.objective == "probe":
+    if not recipe.declared.trains:
         return None
     ignored = keys(lambda option: not option.pace)
     decisive = {key: value for key, value in computed_values(recipe).items() if key not in ignored}
@@ -321,19 +308,6 @@ def _pace(recipe: Recipe, paces: dict[str, Pace]) -> Pace | None:
     if alike not in paces:
         paces[alike] = measure(recipe)
     return paces[alike]
-
-
-def _options(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
-    """A task's options before the runs that it needs exist (as studies.task_recipes.check): with
-    the model of the task that it starts from and, in place of a sweep's best values, its first."""
-    options = known_options(task)
-    before = origin(task, plan)
-    if before is not None:
-        options = options_from(recipes[before.name], options)
-    if task.best:
-        swept = next(plan[name].values for name in task.needs if plan[name].part == task.best)
-        options |= {key: option_text(value) for key, value in swept.items()}
-    return [f"{key}={value}" for key, value in options.items()]
 
 
 def _sum(records: list[Record]) -> Record:

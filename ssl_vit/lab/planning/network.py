@@ -5,6 +5,7 @@ from typing import Any
 
 from ...config.schema import Recipe
 from ...costs import sent_bytes
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError
 from .budget import Device
 
@@ -30,9 +31,8 @@ def settle_nodes(processes: int | None, nodes: int | None) -> tuple[int, int]:
 
 def communication(
     recipe: Recipe,
-    processes: int,
+    layout: BatchLayout,
     nodes: int,
-    batch: int,
     compute: float | None,
     device: Device | None,
     network: float | None,
@@ -40,7 +40,7 @@ def communication(
     """What each strategy sends in a step, and how long that takes.
 
     Args:
-        batch: device batch.
+        layout: how the global batch is split.
         compute: seconds of a step's compute.
         network: GB/s that a process sends to other nodes; None takes the device's, between nodes.
 
@@ -54,7 +54,7 @@ def communication(
     """
     if network is None and device is not None and nodes > 1:
         network = device.network
-    passes = recipe.optim.batch // processes // batch
+    processes, passes = layout.processes, layout.accumulation_steps
     found: dict[str, Any] = {}
     for name, sent in sent_bytes(recipe, processes, passes).items():
         slow = None if network is None else sum(sent.values()) / (network * 1e9)

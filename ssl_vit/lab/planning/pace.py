@@ -45,7 +45,7 @@ def measure(recipe: Recipe) -> Pace:
     Raises:
         UserError: an evaluation, which takes no steps; or what a run itself raises.
     """
-    if recipe.objective == "probe":
+    if not recipe.declared.trains:
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
     from ...jobs import resources, setup
 

@@ -2,6 +2,6 @@
 `numbers` computes, `sections` lists what is shown."""
 
 from .statistics import Numbers, plain
-from .study_page import Report, export, write
+from .study_page import Report, export, render, write
 
-__all__ = ["Numbers", "Report", "export", "plain", "write"]
+__all__ = ["Numbers", "Report", "export", "plain", "render", "write"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from ...pages.blocks import Table
 from .axes import arm_label
-from .formats import NONE, SEEDS, number, summary, two_digits, whole
+from .formats import NONE, SEEDS, number, summary, two_digits, whole, with_values
 from .results import FinishedRun, StudyResults, setting_text
 from .statistics import Numbers, Sweep, choices
 from .texts import Values
@@ -23,11 +23,8 @@ def section(study: StudyResults, numbers: Numbers) -> Values | None:
     rows = [row for sweep in numbers.sweeps for row in _rows(study, numbers, sweep)]
     if not rows:
         return None
-    shown = [i for i in range(len(HEAD)) if i < 4 or any(row[i] != NONE for row in rows)]
-    return {
-        "chosen": Table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows], 2),
-        "best_steps": any(HEAD[i] in STEPS for i in shown),
-    }
+    head, *rows = with_values(HEAD, rows, always=4)
+    return {"chosen": Table(head, rows, 2), "best_steps": not {*STEPS}.isdisjoint(head)}
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ...formatting import option_text
 from ...pages.blocks import Figure, Section, Table, cell_of
 from ...runs.files import write_atomically
-from .results import StudyResults, axes_of
+from .results import StudyResults, axes_of, exact_text
 from .statistics import Numbers, plain
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
 
     Returns:
         answer: the report's.
-        results: the rows of the table.
+        results: the rows of the table; one has no key for a coordinate that its run has not.
         numbers: all numbers, as lists of flat records: `measures` without their results, which are
             the `summaries` of each arm on each measure; the values that one is of are those of its
             `runs` on the measure's `metric`. A measure is told by its name and part. Points of the
@@ -94,7 +93,11 @@ def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
     if numbers.scaling:
         points = [one._asdict() | {"measure": one.measure.name} for one in numbers.scaling.points]
         found["scaling"] = numbers.scaling._asdict() | {"points": points}
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    axes = axes_of(table)
+    other = table.drop(columns=axes)
+    rows = other.astype(object).where(other.notna(), None).to_dict("records")
+    for row, place in zip(rows, table[axes].to_dict("records"), strict=True):
+        row |= {axis: value for axis, value in place.items() if not _is_nan(value)}
     record = {"version": VERSION, "answer": answer, "results": rows, "numbers": found}
     return cast(dict[str, Any], plain(record))
 
@@ -105,7 +108,11 @@ def _without(record: NamedTuple, *names: str) -> dict[str, Any]:
 
 def _coordinate(value: Any) -> str:
     """As it is typed; NaN is none."""
-    return "" if isinstance(value, float) and math.isnan(value) else option_text(value)
+    return "" if _is_nan(value) else exact_text(value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def latex(sections: list[Section]) -> str:

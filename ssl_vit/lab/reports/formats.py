@@ -96,6 +96,12 @@ def format_place(place: float, of: str) -> str:
     return f"{short_place(place, of)} {'' if of == 'compute' else 'of the '}{CURVE_OF[of]}"
 
 
+def with_values(head: list[str], rows: list[list[str]], always: int) -> list[list[str]]:
+    """The head and the rows, without columns of which no row has a value; the first ones stay."""
+    kept = [i for i in range(len(head)) if i < always or any(row[i] != NONE for row in rows)]
+    return [[row[i] for i in kept] for row in (head, *rows)]
+
+
 def unit(measure: Measure) -> str:
     return f"{measure.label}, %" if measure.percent else measure.label
 

@@ -256,19 +256,23 @@ def _with_results(
             found.append(_result(study, measure, arm, known))
     if not measure.results:
         return
-    measure = measure._replace(images=fewest(map(fewest_images, rows.values())))
-    if not measure.question_keys:
-        baseline = study.report.baseline or ""
-        chance = _probabilities(measure)
-        for results in (measure.results, measure.not_compared):
-            results[:] = [
-                one._replace(
-                    probability=chance.get(one.arm),
-                    gain=measure.difference(one.arm, baseline) if one.arm != baseline else None,
-                )
-                for one in results
-            ]
-    yield measure
+    counts = [count for count in map(fewest_images, rows.values()) if count]
+    measure = measure._replace(images=min(counts, default=None))
+    yield measure if measure.question_keys else compared(measure, study.report.baseline)
+
+
+def compared(measure: Measure, baseline: str | None) -> Measure:
+    """The measure with what its arms gain over the baseline, and how likely each is the best."""
+    chance = _probabilities(measure)
+
+    def beside(one: Result) -> Result:
+        gain = measure.difference(one.arm, baseline or "") if one.arm != baseline else None
+        return one._replace(probability=chance.get(one.arm), gain=gain)
+
+    return measure._replace(
+        results=[beside(one) for one in measure.results],
+        not_compared=[beside(one) for one in measure.not_compared],
+    )
 
 
 def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) -> Result:
@@ -284,11 +288,6 @@ def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) ->
         probability=None,
         gain=None,
     )
-
-
-def fewest(counts: Iterable[int | None]) -> int | None:
-    """The smallest of the counts that are known."""
-    return min((count for count in counts if count), default=None)
 
 
 def _resampled(study: StudyResults, runs: Sequence[str]) -> Interval | None:

@@ -4,8 +4,10 @@ here.
 Legend: M labelled test images.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +20,16 @@ from .axes import CURVE_OF
 
 
 def read_plan(path: Path) -> StudyPlan:
-    """A study.json whose tasks are in order.
+    """A study.json whose tasks are in order, each with its coordinates.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: it is missing or damaged, or coordinates are not where the rest of it says.
     """
     plan = read_record(path, StudyPlan)
-    if _in_order(plan.tasks) and _right_shares(plan):
-        return plan
-    raise damaged(path)
+    if not _in_order(plan.tasks) or not _right_shares(plan):
+        raise damaged(path)
+    _settle_coordinates(plan, path)
+    return plan
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
@@ -82,6 +85,56 @@ def _right_shares(plan: StudyPlan) -> bool:
     most = np.inf if of == "compute" else 1
     fits = of in CURVE_OF and all(0 < share <= most for share in shares) and finals <= parts
     return fits and len(set(shares)) == len(finals) == len(points)
+
+
+def _settle_coordinates(plan: StudyPlan, path: Path) -> None:
+    """Give each task its coordinates, {axis: value}, where an older version did not record them.
+
+    Raises:
+        UserError: recorded ones are not where the part, the arm and the values of their task lie.
+    """
+    places = {part: one.share for one in plan.labels for part in (one.final, *one.extra)}
+    named = _coordinates(plan, places)
+    expected = _coordinates(plan, _parts_beside(plan) | places)
+    axes = {axis for one in expected.values() for axis in one}  # others are of a later version
+    for task in plan.tasks:
+        whole = expected[task.name]
+        if task.coordinates is None:
+            task.coordinates = whole
+        recorded = {axis: one for axis, one in task.coordinates.items() if axis in axes}
+        # a part may be named like those beside the final ones and lie nowhere along the curve
+        if recorded not in (whole, named[task.name]):
+            text = f"{path}: {task.name}: coordinates {recorded}: its part, arm and values say"
+            reason = f"{whole}; remove the file and give the study's command again"
+            raise UserError(f"{text} {reason}")
+
+
+def _coordinates(plan: StudyPlan, places: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """{task: its coordinates}: the values of varied and of swept keys, the share or the steps along
+    a curve (`labels`, `images` or `compute`), the `task` of a benchmark.
+
+    Args:
+        plan: study.json.
+        places: {part: its share or steps}.
+    """
+    found = {}
+    for task in plan.tasks:
+        own = ({"task": task.arm} if plan.benchmark else {}) | (plan.vary or {}).get(task.arm, {})
+        along = {plan.curve: places[task.part]} if task.part in places else {}
+        found[task.name] = own | along | task.values
+    return found
+
+
+def _parts_beside(plan: StudyPlan) -> dict[str, float]:
+    """{part: its place} of parts at every place along the curve, which are named like the final
+    ones: sweep_0.01 and sweep_0.1 beside final_0.01 and final_0.1."""
+    if not plan.labels:
+        return {}
+    parts = {task.part for task in plan.tasks}
+    places = {one.final.rpartition("_")[2]: one.share for one in plan.labels}
+    stems = {part.rpartition("_")[0] for part in parts}
+    whole = [stem for stem in stems if all(f"{stem}_{end}" in parts for end in places)]
+    return {f"{stem}_{end}": place for stem in whole for end, place in places.items()}
 
 
 def damaged(path: Path) -> UserError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...config.records.run import CountedResult, Environment
-from ...config.records.study import Report, StudyPlan, Task
+from ...config.records.study import Report, StudyPlan
+from ...config.values import scalar
 from ...errors import UserError
+from ...formatting import option_text
 from ...runs.folder import Run
 from ..arms import arm_pairs
 
@@ -42,8 +46,17 @@ TYPES = {
 
 
 def setting_text(values: Mapping[str, Any]) -> str:
-    """What a sweep tried, as options."""
-    return ", ".join(f"{key}={value}" for key, value in values.items())
+    """What a sweep tried, as options; no two settings have one text."""
+    return ", ".join(f"{key}={exact_text(value)}" for key, value in values.items())
+
+
+def exact_text(value: Any) -> str:
+    """As option_text; in quotes a text that would be read as another value or as several."""
+    if isinstance(value, list):
+        return f"[{','.join(map(exact_text, value))}]"
+    text = option_text(value)
+    plain = bool(text) and scalar(text) == text and not re.search(r'[,"\[\]]|^\s|\s$', text)
+    return json.dumps(text) if isinstance(value, str) and not plain else text
 
 
 class FinishedRun(NamedTuple):
@@ -64,23 +77,18 @@ class FinishedRun(NamedTuple):
         """The values of the part's grid as options; empty without one."""
         return setting_text(self.values)
 
-    def metric(self, name: str) -> float:
-        """The value of a metric in result.json.
+    def metric(self, name: str, split: str | None = None) -> float:
+        """The value of a metric in result.json, of one split or of any.
 
         Raises:
             UserError: it is not there.
         """
-        if name not in self.result.metrics:
-            text = f"has no {name}, which the report needs of part {self.part}"
+        found = self.result.metrics.get(name)
+        if found is None or split not in (None, found.split):
+            what = f"{name} of the {split} images" if split else name
+            text = f"has no {what}, which the report needs of part {self.part}"
             raise UserError(f"{self.run.folder}/result.json {text}")
-        return float(self.result.metrics[name].value)
-
-    def images(self, name: str) -> int | None:
-        """How many images a metric is of; None where the run did not record it."""
-        entry = self.result.metrics[name]
-        # older runs: n is of cases, which are images but for metrics of patches
-        counts = self.result.measured_on or {}
-        return counts.get(entry.split) or entry.n
+        return float(found.value)
 
 
 def total(spent: Sequence[float | None]) -> float | None:
@@ -190,16 +198,16 @@ class StudyResults(NamedTuple):
         chosen = (rows["part"] == part) & (rows["setting"] == "")
         return rows[chosen if split is None else chosen & (rows["split"] == split)]
 
-    def measured_by_all(self, part: str | None, metric: str) -> DataFrame:
-        """The rows of one metric of a part's runs; runs of a grid are left out.
+    def measured_by_all(self, part: str | None, metric: str, split: str = "test") -> DataFrame:
+        """The rows of one metric of a part's runs on a split; runs of a grid are left out.
 
         Raises:
-            UserError: a run has no such metric.
+            UserError: a run has no such metric of this split.
         """
         for run in self.finished.values():
             if run.part == part and not run.values:
-                run.metric(metric)
-        rows = self.measured(part)
+                run.metric(metric, split)
+        rows = self.measured(part, split)
         return rows[rows["metric"] == metric]
 
     def runs(self, part: str | None, arm: str) -> dict[int, FinishedRun]:
@@ -245,26 +253,30 @@ def results(study: StudyResults) -> DataFrame:
 
     Columns:
         part, arm: of the task.
-        one for each of the study's `coordinates`; NaN where a run has none.
+        one for each of the study's coordinates; NaN where a run has none.
         seed: of the run.
         setting: what a sweep gave the run, as options; empty of a run that is of no grid.
         split, metric, value: as in result.json.
-        n: how many cases the value is of: images, patches or pixels.
+        n: how many cases the value is of: images, patches or pixels; none of what is not finite.
         measured_on: how many images it is of.
         exaflop: of the run and of all that its weights came through, where it was counted.
         run: the name of its folder.
     """
     tasks = [task for task in study.plan.tasks if task.name in study.finished]
-    places = {task.name: coordinates(study.plan, task) for task in tasks}
+    places = {task.name: task.coordinates or {} for task in tasks}
     axes = dict.fromkeys((axis for place in places.values() for axis in place), math.nan)
     rows = []
     for name, place in places.items():
         run = study.finished[name]
         of_run = {"part": run.part, "arm": run.arm, **axes, **place, "seed": run.seed}
         of_run |= {"setting": run.setting, "exaflop": study.exaflop(run), "run": name}
+        images = run.result.measured_on or {}
         for metric, one in run.result.metrics.items():
-            of_metric = {"metric": metric, "split": one.split, "value": one.value, "n": one.n}
-            rows.append(of_run | of_metric | {"measured_on": run.images(metric)})
+            of_metric: dict[str, Any] = {"metric": metric, "split": one.split, "value": one.value}
+            if math.isfinite(one.value):
+                # older runs: n is of cases, which are images but for metrics of patches
+                of_metric |= {"n": one.n, "measured_on": images.get(one.split) or one.n}
+            rows.append(of_run | of_metric)
     columns = [*list(TYPES)[:2], *axes, *list(TYPES)[2:]]
     return _pandas().DataFrame(rows, columns=columns, dtype=object).astype(TYPES)
 
@@ -278,20 +290,6 @@ def _pandas() -> Any:
     # drawing causes many, saves as much of a report's time as the import takes
     gc.freeze()
     return pandas
-
-
-def coordinates(plan: StudyPlan, task: Task) -> dict[str, Any]:
-    """Where a task lies in its study, {axis: value}: the values of varied and of swept keys, the
-    share or the steps along a curve (`labels`, `images` or `compute`), the `task` of a
-    benchmark."""
-    if task.coordinates is not None:
-        return task.coordinates
-    # study.json of an older version
-    place: dict[str, Any] = {"task": task.arm} if plan.benchmark else {}
-    for point in plan.labels:
-        if task.part in (point.final, *point.extra):
-            place[plan.curve] = point.share
-    return (plan.vary or {}).get(task.arm, {}) | place | task.values
 
 
 def axes_of(rows: DataFrame) -> list[str]:

@@ -103,17 +103,27 @@ def build(study: StudyResults, measures: Iterable[Measure]) -> ScalingCurve | No
     baseline = study.report.baseline or ""
     points = []
     for part, share in found.items():
-        measure = by_part[part]
-        arms = [one.arm for one in (*measure.results, *measure.not_compared)]
-        apart = {arm: measure.difference(arm, baseline) for arm in arms if arm != baseline}
-        known = {arm: difference for arm, difference in apart.items() if difference}
         place = _exaflop(study, part) if study.curve == "compute" else share
         if place is not None:
-            points.append(LabelPoint(place, _images(study, part), measure, known))
-    points.sort(key=lambda point: point.share)
-    arms = [arm for arm in study.plan.arms if arm != baseline]
-    compared = (_compare(arm, baseline, points) for arm in arms)
-    return ScalingCurve(baseline, points, [one for one in compared if one], study.curve)
+            points.append(label_point(place, _images(study, part), by_part[part], baseline))
+    return curve(points, baseline, study.plan.arms, study.curve)
+
+
+def label_point(share: float, images: int | None, measure: Measure, baseline: str) -> LabelPoint:
+    """A place along the curve, with what the arms there differ by from the baseline."""
+    arms = [one.arm for one in (*measure.results, *measure.not_compared)]
+    apart = {arm: measure.difference(arm, baseline) for arm in arms if arm != baseline}
+    known = {arm: difference for arm, difference in apart.items() if difference}
+    return LabelPoint(share, images, measure, known)
+
+
+def curve(
+    points: Iterable[LabelPoint], baseline: str, arms: Iterable[str], of: str
+) -> ScalingCurve:
+    """The curve through these places, with each arm against the baseline."""
+    points = sorted(points, key=lambda point: point.share)
+    compared = (_compare(arm, baseline, points) for arm in arms if arm != baseline)
+    return ScalingCurve(baseline, points, [one for one in compared if one], of)
 
 
 def _before(study: StudyResults, part: str) -> list[list[FinishedRun]]:

@@ -25,6 +25,7 @@ from .formats import (
     two_digits,
     unit,
     whole,
+    with_values,
 )
 from .measures import Measure
 from .results import StudyResults, setting_text
@@ -206,13 +207,8 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         cells += [span(one.resampled), chance(one.probability)]
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
         rows.append([*cells, two_digits(paper.get(one.arm))])
-    always = range(5)
-    shown = [i for i in range(len(head)) if i in always or any(row[i] != NONE for row in rows)]
-    return Table(
-        [head[i] for i in shown],
-        [[row[i] for i in shown] for row in rows],
-        marked=frozenset(range(len(measure.results), len(every))),
-    )
+    head, *rows = with_values(head, rows, always=5)
+    return Table(head, rows, marked=frozenset(range(len(measure.results), len(every))))
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:

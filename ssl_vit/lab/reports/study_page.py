@@ -67,12 +67,13 @@ def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:
     return exports.write(folder, form, study, sections.build(study, statistics.compute(study)))
 
 
-def live(folder: Path) -> str:
-    """The page of a study that may be going on; why there is no report yet, where there is none."""
+def render(folder: Path, above: str = "", live: bool = False) -> str:
+    """The page of a study that may be going on; why there is no report yet, where there is none.
+    `above` and `live` as blocks.html."""
     try:
         study = load_study(folder)
         found = statistics.compute(study)
     except UserError as error:
         why = [Text("This study has no report yet."), Text(str(error), warning=True)]
-        return blocks.html(folder.resolve().name, [Section("", list(why))], INDEX, live=True)
-    return blocks.html(found.title, sections.build(study, found), INDEX, live=True)
+        return blocks.html(folder.resolve().name, [Section("", list(why))], above, live)
+    return blocks.html(found.title, sections.build(study, found), above, live)

@@ -18,6 +18,7 @@ from ...formatting import option_text
 from ...metrics import score
 from . import match_compute
 from .axes import PLACEHOLDER, Setting, fill, product
+from .spec_fields import Mistakes
 from .study import SEED, Part, Study, split_reference
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
@@ -45,34 +46,58 @@ class Task:
     coordinates: dict[str, Any] = field(default_factory=dict)
 
 
-def tasks(study: Study, places: dict[str, str], options: dict[str, str]) -> Plan:
+def tasks(
+    study: Study,
+    places: dict[str, str],
+    options: dict[str, str],
+    mistakes: Mistakes | None = None,
+) -> Plan:
     """The tasks of a study.
 
     Args:
         study: as read from its file.
         places: {name: path} of the places that the file names.
         options: override those of every task that uses them.
+        mistakes: collects those of all arms; what needs a wrong part or task is left out.
 
     Raises:
         UserError: an option would set what a part sweeps or the study varies, or arms cannot be
         matched.
     """
+    mistakes = mistakes or Mistakes()
     decided = study.decided()
     for key in sorted(decided.keys() & options.keys()):
-        raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
+        with mistakes.of():
+            raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
     plan: Plan = {}
-    for part in study.parts.values():
-        for arm in part.options:
-            arm_options = _arm_options(study, part, arm, places, options)
-            here = part.point.beside(study.settings[arm])
-            grid = product(part.grids[arm])
-            for seed, swept in itertools.product(part.seeds or study.seeds, grid):
-                task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
-                if task.name in plan:
-                    text = f"two values of its grid give a run the name {task.name}; write one"
-                    raise UserError(f"part {part.name}, arm {arm}: {text} in another way")
-                plan[task.name] = task
+    left_out = mistakes.parts | mistakes.unmade | mistakes.names
+    for part in study.parts.values() if mistakes.arms else ():
+        before = mistakes.count
+        for arm in part.options if left_out.isdisjoint({part.name, *part.needs()}) else ():
+            with mistakes.of():
+                _add_tasks(study, part, arm, places, options, plan)
+        made = any(task.part == part.name for task in plan.values())
+        left_out |= set() if made and mistakes.count == before else {part.name}
     return plan
+
+
+def _add_tasks(
+    study: Study,
+    part: Part,
+    arm: str,
+    places: dict[str, str],
+    options: dict[str, str],
+    plan: Plan,
+) -> None:
+    """Add the tasks of a part's arm to the plan."""
+    arm_options = _arm_options(study, part, arm, places, options)
+    here = part.point.beside(study.settings[arm])
+    for seed, swept in itertools.product(part.seeds or study.seeds, product(part.grids[arm])):
+        task = _task(part, arm, seed, (here, swept), plan, places, arm_options)
+        if task.name in plan:
+            text = f"two values of its grid give a run the name {task.name}; write one"
+            raise UserError(f"part {part.name}, arm {arm}: {text} in another way")
+        plan[task.name] = task
 
 
 def _arm_options(

@@ -1,5 +1,5 @@
-"""The progress display of a study: a line for each running task and the total; plain lines if the
-output is not a terminal."""
+"""The progress display of a study: a line for each running task and the total, redrawn on a
+terminal and in a notebook; elsewhere plain lines."""
 
 import json
 import sys
@@ -21,6 +21,7 @@ from ...config.records import Metric, Whole, fits
 from ...errors import UserError
 from ...formatting import duration
 from ...metrics import HELD_OUT, all_metrics, format_metrics
+from ...runs import notebook
 from .expand import Plan
 
 QUIET = 15.0  # seconds between plain lines
@@ -141,10 +142,12 @@ class ProgressScreen:
     """Context manager that prints the lines of a study and its progress."""
 
     def __init__(self) -> None:
-        self.console = Console(file=sys.stdout)
+        # of a notebook too, where its lines would be elements with a font of their own
+        self.console = Console(file=sys.stdout, force_jupyter=False)
+        self.output = notebook.RedrawnOutput() if notebook.in_notebook() else None
         self.live = (
             Live(console=self.console, auto_refresh=False, transient=True)
-            if self.console.is_terminal
+            if self.console.is_terminal and not self.output
             else None
         )
         self.shown = time.monotonic()
@@ -167,7 +170,8 @@ class ProgressScreen:
     ) -> None:
         """Show the running tasks, the total and the time left (`time_left`), at most every REFRESH
         or QUIET seconds."""
-        if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
+        redrawn = self.live or self.output
+        if time.monotonic() - self.shown < (REFRESH if redrawn else QUIET):
             return
         self.shown = time.monotonic()
         cells = [child.cells() for child in running]
@@ -177,11 +181,17 @@ class ProgressScreen:
         if text := left():
             total_line = f"{total_line}; {text}"
         if self.live is None:
-            for line in cells:
-                self.say("running   " + "  ".join(cell for cell in line if cell))
-            self.say(total_line)
+            lines = ["running   " + "  ".join(cell for cell in line if cell) for line in cells]
+            self._print([*lines, total_line])
             return
         table = Table.grid(padding=(0, 2))
         for line in cells:
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
         self.live.update(Group(table, Text(total_line)), refresh=True)
+
+    def _print(self, lines: list[str]) -> None:
+        if self.output:
+            self.output.draw(notebook.lines_html(lines))
+            return
+        for line in lines:
+            self.say(line)

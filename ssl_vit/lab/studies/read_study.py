@@ -17,10 +17,19 @@ from ..arms import Settings, find_arm
 from ..lab_tools import MATCHES
 from . import checks, read_axes, study_keys
 from .axes import OURS, Axis, Setting, fill, names_in, product
-from .spec_fields import Mistakes, Node, hold, known, listed, mapping, pretraining, seeds
+from .spec_fields import (
+    TOOLS,
+    Mistakes,
+    Node,
+    have_tools,
+    hold,
+    listed,
+    mapping,
+    meant,
+    pretraining,
+    seeds,
+)
 from .study import Part, Study
-
-TOOLS = ("pretrain", "finetune", "evaluate")
 
 
 def find(name: str | None) -> Path:
@@ -53,11 +62,11 @@ def read(path: Path, mistakes: Mistakes | None = None) -> Study:
 
     Args:
         path: of the file.
-        mistakes: collects those after which others can be found. What it found is left out of the
-            study.
+        mistakes: collects those after which others can be found. What they are about is left out
+            of the study.
 
     Raises:
-        UserError: the first mistake, in one line; with `mistakes` one that is none of theirs.
+        UserError: the first mistake, in one line; with `mistakes` one that hides all others.
     """
     return build(_load(path), str(path), mistakes)
 
@@ -117,24 +126,29 @@ def _extended(base: Any, body: Any) -> Any:
 def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
     mistakes = mistakes or Mistakes()
-    for key in raw:
-        with mistakes.of():
-            known({key: None}, study_keys.STUDY, where)
-    bodies = _bodies(raw, where)
-    axes, settings, vary = _arms(raw, bodies, where)
-    curve = read_axes.curve(raw, bodies, {key for own in vary.values() for key in own}, where)
-    for key, value in (("title", raw.get("title")), ("arms", settings), ("parts", bodies)):
-        hold(value, where, f"{key}: is missing")
+    mistakes.known(raw, study_keys.STUDY, where)
+    misspelt = meant(raw, study_keys.STUDY)
+    mistakes.names |= _words_in([raw[key] for key in raw if key not in study_keys.STUDY])
+    bodies = mistakes.take(_bodies, {}, raw, where, mistakes)
+    axes, settings, vary = _arms_as_known(raw, bodies, where, mistakes)
+    curve = _curve_as_known(raw, bodies, vary, where, mistakes)
+    for key, value in (
+        ("title", raw.get("title")),
+        ("arms", settings),
+        ("parts", raw.get("parts")),
+    ):
+        mistakes.hold(value or key in misspelt, where, f"{key}: is missing")
     match = str(raw.get("match", MATCHES[0]))
-    hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
-    several = "match" not in raw or len(settings) > 1
-    hold(several, where, "match: expected several arms, there is one")
+    mistakes.hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
+    several = "match" not in raw or len(settings) > 1 or not mistakes.arms
+    mistakes.hold(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
-    report, points = _report(raw, vary, curve, repeated, where)
+    report, points = _report(raw, vary, curve, repeated, where, mistakes)
+    own_seeds = mistakes.take(seeds, None, raw, where)
     study = Study(
-        str(raw["title"]),
-        tuple(listed(raw, "places", where)),
-        seeds(raw, where) or (0,),
+        str(raw.get("title")),
+        tuple(mistakes.take(listed, [], raw, "places", where)),
+        own_seeds or (0,),
         {arm: setting.text for arm, setting in settings.items()},
         {},
         report,
@@ -144,46 +158,95 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
         match,
         points,
         raw.get("benchmark"),
-        tuple(listed(raw, "optional", where)),
+        tuple(mistakes.take(listed, [], raw, "optional", where)),
     )
-    names: list[str] = []
     for name, body in bodies.items():
-        for point in product([curve] if curve and name in repeated else []):
-            names.append(new := _at(name, point, repeated))
+        points_of = product([curve] if curve and name in repeated else [])
+        for point in points_of:
+            new = _at(name, point, repeated)
             taken = new != name and new in bodies
-            hold(not taken, where, f"parts: {new}: is what {name} is called at that share")
-            with mistakes.of():
-                there = _at_point(body, point, repeated, study)
-                study.parts[new] = _part(new, there, point, study, f"{where}: part {new}")
-    checks.check(study, [name for name in names if name not in study.parts], where, mistakes)
-    return dataclasses.replace(study, parts=_ordered(study.parts, where))
+            mistakes.hold(not taken, where, f"parts: {new}: is what {name} is called at that share")
+            # what is wrong at one place is at all
+            own = mistakes if point is points_of[0] or not mistakes.collect else Mistakes(True)
+            before = own.count
+            there = _at_point(body, point, repeated, study)
+            with own.of():
+                study.parts[new] = _part(new, there, point, study, f"{where}: part {new}", own)
+            if own.count > before or name in mistakes.parts:
+                mistakes.parts.add(new)
+    checks.check(study, where, mistakes)
+    with mistakes.of():
+        return dataclasses.replace(study, parts=_ordered(study.parts, where))
+    mistakes.unmade |= study.parts.keys()
+    return study
+
+
+def _arms_as_known(
+    raw: dict[str, Any], bodies: dict[str, Any], where: str, mistakes: Mistakes
+) -> tuple[tuple[Axis, ...], dict[str, Setting], Settings]:
+    """As `_arms`; where these have mistakes, the arms that parts name."""
+    before = mistakes.count
+    with mistakes.of():
+        found = _arms(raw, bodies, where, mistakes)
+        misspelt = meant(raw, study_keys.STUDY) & {"arms", "vary", "benchmark"}
+        if mistakes.count == before and not misspelt:
+            return found
+    mistakes.arms = False
+    mistakes.names |= _words_in(raw.get("vary")) | {"task", "classes"}
+    named = [body.get("by_arm") for body in bodies.values() if isinstance(body, dict)]
+    arms = {str(arm) for own in named if isinstance(own, dict) for arm in own}
+    return (), {arm: Setting(arm) for arm in sorted(arms) or [""]}, {}
+
+
+def _words_in(node: Any) -> set[str]:
+    """All keys, dotted, and texts in a node of a file."""
+    if isinstance(node, list):
+        return {word for one in node for word in _words_in(one)}
+    if isinstance(node, dict):
+        return {*flatten(node), *_words_in([*flatten(node).values()])}
+    return {node} if isinstance(node, str) else set()
+
+
+def _curve_as_known(
+    raw: dict[str, Any], bodies: dict[str, Any], vary: Settings, where: str, mistakes: Mistakes
+) -> Axis | None:
+    """As read_axes.curve; None where it has mistakes."""
+    before = mistakes.count
+    varied = {key for own in vary.values() for key in own}
+    with mistakes.of():
+        found = read_axes.curve(raw, bodies, varied, where, mistakes) if bodies else None
+        if mistakes.count == before:
+            return found
+    along = [raw.get(name) for name in read_axes.CURVES]
+    mistakes.names |= _words_in(along) | {*read_axes.CURVES.values()}
+    return None
 
 
 def _arms(
-    raw: Node, bodies: Node, where: str
+    raw: Node, bodies: Node, where: str, mistakes: Mistakes
 ) -> tuple[tuple[Axis, ...], dict[str, Setting], Settings]:
     """The axes whose combinations the arms are, each arm's setting, and of those that vary keys the
     values; arms that the file names stand beside them."""
     if raw.get("benchmark") is not None:
-        return *read_axes.benchmark(raw, bodies, where), {}
+        return *read_axes.benchmark(raw, bodies, where, mistakes), {}
     texts = mapping(raw, "arms", where)
     for arm in texts:  # which YAML may have read as a number
         text = f"arms: {arm}: expected a name of letters, digits, _ and ."
-        hold(isinstance(arm, str), where, text)
+        mistakes.hold(isinstance(arm, str), where, text)
     named = {arm: Setting(arm, text=text) for arm, text in texts.items()}
     if "vary" not in raw:
         return (), named, {}
     taken = (*bodies, *listed(raw, "places", where))
-    axes, varied = read_axes.vary(raw["vary"], taken, f"{where}: vary")
+    axes, varied = read_axes.vary(raw["vary"], taken, f"{where}: vary", mistakes)
     for arm in named:
         text = f"arms: {arm} is the name of a setting under vary; take another one"
-        hold(arm not in varied, where, text)
+        mistakes.hold(arm not in varied, where, text)
     text = "vary: no part with tool: pretrain, whose options could be varied"
-    hold(pretraining(bodies), where, text)
+    mistakes.hold(pretraining(bodies) or not have_tools(bodies), where, text)
     return axes, varied | named, {arm: setting.options for arm, setting in varied.items()}
 
 
-def _bodies(raw: Node, where: str) -> Node:
+def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
     """The parts as the file has them, over the study's options; one that `extends` another has the
     other's tool and options unless it sets others.
 
@@ -191,17 +254,20 @@ def _bodies(raw: Node, where: str) -> Node:
         UserError: a part extends none that it can.
     """
     parts = mapping(raw, "parts", where)
-    options = flatten(mapping(raw, "options", where))
+    options = flatten(mistakes.take(mapping, {}, raw, "options", where))
     whole: Node = {}
     for name, body in parts.items():
         shared: Node = {}
         if isinstance(body, dict) and body.get("extends") is not None:
             other = body["extends"]
             base = parts.get(other) if isinstance(other, str) else None
-            if not isinstance(base, dict) or "extends" in base:
+            if isinstance(base, dict) and "extends" not in base:
+                shared = {key: base[key] for key in ("tool", "options") if key in base}
+            else:
+                mistakes.parts.add(name)
                 text = f"extends={other}: expected a part that extends none"
-                raise UserError(f"{where}: part {name}: {text}; {suggest(str(other), parts)}")
-            shared = {key: base[key] for key in ("tool", "options") if key in base}
+                with mistakes.of():
+                    hold(False, f"{where}: part {name}", f"{text}; {suggest(str(other), parts)}")
         whole[name] = _extended({"options": options}, _extended(shared, body))
     return whole
 
@@ -246,50 +312,60 @@ def _at_point(body: Any, point: Setting, repeated: Collection[str], study: Study
     return filled
 
 
-def _part(name: str, body: Any, point: Setting, study: Study, where: str) -> Part:
+def _part(
+    name: str, body: Any, point: Setting, study: Study, where: str, mistakes: Mistakes
+) -> Part:
     """A part, with the options of its arms: the part's, those that the arm sets, and the arm's own
     of this part."""
     hold(isinstance(body, dict), where, "expected a mapping")
-    known(body, study_keys.PART, where)
+    mistakes.known(body, study_keys.PART, where)
     tool = body.get("tool")
-    hold(tool in TOOLS, where, f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}")
-    common = _options(mapping(body, "options", where), where)
-    by_arm = mapping(body, "by_arm", where)
-    hold("by_arm" not in body or not study.benchmark, where, "expected options, no by_arm")
+    # of a part whose `extends` is wrong, what it extends would say it
+    unsaid = tool is None and ("extends" in body or "tool" in meant(body, study_keys.PART))
+    text = f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}"
+    mistakes.hold(tool in TOOLS or unsaid, where, text)
+    by_arm, best = (mistakes.take(mapping, {}, body, key, where) for key in ("by_arm", "best"))
+    common = _options(mistakes.take(mapping, {}, body, "options", where), where, mistakes)
+    listed_arms = "by_arm" in body and study.benchmark
+    mistakes.hold(not listed_arms, where, "expected options, no by_arm")
     for arm, own in by_arm.items():
+        there = arm in study.arms or not mistakes.arms or listed_arms
         choices = suggest(str(arm), study.arms)
-        hold(arm in study.arms, where, f"by_arm: unknown arm {arm}; {choices}")
-        hold(isinstance(own, dict | None), where, f"by_arm: {arm}: expected a mapping")
+        mistakes.hold(there, where, f"by_arm: unknown arm {arm}; {choices}")
+        fits = isinstance(own, dict | None)
+        mistakes.hold(fits, where, f"by_arm: {arm}: expected a mapping")
+        by_arm[arm] = own if fits else {}
     varied = study.vary if tool == "pretrain" else {}
     options = {}
     for arm, setting in study.settings.items():
         if not by_arm or arm in by_arm or arm in varied:
-            own = common | _options(varied.get(arm, {}) | flatten(by_arm.get(arm) or {}), where)
-            options[arm] = fill(own, setting.placeholders)
-    best = mapping(body, "best", where)
-    known(best, ("of", "by"), f"{where}: best")
-    complete = not best or {"of", "by"} <= best.keys()
-    hold(complete, where, "best: expected of (a part) and by (a metric)")
+            flat = varied.get(arm, {}) | flatten(by_arm.get(arm) or {})
+            options[arm] = fill(common | _options(flat, where, mistakes), setting.placeholders)
+    mistakes.known(best, ("of", "by"), f"{where}: best")
+    complete = not best or {"of", "by"} <= best.keys() | meant(best, ("of", "by"))
+    mistakes.hold(complete, where, "best: expected of (a part) and by (a metric)")
+    none: dict[str, tuple[Axis, ...]] = dict.fromkeys(options, ())
     return Part(
         name,
         tool,
         options,
         common,
         point,
-        seeds(body, where),
-        read_axes.grids(name, body, options, where),
+        mistakes.take(seeds, None, body, where),
+        mistakes.take(read_axes.grids, none, name, body, options, where, mistakes),
         None if best.get("of") is None else str(best["of"]),
         str(best.get("by", "")),
     )
 
 
-def _options(node: Node, where: str) -> dict[str, str]:
+def _options(node: Node, where: str, mistakes: Mistakes) -> dict[str, str]:
     """A mapping of a part as {key: text}, as on a command line."""
     options = {key: option_text(value) for key, value in flatten(node).items()}
     for key, value in options.items():
-        hold(key not in OURS, where, f"{key}={value}: that is {OURS.get(key)}; leave it out")
-        shown = " ".join(value.split())
-        hold(not has_interpolation(value), where, f"{key}={shown}: cannot be taken as a value")
+        ours = OURS.get(key)
+        mistakes.hold(not ours, where, f"{key}={value}: that is {ours}; leave it out")
+        text = f"{key}={' '.join(value.split())}: cannot be taken as a value"
+        mistakes.hold(not has_interpolation(value), where, text)
     return options
 
 
@@ -299,18 +375,20 @@ def _report(
     curve: Axis | None,
     repeated: Collection[str],
     where: str,
+    mistakes: Mistakes,
 ) -> tuple[Node, tuple[CurvePoint, ...]]:
     """The report's keys with the names that parts and arms have in the study, and the places along
     the curve. `final` becomes the part of the first place, which the study's answer is about; the
     values of a claim become the arms that have them."""
-    report = mapping(raw, "report", where)
+    report = mistakes.take(mapping, {}, raw, "report", where)
     at = f"{where}: report"
     claim = report.get("claim")
     if vary and isinstance(claim, dict):
-        report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim")}
+        report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim", mistakes)}
     if curve is None:
         return report, ()
-    final, extra = str(report.get("final")), listed(report, "extra", at)
+    final = str(report.get("final"))
+    extra = mistakes.take(listed, [], report, "extra", at)
     points = tuple(
         CurvePoint(
             share=float(point.coordinates[curve.name]),
@@ -323,7 +401,7 @@ def _report(
     return report | {"final": points[0].final, "extra": extra}, points
 
 
-def _claimed(claim: Node, vary: Settings, where: str) -> dict[str, str]:
+def _claimed(claim: Node, vary: Settings, where: str, mistakes: Mistakes) -> dict[str, str]:
     """The arms that a claim is about.
 
     Raises:
@@ -331,13 +409,16 @@ def _claimed(claim: Node, vary: Settings, where: str) -> dict[str, str]:
     """
     arms: dict[str, str] = {}
     for role in ("better", "worse"):
-        hold(role in claim, where, f"{role}: is missing")
-        arm = find_arm(claim[role], vary)
-        choices = suggest(str(claim[role]), vary)
-        hold(arm, where, f"{role}={claim[role]}: is not varied; {choices}")
-        arms[role] = str(arm)
-    alike = arms["better"] == arms["worse"]
-    hold(not alike, where, f"better and worse are both {claim['better']}")
+        with mistakes.of():
+            if role not in claim and role in meant(claim, study_keys.CLAIM):
+                continue
+            hold(role in claim, where, f"{role}: is missing")
+            arm = find_arm(claim[role], vary)
+            choices = suggest(str(claim[role]), vary)
+            hold(arm, where, f"{role}={claim[role]}: is not varied; {choices}")
+            arms[role] = str(arm)
+    alike = len(arms) == 2 and arms["better"] == arms["worse"]
+    mistakes.hold(not alike, where, f"better and worse are both {claim.get('better')}")
     return arms
 
 

@@ -19,6 +19,7 @@ from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
 from .optional_places import without_missing
 from .read_study import find, read
+from .spec_fields import Mistakes
 from .study import Study
 
 OWN = tuple(StudyOptions.options())
@@ -41,8 +42,12 @@ class StudyRequest:
     left_out: list[str]  # arms whose optional places are not given
 
 
-def parse_request(arguments: list[str]) -> StudyRequest:
+def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> StudyRequest:
     """The study, its plan and the tool's own options.
+
+    Args:
+        arguments: of the command line.
+        mistakes: collects those of the study's file.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -52,7 +57,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
     left_out: list[str] = []
     if axes is None:
         path = find(given.get("recipe"))
-        study, left_out = without_missing(read(path), given)
+        study, left_out = without_missing(read(path, mistakes), given)
         stem = path.stem
         places, own, overrides = _sorted(given, study.places)
     else:
@@ -73,7 +78,7 @@ def parse_request(arguments: list[str]) -> StudyRequest:
         raise UserError("only= and index= belong together: a part, and the number of one task")
     name = settings.name or stem
     check_value("name", name)
-    plan = tasks(study, places, overrides)
+    plan = tasks(study, places, overrides, mistakes)
     folder = Path(settings.out) / name
     return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
 
@@ -133,11 +138,12 @@ def _absolute(place: str) -> str:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """`3` is 0, 1, 2; `0,1` and `5,` are lists."""
-    parts = text.removesuffix(",").split(",")
+    """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
+    listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    parts = listed.removesuffix(",").split(",")
     numbers = [int(part) for part in parts if SEED.fullmatch(part)]
     seeds = tuple(numbers)
-    if "," not in text and numbers:
+    if "," not in text and listed == text and numbers:
         seeds = tuple(range(min(numbers[0], MOST_SEEDS + 1)))
     whole = len(numbers) == len(parts) and len(set(seeds)) == len(seeds)
     if not whole or not 0 < len(seeds) <= MOST_SEEDS:
@@ -149,7 +155,7 @@ def study_places(options: list[str]) -> tuple[str, ...]:
     """The places of the study that the options are of."""
     if "sweep" in options:
         return ()
-    return read(find(parse(options).get("recipe"))).places
+    return read(find(parse(options).get("recipe")), Mistakes(collect=True)).places
 
 
 def with_places(options: list[str]) -> list[str]:

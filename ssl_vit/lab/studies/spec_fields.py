@@ -1,36 +1,82 @@
 """Checks of a study's file that raise one-line errors."""
 
-from collections.abc import Collection, Iterator
+import difflib
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
 
 Node = dict[str, Any]  # a mapping of a study's file
+Kind = TypeVar("Kind")
 
 
 class Mistakes:
     """Mistakes of a study: the first is raised, or all are collected.
 
     Args:
-        collect: whether they are collected, in `found`.
+        collect: whether they are collected.
+
+    Attributes:
+        parts: parts of which something is not known, for their mistakes.
+        names: names in braces that may be right: what they stand for is not known.
+        arms: whether the arms are known.
+        unmade: parts whose tasks cannot be made, as they need what is not there.
+        options: (part, arm) whose options are wrong one by one.
     """
 
     def __init__(self, collect: bool = False) -> None:
         self.collect = collect
-        self.found: list[str] = []
+        self.parts: set[str] = set()
+        self.names: set[str] = set()
+        self.arms = True
+        self.unmade: set[str] = set()
+        self.options: set[tuple[str, str]] = set()
+        self._found: list[tuple[str, str]] = []  # where, and what
 
     @contextmanager
-    def of(self) -> Iterator[None]:
-        """Collect the mistake that ends the block."""
+    def of(self, where: str = "") -> Iterator[None]:
+        """Collect the mistake that ends the block; `where` begins it."""
         try:
             yield
         except UserError as error:
-            if not self.collect:
+            if self.collect:
+                self._found.append((where, str(error)))
+            elif where:
+                raise UserError(f"{where}: {error}") from None
+            else:
                 raise
-            self.found.append(str(error))
+
+    def take(self, read: Callable[..., Kind], default: Any, *given: Any) -> Kind:
+        """What `read` makes of what is given; the default where it finds a mistake."""
+        made = [default]
+        with self.of():
+            made.append(read(*given))
+        return made[-1]
+
+    def hold(self, holds: Any, where: str, message: str) -> None:
+        """A mistake after which others can be found, unless `holds`."""
+        with self.of():
+            hold(holds, where, message)
+
+    def known(self, node: Node, keys: Collection[str], where: str) -> None:
+        """A mistake for each key that is none of `keys`."""
+        for key in node:
+            choices = suggest(str(key), keys)
+            self.hold(key in keys, where, f"unknown key {key}; {choices}")
+
+    @property
+    def count(self) -> int:
+        return len(self._found)
+
+    def lines(self) -> list[str]:
+        """The collected ones, each once, with all places where it is."""
+        places: dict[str, dict[str, None]] = {}
+        for where, text in self._found:
+            places.setdefault(text, {})[where] = None
+        return [": ".join(filter(None, ("; ".join(at), text))) for text, at in places.items()]
 
 
 def hold(holds: Any, where: str, message: str) -> None:
@@ -39,9 +85,10 @@ def hold(holds: Any, where: str, message: str) -> None:
         raise UserError(f"{where}: {message}")
 
 
-def known(node: Node, keys: Collection[str], where: str) -> None:
-    for key in node:
-        hold(key in keys, where, f"unknown key {key}; {suggest(str(key), keys)}")
+def meant(node: Node, keys: Collection[str]) -> set[str]:
+    """The keys that unknown ones of a mapping are near to, and which are not missing then."""
+    unknown = (str(key) for key in node if key not in keys)
+    return {near for key in unknown for near in difflib.get_close_matches(key, keys, n=1)}
 
 
 def mapping(node: Node, key: str, where: str) -> Node:
@@ -54,6 +101,14 @@ def listed(node: Node, key: str, where: str) -> list[Any]:
     value = node.get(key)
     hold(isinstance(value, list | None), where, f"{key}: expected a list")
     return value or []
+
+
+TOOLS = ("pretrain", "finetune", "evaluate")
+
+
+def have_tools(parts: Node) -> bool:
+    """Whether every part says what it is, so that those that pre-train are known."""
+    return all(isinstance(body, dict) and body.get("tool") in TOOLS for body in parts.values())
 
 
 def pretraining(parts: Node) -> dict[str, Node]:

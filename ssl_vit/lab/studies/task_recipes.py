@@ -5,8 +5,11 @@ from pathlib import Path
 
 from ...config.computed import computed_values
 from ...config.fields import Values
+from ...config.recipe_files import find_recipe, preset
 from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import Data, Recipe, options
+from ...config.validate import check_value
+from ...config.values import check_key, typed
 from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
@@ -43,11 +46,12 @@ def check(
         before = origin(task, plan)
         if before is not None and before.name not in recipes:
             continue  # its mistake is found
-        with mistakes.of():
+        if (task.part, task.arm) in mistakes.options:
+            continue
+        with mistakes.of(f"part {task.part[:80]}, arm {task.arm[:80]}"):
             if not options()["name"].allows(task.name):
                 text = f"the name of its run is too long, {task.name[:80]}..."
-                expected = f"expected {options()['name'].allowed}"
-                raise UserError(f"part {task.part[:80]}, arm {task.arm[:80]}: {text}; {expected}")
+                raise UserError(f"{text}; expected {options()['name'].allowed}")
             values = task.values or next((plan[name].values for name in task.needs[:1]), {})
             same = _decisive(task, values, plan, recipes)
             found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
@@ -58,6 +62,32 @@ def check(
             if task.part in tested and "labels" in task.coordinates:
                 _check_labels_seen(task, plan, recipes)
     return recipes
+
+
+def check_options(study: Study, mistakes: Mistakes) -> None:
+    """Check each option by itself, so that a recipe with several mistakes has them all."""
+    for part in study.parts.values():
+        for arm, own in part.options.items():
+            where = f"part {part.name}, arm {arm}" if mistakes.arms else f"part {part.name}"
+            swept = [one.options for axis in part.grids[arm] for one in axis.settings]
+            before = mistakes.count
+            for key, value in (pair for one in (own, *swept) for pair in one.items()):
+                with mistakes.of(where):
+                    _check_option(key, option_text(value))
+            if mistakes.count > before:
+                mistakes.options.add((part.name, arm))
+
+
+def _check_option(key: str, text: str) -> None:
+    if PLACEHOLDER.search(text):
+        return
+    if key == "recipe":
+        find_recipe(text)
+    elif key in ("model", "data"):
+        preset(key, text)
+    else:
+        check_key(key)
+        check_value(key, typed(key, text))
 
 
 def _decisive(
@@ -82,32 +112,30 @@ def known_options(task: Task) -> dict[str, str]:
     return {key: value for key, value in task.options.items() if not PLACEHOLDER.search(value)}
 
 
-def options_from(before: Recipe, options: dict[str, str]) -> dict[str, str]:
-    """A task's options with what the run brings that it starts from, before that run exists: its
-    model and its images, each unless the options name it."""
+def planned_options(
+    task: Task, values: Values, plan: Plan, recipes: dict[str, Recipe]
+) -> list[str]:
+    """A task's options before the runs that it needs exist: with the model and the images of the
+    run that it starts from, each unless the options name it, and in place of a sweep's best values
+    these."""
+    options = known_options(task)
+    before = origin(task, plan)
     brought: dict[str, str] = {}
-    if not names_images(f"{key}={value}" for key, value in options.items()):
-        brought = image_options(before, of_images())
-    if "model" not in options:
-        brought |= model_options(before)
-    return brought | options
+    if before is not None and not names_images(f"{key}={one}" for key, one in options.items()):
+        brought = image_options(recipes[before.name], of_images())
+    if before is not None and "model" not in options:
+        brought |= model_options(recipes[before.name])
+    chosen = {key: option_text(value) for key, value in values.items()} if task.best else {}
+    return [f"{key}={value}" for key, value in (brought | options | chosen).items()]
 
 
 def _recipe(
     task: Task, values: Values, plan: Plan, recipes: dict[str, Recipe], here: bool
 ) -> Recipe:
-    options = known_options(task)
     before = origin(task, plan)
-    if before is not None:
-        options = options_from(recipes[before.name], options)
-    if task.best:
-        options |= {key: option_text(value) for key, value in values.items()}
-    try:
-        recipe = resolve([f"{key}={value}" for key, value in options.items()], here)
-        if task.values and before is not None:
-            _check_unseen(recipes[before.name], recipe, before.part)
-    except UserError as error:
-        raise UserError(f"part {task.part}, arm {task.arm}: {error}") from None
+    recipe = resolve(planned_options(task, values, plan, recipes), here)
+    if task.values and before is not None:
+        _check_unseen(recipes[before.name], recipe, before.part)
     return recipe
 
 
@@ -128,9 +156,7 @@ def _check_distinct(
     }
     own = computed.pop(task.arm)
     if own in computed.values():
-        raise UserError(
-            f"part {task.part}, arm {task.arm}: another arm trains the very same; leave one out"
-        )
+        raise UserError("another arm trains the very same; leave one out")
 
 
 def model_options(recipe: Recipe) -> dict[str, str]:
@@ -155,7 +181,7 @@ def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> No
         if _learned_labels(recipe, data) and (learned > share or (share < 1 and not same_cut)):
             which = f"{learned:g} of the labels" if learned > share else "another share's labels"
             text = f"part {before.part} has learned {which}"
-            raise UserError(f"part {task.part}, arm {task.arm}: data.share={share:g}: {text}")
+            raise UserError(f"data.share={share:g}: {text}")
         before = origin(before, plan)
 
 

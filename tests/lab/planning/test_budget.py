@@ -10,6 +10,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, compared_views
 from ssl_vit.costs import memory
 from ssl_vit.data import batching, sources
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.lab.planning import budget
 from ssl_vit.models import attention, encoder
@@ -176,7 +177,6 @@ def test_the_device_batch_is_that_of_a_run(batch, wanted, processes):
     recipe = resolve([*words, *([f"compute.batch={wanted}"] if wanted else [])])
     # the rule of jobs/resources.py, on this device
     limit = int(78 * 2**30 / 2 / costs.activation_bytes(recipe, fused=True))
-    assert (
-        budget.device_batch(recipe, processes, H100)
-        == batching.batch_layout(batch, wanted, limit, 0, processes).device_batch
+    assert budget.batch_layout(recipe, processes, H100) == BatchLayout.divide(
+        batch, wanted, limit, 0, processes
     )

@@ -328,7 +328,7 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
         (["corruption.rat=0.5"], "did you mean corruption.rate?"),
         (["zero=4"], "zero=4: expected 0 (plain DDP), 1, 2 or 3"),
         (["processes=2.5"], "processes=2.5: expected a whole number"),
-        (["processes=3"], "optim.batch=128: not divisible by processes=3"),
+        (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
         (["efficiency=40"], "efficiency=40: expected a share"),
         (["network=0"], "network=0: expected GB/s that each process sends"),
         (["nodes=0"], "nodes=0: expected a whole number: at least 1"),

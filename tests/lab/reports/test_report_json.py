@@ -17,7 +17,7 @@ from helpers.options import ROOT
 from helpers.reports import altered, do_not_draw, write
 from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
-from ssl_vit.lab.reports import load
+from ssl_vit.lab.reports import load, read_files, results
 
 
 @pytest.fixture(autouse=True)
@@ -85,19 +85,102 @@ def test_a_value_that_is_not_finite_is_null_and_in_no_mean(gap: Path) -> None:
 
 
 def test_coordinates_are_those_of_the_plan_or_come_of_an_older_one(gap: Path) -> None:
-    """A task may have a coordinate of any name."""
+    """A task may have a coordinate of any name beside those that its values say."""
     table = load.load_study(gap).table
     swept = table[table["setting"] != ""]
     assert set(swept["optim.lr"]) == {0.01, 0.03, 0.1} and set(swept["part"]) == {"sweep"}
     plan = json.loads((gap / "study.json").read_text())
     for task in plan["tasks"]:
-        task["coordinates"] = {"data.size": [32, task["seed"]]}
+        task["coordinates"] = task["values"] | {"data.size": [32, task["seed"]]}
     write(gap / "study.json", plan)
     table = load.load_study(gap).table
-    assert "optim.lr" not in table and all(
+    assert all(
         size == [32, seed] for size, seed in zip(table["data.size"], table["seed"], strict=True)
     )
     assert reports.write(gap).content()["results"][0]["data.size"] == [32, 0]
+
+
+@pytest.mark.parametrize("coordinates", [{}, {"optim.lr": 0.5}])
+def test_coordinates_that_contradict_the_plan_are_refused(
+    gap: Path, coordinates: dict[str, Any]
+) -> None:
+    plan = json.loads((gap / "study.json").read_text())
+    task = next(one for one in plan["tasks"] if one["values"])
+    task["coordinates"] = coordinates
+    write(gap / "study.json", plan)
+    with pytest.raises(UserError) as error:
+        load.load_study(gap)
+    text = str(error.value)
+    assert task["name"] in text and str(coordinates) in text and str(task["values"]) in text
+
+
+def test_parts_beside_the_final_one_of_an_old_study_keep_their_labels(tmp_path: Path) -> None:
+    """The plan of study/labels_cifar10 as an earlier version made it: final_0.01 alone was at 1%,
+    sweep_0.01 and scratch_0.01 nowhere."""
+    old = json.loads((ROOT / "results" / "baseline" / "recipes.json").read_text())
+    study = old["value"]["study/labels_cifar10"]
+    tasks = [
+        {"name": name, "part": part, "values": {}, **task, "needs": [], "options": None}
+        for part, one in study["parts"].items()
+        for name, task in one["tasks"].items()
+    ]
+    points = [
+        {"share": share, "final": f"final_{share:g}", "extra": []} for share in (0.01, 0.05, 0.1, 1)
+    ]
+    path = tmp_path / "study.json"
+    write(path, study["study"] | {"name": "old", "tasks": tasks, "labels": points})
+    shares = {part: one["options"].get("data.share") for part, one in study["parts"].items()}
+    plan = read_files.read_plan(path)
+    assert {task.part for task in plan.tasks if "optim.lr" in (task.coordinates or {})}
+    for task in plan.tasks:
+        share = {} if task.part == "pretrain" else {"labels": float(shares[task.part])}
+        assert task.coordinates == share | task.values
+
+
+def test_a_coordinate_of_null_is_not_one_that_is_missing(tmp_path: Path) -> None:
+    study = key_studies.study(tmp_path / "s")
+    plan = json.loads((study / "study.json").read_text())
+    for task in plan["tasks"]:
+        if task["part"] == "probe":
+            task["coordinates"] = plan["vary"][task["arm"]] | {"probe.few": None}
+    write(study / "study.json", plan)
+    report = reports.write(study)
+    rows = report.content()["results"]
+    assert {row["part"] for row in rows if "probe.few" in row} == {"probe"}
+    assert all(row.get("probe.few") is None for row in rows)
+    assert as_version_1(report.content())["answer"] == report.answer
+
+
+def test_held_out_values_under_a_test_metrics_name_are_not_pooled(gap: Path) -> None:
+    path = gap / "final-mpp-1" / "result.json"
+    metrics = json.loads(path.read_text())["metrics"]
+    metrics["top1"]["split"] = "validation"
+    altered(path, metrics=metrics)
+    with pytest.raises(UserError, match=r"final-mpp-1/.* has no top1 of the test images"):
+        reports.write(gap)
+
+
+def test_what_is_not_finite_is_of_no_images(gap: Path) -> None:
+    """A value that is left out counted among the images that the measure is of."""
+    path = gap / "pretrain-mpp-1" / "result.json"
+    metrics = json.loads(path.read_text())["metrics"]
+    name = next(name for name, one in metrics.items() if one["split"] == "validation")
+    metrics[name] |= {"value": math.nan, "n": 1}
+    altered(path, metrics=metrics)
+    report = reports.write(gap).content()
+    (row,) = (
+        one for one in report["results"] if (one["run"], one["metric"]) == ("pretrain-mpp-1", name)
+    )
+    assert [row[key] for key in ("value", "n", "measured_on")] == [None, None, None]
+    assert 1 not in {one["images"] for one in report["numbers"]["measures"]}
+
+
+def test_no_two_settings_have_one_text() -> None:
+    values = [1, "1", 1.0, True, "true", None, "null", "", "a, b=1", "[a,1]", ["a", 1], ["a", "1"]]
+    texts = [results.setting_text({"key": value}) for value in values]
+    assert len(set(texts)) == len(values)
+    assert {"key=true", "key=null", "key=1", "key=[a,1]"} <= set(texts)
+    assert results.setting_text({"a": 1, "b": 2}) != results.setting_text({"a": "1, b=2"})
 
 
 def test_measures_of_one_name_are_told_by_their_part(tmp_path: Path) -> None:

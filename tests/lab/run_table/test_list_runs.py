@@ -143,7 +143,10 @@ def test_a_cleaned_run_reports_and_initialises(
         for name, value in ssl_vit.load_encoder(finished).state_dict().items()
     )
     result = json.loads((folder / "result.json").read_text())
-    assert ssl_vit.pretrain([*OPTIONS, f"out={runs}", "name=first"]) == result
+    assert ssl_vit.pretrain([*OPTIONS, f"out={runs}", "name=first"]).content() == {
+        "folder": str(folder),
+        **result,
+    }
     assert record(capsys, str(runs), "clean=checkpoints", "yes=true")["clean"] == []
 
 

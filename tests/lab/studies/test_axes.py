@@ -206,9 +206,9 @@ def test_study_json_says_where_a_task_lies_and_goes_on_without(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"tool": "finetun"}, "part final_0.1: tool=finetun: unknown; did you mean finetune?"),
-        ({"grid": True}, "part final_0.1: grid: expected a mapping"),
-        ({"best": {"of": 3, "by": "loss"}}, "part final_0.1: best: of=3: no part with a grid"),
+        ({"tool": "finetun"}, "part final_0.01: tool=finetun: unknown; did you mean finetune?"),
+        ({"grid": True}, "part final_0.01: grid: expected a mapping"),
+        ({"best": {"of": 3, "by": "loss"}}, "part final_0.01: best: of=3: no part with a grid"),
         ({"grid": {"optim.lr": ["{nothing}", 1]}}, "{nothing}: no such part or place"),
     ],
 )

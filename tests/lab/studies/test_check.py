@@ -72,6 +72,223 @@ def test_mistakes_of_options_are_said_of_every_arm_and_once_for_all_seeds(
     assert lines[2:] == ["2 mistakes; nothing was started"]
 
 
+PRE, FIN = STUDY["parts"]["pre"], STUDY["parts"]["fin"]
+VARIED = {
+    "arms": {},
+    "parts": {"pre": {**PRE, "by_arm": {}}, "fin": FIN},
+    "report": {"final": "fin", "baseline": "lr=0.1", "claim": {"better": 0.1, "worse": 0.3}},
+}
+CURVE = {
+    "labels": [{"share": 0.1, "n": 5}, {"share": 1, "n": 9}],
+    "parts": {
+        "pre": PRE,
+        "fin": {
+            "tool": "finetune",
+            "options": {**FIN["options"], "data.share": "{share}", "optim.steps": "{n}"},
+        },
+    },
+}
+SEVERAL = {
+    "title, match, seeds, places": (
+        {"title": "", "match": "exaflp", "seeds": [0, 0], "places": 3, "options": [1]},
+        (
+            "title: is missing",
+            "match=exaflp",
+            "seeds: [0,0]",
+            "places: expected",
+            "options: expected",
+        ),
+    ),
+    "vary": (
+        VARIED | {"vary": {"optim.lr": [0.1, -1, "x"], "optim.lrr": [1, 2], "optim.momentum": 3}},
+        ("optim.lr=x: expected", "unknown key optim.lrr", "optim.momentum: expected a list"),
+    ),
+    "settings": (
+        VARIED | {"vary": [{"optim.lrr": 1}, {"name": "a"}, {"name": "a"}, 3, {"seed": 1}]},
+        (
+            *("unknown key optim.lrr", "a: two settings have that name", "3: a setting is a"),
+            "seed: say seeds=",
+        ),
+    ),
+    "curve": (
+        CURVE | {"labels": [{"share": 2, "n": 5}, {"share": 0.5}, 7]},
+        ("share=2: expected", "n: is missing in some shares", "7: expected a mapping with share"),
+    ),
+    "keys of a curve": (
+        CURVE
+        | {
+            "labels": [
+                {"share": 0.1, "n": 5, "fin": 1, "m": 2},
+                {"share": 1, "n": 9, "fin": 1, "m": 2},
+            ]
+        },
+        ("fin: is also a part", "fin: no part has {fin}", "m: no part has {m}"),
+    ),
+    "parts along a curve": (
+        CURVE
+        | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "toll": 1, "seeds": ["x"]}}},
+        ("part fin_0.1: unknown key toll", "part fin_0.1: seeds: [x]"),
+    ),
+    "a part": (
+        {
+            "parts": {
+                "pre": {
+                    **PRE,
+                    "toll": 1,
+                    "seeds": [True],
+                    "best": {"off": "sweep", "by": "top1"},
+                    "by_arm": {"a": {"optim.lr": 0.1}, "b": 3, "c": {}},
+                    "grid": {"optim.lr": 1, "optim.momentum": [0.5, 0.5]},
+                    "options": {**PRE["options"], "seed": 3, "name": "x"},
+                },
+                "fin": {
+                    "tool": "finetune",
+                    "options": {"recipe": "finetune"},
+                    "best": {"of": "pre"},
+                },
+                "odd": {"extends": "none"},
+            }
+        },
+        (
+            *("part pre: unknown key toll", "part pre: seeds: [true]", "best: unknown key off"),
+            *("part pre: best: by=top1: that is of the test", "by_arm: b: expected a mapping"),
+            *("by_arm: unknown arm c", "grid: optim.lr: expected a list"),
+            *(
+                "optim.momentum: a value is there twice",
+                "part pre: seed=3: that is the study's seeds",
+            ),
+            *("part pre: name=x: that is the task's", "part fin: best: expected of"),
+            "part odd: extends=none: expected a part",
+        ),
+    ),
+    "report": (
+        {
+            "report": {
+                "final": "pre",
+                "baseline": "a",
+                "candidate": "a",
+                "reference": "z",
+                "finul": 1,
+                "probes": ["x", "y"],
+                "extra": 3,
+                "paper": {"q": 1, "a": True},
+                "axis": "optim.lr",
+                "differs": [1],
+                "pairs": ["a:b", "a:a", "a:c"],
+            }
+        },
+        (
+            *(
+                "unknown key finul",
+                "reference: unknown z",
+                "probes: unknown x",
+                "probes: unknown y",
+            ),
+            *("extra: expected a list", "paper: unknown q", "paper: a: True", "pairs=a:a"),
+            *("axis: the study varies nothing", "differs: expected texts", "no arm c"),
+            *("baseline, candidate and reference", "report: pre is no part of tool finetune"),
+        ),
+    ),
+    "claim": (
+        VARIED
+        | {
+            "vary": {"optim.lr": [0.1, 0.3]},
+            "report": {
+                "probes": [],
+                "claim": {"better": 7, "worse": 8, "wurse": 1},
+                "axis": "optim.momentum",
+            },
+        },
+        (
+            "better=7: is not varied",
+            "worse=8: is not varied",
+            "unknown key wurse",
+            "axis: optim.momentum",
+        ),
+    ),
+    "options": (
+        {
+            "parts": {
+                "pre": {
+                    **PRE,
+                    "options": {
+                        **PRE["options"],
+                        "optim.stepz": 3,
+                        "optim.batch": "x",
+                        "recipe": "mppp",
+                    },
+                    "by_arm": {"a": {"optim.lr": -1}, "b": {"optim.warmup": "y"}},
+                },
+                "fin": {**FIN, "options": {**FIN["options"], "data.size": 0}},
+            },
+            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
+        },
+        (
+            *(
+                "report: candidate: unknown c",
+                "part pre, arm a; part pre, arm b: unknown key optim.stepz",
+            ),
+            *("optim.batch=x", "recipe=mppp", "part pre, arm a: optim.lr=-1"),
+            *("part pre, arm b: optim.warmup=y", "part fin, arm a; part fin, arm b: data.size=0"),
+        ),
+    ),
+    "a recipe beside a wrong report": (
+        {
+            "parts": {
+                "pre": {**PRE, "options": {**PRE["options"], "optim.warmup": 50}},
+                "fin": FIN,
+            },
+            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
+        },
+        ("report: candidate: unknown c", "part pre, arm a; part pre, arm b: optim.warmup=50"),
+    ),
+    "misspelt keys": (
+        {
+            "arms": {},
+            "titel": "t",
+            "vari": {"optim.lr": [1, 2]},
+            "placez": ["here"],
+            "title": None,
+            "labls": [{"share": 1}],
+            "report": {"finul": "fin", "baseline": "a"},
+            "parts": {
+                "pre": {"toll": "pretrain", "optionz": {}},
+                "fin": {
+                    "tool": "finetune",
+                    "by_arn": {"a": {}},
+                    "options": {**FIN["options"], "data.path": "{here}", "data.share": "{share}"},
+                },
+            },
+        },
+        (
+            *("unknown key titel", "unknown key vari", "unknown key placez", "unknown key labls"),
+            *("unknown key toll", "unknown key optionz", "unknown key by_arn", "unknown key finul"),
+        ),
+    ),
+    "a circle": (
+        {
+            "parts": {
+                "pre": {**PRE, "options": {**PRE["options"], "init": "{fin}"}},
+                "fin": FIN,
+            },
+            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
+        },
+        ("parts in a circle", "report: candidate: unknown c"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "says"), SEVERAL.values(), ids=SEVERAL)
+def test_several_mistakes_are_said_at_once_each_once_and_none_that_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture, changed: dict[str, object], says: tuple[str, ...]
+) -> None:
+    status, out, lines = checked(tmp_path, capsys, **changed)
+    assert status == UserError.status and out == ""
+    found = {text: [line for line in lines[:-1] if text in line] for text in says}
+    assert {text: len(one) for text, one in found.items()} == dict.fromkeys(says, 1), lines
+    assert len(lines) == len(says) + 1, "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
@@ -122,7 +339,8 @@ def test_a_place_that_is_given_is_looked_at(tmp_path: Path, capsys: pytest.Captu
         parts=STUDY["parts"] | parts,
     )
     assert status == UserError.status
-    assert "no such file or folder" in lines[0] and len(lines) == 3
+    assert lines[0].startswith("error: part pre, arm a; part pre, arm b: data.path=")
+    assert "no such file or folder" in lines[0] and len(lines) == 2
 
 
 def test_a_sweep_is_checked_too(capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,126 @@
+"""docs/python.md: the functions of `import ssl_vit`, with their docstrings.
+
+python docs/make_python.py > docs/python.md
+"""
+
+import inspect
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import ssl_vit
+from ssl_vit.__main__ import TOOLS
+from ssl_vit.config.records.run import Measured
+from ssl_vit.config.tool_options import ALL
+from ssl_vit.evaluation.embedding import Neighbor
+from ssl_vit.jobs.draw_figures import DrawnFigures
+from ssl_vit.jobs.embed import EmbeddedImages
+from ssl_vit.jobs.run_result import RunResult
+from ssl_vit.lab.plan_tool import Estimate, PartEstimate, RunEstimate, StudyEstimate
+from ssl_vit.lab.report_tool import WrittenPage
+from ssl_vit.lab.runs_tool import RunTable
+from ssl_vit.lab.study_tool import StudyOutcome
+
+RUNS = "pretrain", "finetune", "evaluate"
+OTHERS = "resolve", "load_encoder", "load_run"
+RESULTS = (
+    RunResult,
+    Measured,
+    EmbeddedImages,
+    Neighbor,
+    DrawnFigures,
+    StudyOutcome,
+    Estimate,
+    RunEstimate,
+    StudyEstimate,
+    PartEstimate,
+    WrittenPage,
+    RunTable,
+)
+HEAD = """# From Python
+
+Generated from the code: `python docs/make_python.py > docs/python.md`. A notebook that shows it:
+[example.ipynb](example.ipynb).
+
+```python
+import ssl_vit
+
+result = ssl_vit.pretrain(recipe="mpp", data={"path": "IMAGES"}, optim={"steps": 200})
+result.metrics["loss"].value, result.folder
+tuned = ssl_vit.finetune(recipe="finetune", init=result.folder)
+ssl_vit.report("runs")
+```
+
+## Options
+
+They are those of the command line ([options.md](options.md)), read by the same parsers: as keyword
+arguments, nested or not; as a mapping before them, with dotted keys too; as words, in a list or in
+one string. These say the same:
+
+```python
+import ssl_vit
+
+one = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 300})
+dotted = {"recipe": "mpp", "data.size": 16, "model.patch": 4}
+assert one == ssl_vit.resolve(dotted, optim={"steps": 300})
+assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=300")
+```
+
+Values are texts, numbers, True, False, None, paths, and lists of them. `data={"name": "cifar10",
+"path": "IMAGES"}` is `data=cifar10 data.path=IMAGES`. A key that is unknown, or has two values, is
+a `ssl_vit.UserError` of one line. What the command line takes alone (`--json`, `--check`,
+`--serve`, `only=`) the functions refuse.
+
+Functions that work print what the command prints. In a notebook a bar is redrawn in its place, and
+a result shows the run's page, the study's report or the figures; elsewhere it is printed as the
+command's last lines. Dictionaries: `result.content()`, where a result has it, is what `--json`
+prints.
+
+## Functions
+"""
+
+
+def markdown() -> str:
+    """The text of docs/python.md."""
+    tools = [name for name in ssl_vit.__all__ if name not in (*RUNS, *OTHERS) and name[0].islower()]
+    parts = [HEAD]
+    parts += [_function(name) for name in (*RUNS, *tools, *OTHERS)]
+    parts.append("## Results\n")
+    parts += [f"### {kind.__name__}\n\n{_prose(kind)}\n" for kind in RESULTS]
+    return "\n".join(parts)
+
+
+def _function(name: str) -> str:
+    function = getattr(ssl_vit, name)
+    parameters = inspect.signature(function).parameters
+    named = [f"**{one}" if one == "keywords" else one for one in parameters]
+    returned = str(inspect.signature(function).return_annotation)
+    result = re.sub(r"<class '(?:\w+\.)*(\w+)'>|(?:\w+\.)+(\w+)", r"\1\2", returned)
+    call = f"`{name}({', '.join(named)})` returns `{result}`"
+    if (tool := TOOLS.get(name.removeprefix("list_"))) and tool.recipes != ALL:
+        call += f". Its options: [options.md](options.md#{name.removeprefix('list_')})"
+    return f"### {name}\n\n{call}\n\n{_prose(function)}\n"
+
+
+def _prose(thing: object) -> str:
+    """A docstring: its sections as lists."""
+    parts = []
+    for part in inspect.cleandoc(thing.__doc__ or "").split("\n\n"):
+        title, colon, rest = part.partition(":\n")
+        if not colon or " " in title:
+            parts.append(part)
+            continue
+        if title == "Returns":
+            parts.append(f"Returns: {' '.join(rest.split())}")
+            continue
+        entries = re.split(r"\n(?! )", textwrap.dedent(rest))
+        items = [f"- {' '.join(entry.split())}" for entry in entries]
+        parts.append("\n".join([f"{title}:", "", *items]))
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

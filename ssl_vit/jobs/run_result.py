@@ -1,0 +1,84 @@
+"""What a finished run gives its caller: its numbers as text and JSON and, in a notebook, its page.
+No torch here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..config.records.run import Result
+from ..formatting import count_of_images, duration, format_held_out
+from ..metrics import find_metric, format_baselines, format_metrics
+from ..pages import run_page
+from ..pages.run_record import read_run
+from ..runs import notebook
+from ..runs.folder import Run
+
+
+class RunResult(Result):
+    """A finished run: its folder, and what result.json says of it. In a notebook it shows the run's
+    page.
+
+    Attributes:
+        folder: the run's folder.
+        metrics: {name: Measured}, of which `value` is the number, `split` which images it is of
+            (test, validation: held out, train) and `n` how many images, patches or labels.
+        steps: of the optimiser; 0 of an evaluation.
+        images: images that were forwarded, each as often as it was.
+        seconds: how long it took.
+        exaflop: the work, None where it was not counted; `total_exaflop` with that of the runs that
+            its first weights come from.
+        device_hours: seconds times processes, in hours; `total_device_hours` likewise.
+        measured_on: {split: images}.
+        best: the evaluation whose weights were chosen (checkpoint.best), else None.
+        pool: of an evaluation: what an image's feature was.
+        finished: when, as ISO 8601 in UTC.
+        recipe: the recipe's hash.
+    """
+
+    folder: Path
+
+    def content(self) -> dict[str, Any]:
+        """A dictionary, as --json prints it: result.json and the folder."""
+        return super().content() | {"folder": str(self.folder)}
+
+    def lines(self) -> Iterator[str]:
+        """What the command line prints of it."""
+        if self.steps:
+            yield from self._of_training()
+        else:
+            yield f"finished    in {duration(self.seconds)}, {self.finished}: {self.folder}"
+            for name, entry in self.metrics.items():
+                of = "of" if find_metric(name).independent else "on"
+                yield f"{name:<11} {entry.value:.1%} {of} {entry.n:,} {entry.split} images"
+
+    def _of_training(self) -> Iterator[str]:
+        yield (
+            f"finished    {self.steps:,} steps in {duration(self.seconds)}, "
+            f"{self.finished}: {self.folder}"
+        )
+        if (best := self.best) and best.step is not None:
+            value = f"{best.metric} {best.value:.4g} on {format_held_out(self.measured_on)}"
+            yield f"best        step {best.step:,}, tested and exported: {value}"
+        splits: dict[str, dict[str, float]] = {}
+        for name, entry in self.metrics.items():
+            splits.setdefault(entry.split, {})[name] = entry.value
+        measured_on = self.measured_on or {}
+        for split, values in splits.items():
+            name = "held out" if split == "validation" else split
+            of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
+            yield f"{name:<11} {format_metrics(values)}{of}"
+            if beat := format_baselines(values):
+                yield f"to beat     {beat}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return notebook.inline_page(run_page.render(read_run(self.folder)))
+
+
+def run_result(run: Run, result: Result) -> RunResult:
+    """A run's result with its folder."""
+    return RunResult(folder=run.folder, **result.content())

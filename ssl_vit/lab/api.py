@@ -1,0 +1,61 @@
+"""The lab's functions of `import ssl_vit`, with options as those of jobs/api.py. Torch is imported
+when a function needs it."""
+
+from typing import TYPE_CHECKING, Any
+
+from ..config.python_options import Options, words
+from ..config.tool_options import parse
+from .lab_tools import PlanOptions, ReportOptions, RunsOptions, StudyOptions
+
+if TYPE_CHECKING:
+    from .plan_tool import RunEstimate, StudyEstimate
+    from .report_tool import WrittenPage
+    from .runs_tool import RunTable
+    from .study_tool import StudyOutcome
+
+
+def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
+    """Run a study, that is all runs of its file, or resume it: recipe="study/NAME" or a file. With
+    sweep={key: [value, value]}, every combination of these values over an ordinary recipe.
+
+    Raises:
+        UserError: an option or the study's file is wrong; nothing was started.
+        KeyboardInterrupt: Ctrl-C; its runs have stopped, and the same call resumes them.
+    """
+    from . import study_tool
+
+    return study_tool.study(words(options, keywords, StudyOptions))
+
+
+def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":
+    """Estimate what a run or a study costs before it runs; nothing is trained.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    from . import plan_tool
+
+    return plan_tool.plan(words(options, keywords, PlanOptions))
+
+
+def report(options: Options = (), /, **keywords: Any) -> "WrittenPage":
+    """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
+
+    Raises:
+        UserError: the folder holds none of these, or its runs are not those of its study.
+    """
+    from . import report_tool
+
+    return report_tool.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
+
+
+def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
+    """List the runs in and below a folder (default: runs), rank them with `best=`, or remove
+    checkpoints: as `ssl-vit runs`.
+
+    Raises:
+        UserError: an option is wrong, or there are no runs.
+    """
+    from . import runs_tool
+
+    return runs_tool.table(parse(RunsOptions, words(options, keywords, RunsOptions)))

@@ -1,0 +1,138 @@
+"""The functions of `import ssl_vit` that train or look at one run: the tools' own files, typed."""
+
+import html
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ssl_vit
+from helpers.options import PROBE, ROOT, TINY, TUNE, altered
+from ssl_vit.jobs import cli
+
+OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=2", "eval.every=2")
+LAB = {"list_runs", "plan", "report", "study"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return ssl_vit.pretrain(OPTIONS, out=tmp_path_factory.mktemp("made"), name="run")
+
+
+def test_what_is_public_is_shown_and_nothing_else() -> None:
+    code = (
+        "import ssl_vit; print(*dir(ssl_vit)); [getattr(ssl_vit, name) for name in dir(ssl_vit)];"
+        "assert all(getattr(ssl_vit, name).__doc__ for name in ssl_vit.__all__);"
+        "print(*dir(ssl_vit))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, after = (set(line.split()) for line in done.stdout.splitlines())
+    assert before == after == {*ssl_vit.__all__, "__version__"}
+    assert LAB | {"pretrain", "embed", "figures", "export", "UserError"} <= before
+    with pytest.raises(AttributeError, match="pretrian"):
+        ssl_vit.pretrian  # noqa: B018
+
+
+def test_a_result_is_its_file_with_attributes_and_a_folder(made: Any) -> None:
+    written = json.loads((made.folder / "result.json").read_text())
+    assert made.content() == {"folder": str(made.folder), **written}
+    assert made.metrics["loss"].value == made["metrics"]["loss"]["value"]
+    assert made.metrics["loss"].value == written["metrics"]["loss"]["value"]
+    assert (made.steps, made.metrics["loss"].split) == (2, "validation")
+    assert ssl_vit.pretrain(OPTIONS, out=made.folder.parent, name="run") == made
+
+
+def test_a_result_is_printed_as_the_command_prints_it(
+    made: Any, capsys: pytest.CaptureFixture
+) -> None:
+    cli.pretrain([*OPTIONS, f"out={made.folder.parent}", "name=run", "--json"])
+    lines = capsys.readouterr().out.splitlines()
+    shown = str(made).splitlines()
+    first = lines.index(shown[0])
+    assert lines[first : first + len(shown)] == shown == repr(made).splitlines()
+    assert json.loads(lines[-1]) == made.content()
+
+
+def test_a_result_shows_the_page_of_its_run(made: Any) -> None:
+    shown = made._repr_html_()
+    page = html.unescape(shown.partition('srcdoc="')[2].partition('"')[0])
+    assert page.startswith("<!doctype html>") and "<title>run" in page
+    assert page == (made.folder / "report.html").read_text()
+
+
+def test_finetune_and_evaluate_are_their_tools(made: Any, tmp_path: Path) -> None:
+    own = {"init": made.folder, "out": tmp_path, "data": {"share": 0.01}}
+    own |= {"eval": {"test": False, "images": 8}}
+    tuned = ssl_vit.finetune([one for one in TUNE if "eval" not in one], name="tuned", **own)
+    assert json.loads((tmp_path / "tuned" / "result.json").read_text()) == {
+        key: value for key, value in tuned.content().items() if key != "folder"
+    }
+    with pytest.raises(ssl_vit.UserError, match="init= is missing"):
+        ssl_vit.evaluate(PROBE)
+    with pytest.raises(ssl_vit.UserError, match="expected objective=probe"):
+        ssl_vit.evaluate(recipe="finetune", init=made.folder)
+
+
+def test_features_and_figures_are_those_of_the_tools(
+    made: Any, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    drawn = ssl_vit.figures(made.folder, figures=["filters", "positions"], images=4, out=tmp_path)
+    assert drawn.names == ["filters", "positions"] and drawn.folder.parent == tmp_path
+    assert all(image.is_file() for image in drawn.images)
+    assert drawn._repr_html_().count("<img") == 2
+    (tmp_path / "images" / "test").mkdir(parents=True)
+    query = tmp_path / "images" / "test" / "filters.png"
+    query.write_bytes(drawn.images[0].read_bytes())
+    capsys.readouterr()
+    found = ssl_vit.embed(
+        made.folder, data={"path": tmp_path / "images"}, query=query, top=1, out=tmp_path
+    )
+    assert [file.name for file in found.files] == ["test-00000-of-00001.parquet"]
+    assert set(found.files) == set(found.folder.glob("*.parquet"))
+    (nearest,) = found.nearest
+    assert nearest.similarity == pytest.approx(1, abs=1e-3) and nearest.split == "test"
+    assert f"{nearest.similarity:.4f} test: {nearest.file}" in capsys.readouterr().out
+
+
+def test_export_gives_the_place(made: Any, tmp_path: Path) -> None:
+    out = ssl_vit.export(made.folder, format="transformers", out=tmp_path / "vit")
+    assert out == tmp_path / "vit" and (out / "config.json").is_file()
+    with pytest.raises(ssl_vit.UserError, match="exists already"):
+        ssl_vit.export(made.folder, format="transformers", out=tmp_path / "vit")
+
+
+def test_ctrl_c_leaves_an_interactive_shell_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(run: Any) -> None:
+        raise SystemExit(75)
+
+    monkeypatch.setattr(cli, "_train", stopped)
+    with pytest.raises(SystemExit, match="75"):
+        ssl_vit.pretrain(OPTIONS, out=tmp_path)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(KeyboardInterrupt, match="stopped with status 75"):
+        ssl_vit.pretrain(OPTIONS, out=tmp_path)
+
+
+def test_of_a_study_and_a_folder_the_lab_gives_its_records(
+    made: Any, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    listed = ssl_vit.list_runs(made.folder.parent, best="loss")
+    assert [run.name for run in listed.runs] == ["run"]
+    assert listed.runs[0].value("loss") == made.metrics["loss"].value
+    assert listed.ranking.metric == "loss" and "lower is better" in str(listed)
+    assert "lower is better" in listed._repr_html_()
+    page = ssl_vit.report(made.folder)
+    assert page.page == made.folder / "report.html" and page.runs[0].result.steps == 2
+    assert ssl_vit.report(made.folder.parent).page == made.folder.parent / "index.html"
+    estimate = ssl_vit.plan(recipe="mpp", optim={"steps": 1000}, device="h100")
+    assert (estimate.steps, estimate.device["name"]) == (1000, "h100")
+    study = ssl_vit.plan(recipe="study/gap", seeds=1)
+    assert study.tasks == sum(part.tasks for part in study.parts.values())
+    assert capsys.readouterr().out == ""  # they answer; printing is the caller's
+    assert str(estimate).startswith("run         mpp")
