@@ -11,12 +11,15 @@ from PIL import Image
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder
 from helpers.options import LOADED, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
+from ssl_vit.config.computed import computed_values
 from ssl_vit.config.resolve import resolve
+from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import draw_figures, embed
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
+from ssl_vit.runs.identity import planned_differences
 
 NO_COLORS = ["views.jitter=0", "views.grayscale=0", "views.solarize=[0,0]"]
 
@@ -136,3 +139,20 @@ def test_features_and_figures_of_such_images_are_made(
     assert "test/ant/1.npy" in capsys.readouterr().out.splitlines()[-1]
     draw_figures.main([f"init={done.folder}", f"out={tmp_path}", "name=drawn"])
     assert (tmp_path / "drawn" / "reconstruction.png").exists()
+
+
+def test_shards_of_such_images_are_refused(images: Path, tmp_path: Path) -> None:
+    for option in ("data.channels=4", "data.range=[0,9]"):
+        with pytest.raises(UserError, match="shards hold RGB of 8 bits"):
+            make_shards.main([f"data.path={images}", f"out={tmp_path}/shards", option])
+
+
+def test_a_study_plans_without_what_is_measured(words: list[str]) -> None:
+    planned = computed_values(resolve([*words, "target=mean_channels"]))
+    made = planned | {"data.range": [70, 3000], "data.mean": [0.1] * 4, "data.std": [0.2] * 4}
+    assert planned_differences(made, planned, ()) == []
+    given = planned | {"data.range": [0, 4095]}
+    (differ,) = planned_differences(made, given, ())
+    assert differ.startswith("data.range ([70, 3000] there, [0, 4095] here")
+    rgb = planned | {"data.channels": 3}
+    assert len(planned_differences(made, rgb, ())) == 4, "of RGB nothing is measured"
