@@ -235,3 +235,8 @@ def is_held_out(value: str | float) -> bool:
     if isinstance(value, str):
         return is_split(value)
     return 0 <= value < 1
+
+
+def is_tested(value: str | float) -> bool:
+    """Whether a value can be data.test's: a split's name, or a share between 0 and 1."""
+    return is_held_out(value) and value != 0

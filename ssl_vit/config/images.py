@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .fields import LONGEST_LIST, is_held_out, is_path, is_split, option
+from .fields import LONGEST_LIST, is_held_out, is_path, is_split, is_tested, option
 
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
@@ -106,13 +106,27 @@ class Data:
         subset=True,
         pace=False,
     )
-    test: str = option(
+    labels: bool = option(
+        True,
+        "false: no labels are used, such as those that folders are taken for.",
+        splits=SPLITS,
+        curve=False,
+    )
+    test: str | float = option(
         "test",
-        "Split that eval.test measures on.",
-        check=is_split,
-        expected="a split's name",
+        "Test images: a split, or the share cut off data.train before all else, which no run with"
+        " that share trains on.",
+        check=is_tested,
+        expected="a split's name, or a share above 0 and below 1",
         splits=("test",),
         curve=False,
+    )
+    group: str | None = option(
+        None,
+        "Column (of an image folder also folder: the folder of an image) whose values are groups of"
+        " images, as of one patient or place: a held-out or test share has none or all of a group.",
+        splits=("validation", "test"),
+        pace=False,
     )
     image_column: str | None = option(
         None, "Column of the images; null: found.", splits=SPLITS, curve=False

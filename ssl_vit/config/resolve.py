@@ -110,8 +110,12 @@ def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
         UserError: as `resolve`.
     """
     images = {} if gives_images(options) else {"data": EMBEDDED}
-    given = [f"{key}={text}" for key, text in {**images, **options}.items()]
-    return resolve(["recipe=evaluate", f"init={place}", *given], here=False)
+    others = {key: text for key, text in options.items() if key != "data.labels"}
+    given = [f"{key}={text}" for key, text in {**images, **others}.items()]
+    recipe = resolve(["recipe=evaluate", f"init={place}", *given], here=False)
+    if labels := options.get("data.labels"):  # which nothing is measured on here
+        recipe.data.labels = values.typed("data.labels", labels)
+    return recipe
 
 
 def of_images() -> list[str]:

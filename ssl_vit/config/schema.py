@@ -224,6 +224,13 @@ def learns_labels(recipe: Recipe) -> bool:
     return recipe.declared.learns_labels(recipe)
 
 
+def uses_labels(recipe: Recipe) -> bool:
+    """Whether a run learns labels of images, or measures on them."""
+    if recipe.objective == "probe":
+        return not set(recipe.probe.measures) <= set(DENSE)
+    return learns_labels(recipe) or bool(recipe.probe.every)
+
+
 def measures_masks(recipe: Recipe) -> bool:
     """Whether an evaluation reads masks."""
     return recipe.objective == "probe" and not set(DENSE).isdisjoint(recipe.probe.measures)

@@ -202,7 +202,8 @@ class EmbedOptions(ToolOptions):
             (
                 "data",
                 *("data.path", "data.hub", "data.size", "data.window", "data.image_column"),
-                *("data.label_column", "data.unreadable", "data.eval_mode", "data.eval_crop"),
+                *("data.label_column", "data.labels", "data.test", "data.group"),
+                *("data.unreadable", "data.eval_mode", "data.eval_crop"),
                 *("data.mean", "data.std"),
             ),
             f"{IMAGES} Default: those that the run was trained on. Size, normalisation and cropping"

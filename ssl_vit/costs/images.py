@@ -21,11 +21,12 @@ PUBLISHED: dict[str, dict[str, int]] = {
 
 
 def training_images(data: Data, given: int | None = None) -> int | None:
-    """Training images after data.share and data.validation are taken off, of the published set or
-    of `given` images; None if neither is known."""
+    """Training images after shares of data.test, data.validation and data.share are taken, of the
+    published set or of `given` images; None if neither is known."""
     whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
+    whole -= _test_share(data, whole)
     if data.validation_from == "train":
         return share_count(data.share, whole - _held_out(data, whole))
     count = share_count(data.share, whole)
@@ -39,6 +40,11 @@ def _held_out(data: Data, count: int) -> int:
     return held_out_count(data.validation, count)
 
 
+def _test_share(data: Data, count: int) -> int:
+    """Of `count` images those that data.test cuts off; 0 where it names a split."""
+    return 0 if isinstance(data.test, str) else held_out_count(data.test, count)
+
+
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     """Images that a run sends through the encoder: steps x batch, or for an evaluation every image
     once."""
@@ -47,7 +53,7 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     data = recipe.data
     splits = PUBLISHED.get(data.name, {})
     validation = data.validation if isinstance(data.validation, str) else None
-    others = [splits.get(name) for name in (data.test, validation) if name]
+    others = [splits.get(name) for name in (data.test, validation) if isinstance(name, str)]
     train = training_images(Data(name=data.name, share=data.share), given)
     if train is None or None in others:
         return None

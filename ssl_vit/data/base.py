@@ -36,12 +36,14 @@ class Source(ABC):
     Attributes:
         classes: names of the classes, of label 0 first; empty where labels have no names.
         columns: which columns there are: ends the error that there are no labels.
+        label_source: what the labels were taken from, in words; empty where there are none.
         lists: where each image has a list of labels; None: one label an image.
         masks: where they are.
     """
 
     classes: list[str]
     columns: str = ""
+    label_source: str = ""
     lists: LabelLists | None = None
     masks: Masks = NO_MASKS
 
@@ -81,6 +83,10 @@ class Source(ABC):
 
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
         """Each row's mask, encoded or as an array of integers (H, W), of a split that has masks."""
+        raise NotImplementedError
+
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        """Each row's group as an integer (B,), of a split that was read with data.group."""
         raise NotImplementedError
 
     def file_of(self, row: int) -> str:
@@ -164,6 +170,7 @@ class View(Source):
         self.length = length
         self.classes = whole.classes
         self.columns = whole.columns
+        self.label_source = whole.label_source
         self.lists = whole.lists
         self.masks = whole.masks
 
@@ -183,6 +190,9 @@ class View(Source):
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
         return self.whole.fetch_masks(self._rows(rows))
 
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        return self.whole.group_of(self._rows(rows))
+
     def name(self, row: int) -> str:
         return self.whole.name(int(self._rows(np.array([row]))[0]))
 
@@ -190,16 +200,38 @@ class View(Source):
         """All rows of this view as rows of the whole."""
         return self._rows(np.arange(len(self)))
 
+    def full_rows(self) -> np.ndarray:
+        """All rows of this view as rows of the source that it is a share of a share of."""
+        rows = self.whole_rows()
+        return self.whole.full_rows()[rows] if isinstance(self.whole, View) else rows
+
     @abstractmethod
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         """Rows of this view -> rows of the whole."""
 
 
-class PartlyLabelled(View):
+class SameRows(View):
+    """A source with other labels; of a source in shards, in the same shards."""
+
+    def __init__(self, whole: Source) -> None:
+        super().__init__(whole, len(whole))
+
+    @property
+    def sizes_S(self) -> np.ndarray:
+        return cast(ShardedSource, self.whole).sizes_S
+
+    def set_cache_size(self, rows: int, streams: int) -> None:
+        cast(ShardedSource, self.whole).set_cache_size(rows, streams)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+
+class PartlyLabelled(SameRows):
     """A source that shows the labels of one part of it, `shown`; those of the others are -1."""
 
     def __init__(self, whole: Source, shown: View) -> None:
-        super().__init__(whole, len(whole))
+        super().__init__(whole)
         self.shown = shown
         self.shows_N = np.zeros(len(whole), bool)
         self.shows_N[shown.whole_rows()] = True
@@ -220,23 +252,14 @@ class PartlyLabelled(View):
         shown[~self.shows_N[rows]] = UNLABELLED
         return shown
 
-    @property
-    def sizes_S(self) -> np.ndarray:
-        return cast(ShardedSource, self.whole).sizes_S
 
-    def set_cache_size(self, rows: int, streams: int) -> None:
-        cast(ShardedSource, self.whole).set_cache_size(rows, streams)
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-
-class WithoutLabels(View):
+class WithoutLabels(SameRows):
     """A source whose labels are left out."""
 
     def __init__(self, whole: Source) -> None:
-        super().__init__(whole, len(whole))
+        super().__init__(whole)
         self.classes = []
+        self.label_source = ""
         self.lists = None
 
     @property
@@ -248,9 +271,6 @@ class WithoutLabels(View):
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.unlabelled(len(rows))
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return rows
 
 
 def without_lists(source: Source, what: str) -> Source:
@@ -275,26 +295,35 @@ class Subset(View):
         return rng.permute(self.first + rows, len(self.whole), self.key)
 
 
-class Stratified(View):
-    """The first `count` rows of a source in an order in which each class comes as often as it is
-    there: the r-th of a class's n rows, in an order drawn by `key`, comes at (r - 1/2) / n, and
-    equals by their hash. So any count has each class's share of it, rounded as Webster's and
-    Sainte-Lague's method of apportionment does, and a larger count contains a smaller one.
-    """
+class Rows(View):
+    """The rows of a source that `rows` names."""
 
-    def __init__(self, whole: Source, count: int, key: np.ndarray) -> None:
-        super().__init__(whole, count)
-        rows_N = np.arange(len(whole))
-        label_N = whole.label_of(rows_N)
-        hash_N = rng.bits(key, rows_N)
-        by_class_N = np.lexsort((hash_N, label_N))
-        _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
-        rank_N = rows_N - np.repeat(start_C, size_C)
-        place_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
-        self.rows = by_class_N[np.lexsort((hash_N[by_class_N], place_N))[:count]]
+    def __init__(self, whole: Source, rows: np.ndarray) -> None:
+        super().__init__(whole, len(rows))
+        self.rows = rows
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         return self.rows[rows]
+
+
+def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Places 0 .. N-1 in an order in which each class comes as often as it is there: the r-th of a
+    class's n, in an order drawn by `key` and each one's number, comes at (r - 1/2) / n, and equals
+    by their hash. So the first of them have each class's share, rounded as Webster's and
+    Sainte-Lague's method of apportionment does.
+    """
+    hash_N = rng.bits(key, number_N)
+    by_class_N = np.lexsort((hash_N, label_N))
+    _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
+    rank_N = np.arange(len(label_N)) - np.repeat(start_C, size_C)
+    place_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
+    return by_class_N[np.lexsort((hash_N[by_class_N], place_N))]
+
+
+def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
+    """All rows of a source with one label an image, as `stratified`."""
+    rows_N = np.arange(len(whole))
+    return stratified(whole.label_of(rows_N), rows_N, key)
 
 
 class ShardedSubset(View):

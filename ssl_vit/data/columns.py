@@ -102,6 +102,21 @@ def find_masks(features: Features, image: str, data: Data, where: str) -> Masks:
     return Masks(wanted, text)
 
 
+def check_group(features: dict[str, Any], group: str, where: str) -> None:
+    """Check that the training images have the column of data.group, with one value each.
+
+    Raises:
+        UserError: there is no such column, or it holds images or lists.
+    """
+    if group not in features:
+        text = f"data.group={group}: {where} has no such column"
+        raise UserError(f"{text}; {suggest(group, features)}")
+    feature = features[group]
+    if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
+        text = f"holds {feature} there; expected texts or whole numbers"
+        raise UserError(f"data.group={group}: {where} {text}")
+
+
 def _holds_images(feature: Any) -> bool:
     """Encoded images: Image, bytes, or {bytes, path} as Image is stored."""
     if isinstance(feature, datasets.Image):

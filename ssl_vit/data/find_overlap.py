@@ -19,7 +19,7 @@ from ..runs.folder import Run
 FILE = "overlap.json"
 LISTED = 200  # pairs that the file names
 # Keys on which a split's images depend; which share of them a run took does not matter here
-PLACE = ("name", "path", "hub", "train", "test", "image_column", "label_column", "size")
+PLACE = ("name", "path", "hub", "train", "test", "image_column", "label_column", "size", "group")
 
 
 def main(arguments: list[str]) -> None:
@@ -91,6 +91,8 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
             text = f"{run.folder} is of other images than RGB, which are not compared"
             raise UserError(f"data.channels={data.channels}: {text}")
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
+        if not isinstance(data.test, str):
+            kept.window = data.window  # decides which images the share has
         if task.tool != "evaluate":
             trained[str(kept)] = kept
         if any(entry.split == "test" for entry in result.metrics.values()):

@@ -31,7 +31,8 @@ def fingerprint_splits(
     splits: Splits, place: str | None = None, masks: bool = False
 ) -> dict[str, str]:
     """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share
-    it is follows from the recipe. For a stream, that of its first images, and as `stream` a hash of
+    it is follows from the recipe; but that of test images, which reports compare, is of the share
+    too. For a stream, that of its first images, and as `stream` a hash of
     the names and sizes of its files if it is read from `place` on this machine. With `masks` also
     {"masks of SPLIT": fingerprint} of the splits that have some."""
     named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
@@ -44,6 +45,8 @@ def fingerprint_splits(
         if id(whole) not in known:
             known[id(whole)] = fingerprint_source(whole)
         found[name] = known[id(whole)]
+    if splits.test is not None:
+        found["test"] = _of_part(splits.test, found["test"])
     if masks:
         with_masks = {name: _whole(one) for name, one in named.items() if one.masks.column}
         of_masks = {id(whole): _fingerprint_masks(whole) for whole in with_masks.values()}
@@ -76,6 +79,18 @@ def _digest(digest: "hashlib._Hash", cells: list[bytes | np.ndarray]) -> None:
         data = cell if isinstance(cell, bytes) else cell.tobytes()
         digest.update(f"{len(data)} ".encode())
         digest.update(data)
+
+
+def fingerprint_part(source: Source) -> str:
+    """As `fingerprint_source`; of a share also of which rows it has."""
+    return _of_part(source, fingerprint_source(source))
+
+
+def _of_part(source: Source, of_whole: str) -> str:
+    if not isinstance(source, View) or len(source) == len(_whole(source)):
+        return of_whole
+    rows = hashlib.sha256(source.full_rows().astype("<i8").tobytes()).hexdigest()
+    return _hash(f"{of_whole} {rows}")
 
 
 def fingerprint_source(source: Source) -> str:

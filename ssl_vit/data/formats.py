@@ -1,8 +1,6 @@
 """Finds the splits at data.path= or on the Hub: image folders, parquet files, tars, `save_to_disk`
 folders."""
 
-import glob
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import datasets
 import pyarrow.parquet
 
-from .. import hub_files
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, image_files, layout, schemas, shard_index, shards
@@ -22,6 +19,7 @@ from .columns import FoundColumns
 from .image_formats import KINDS
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
+from .open_datasets import from_disk, load_files, location, open_splits
 from .schemas import SplitClasses
 from .streaming import Stream
 from .table import TableSource
@@ -61,10 +59,6 @@ class FoundStreams(NamedTuple):
     splits: dict[str, Callable[[int], Stream]]
     skipped: list[str]
     guesses: list[str]
-
-
-def location(data: Data) -> str:
-    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
 
 
 def inspect_path(place: Path) -> FolderContents:
@@ -113,7 +107,7 @@ def find_splits(data: Data) -> FoundSplits:
     """
     datasets.disable_progress_bars()
     if not data.path:
-        opened = _opened(lambda: datasets.load_dataset(data.hub), data)
+        opened = open_splits(lambda: datasets.load_dataset(data.hub), data)
         return _tables(opened, data, [], [])
     contents = inspect_path(Path(data.path))
     if contents.kind == "tar":
@@ -124,7 +118,7 @@ def find_splits(data: Data) -> FoundSplits:
     if contents.kind in IMAGE_KINDS:
         return _images(contents, data)
     if contents.kind == "saved":
-        saved, guesses = _from_disk(data)
+        saved, guesses = from_disk(data)
         return _tables(saved, data, contents.skipped, guesses)
     everything = [file for some in contents.files.values() for file in some]
     shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
@@ -132,7 +126,7 @@ def find_splits(data: Data) -> FoundSplits:
     if data.window:
         return _in_place(contents, data, classes)
     try:
-        opened = _opened(lambda: _load("parquet", contents.files, stream=False), data)
+        opened = open_splits(lambda: load_files("parquet", contents.files, stream=False), data)
     except UserError:
         schemas.check_same_columns(contents.files, location(data))
         raise
@@ -149,8 +143,9 @@ def find_streams(data: Data) -> FoundStreams:
     skipped: list[str] = []
     guesses: list[str] = []
     classes: Mapping[str, SplitClasses] = NOTHING
+    label_sources: dict[str, str] = {}
     if not data.path:
-        opened = _opened(lambda: datasets.load_dataset(data.hub, streaming=True), data)
+        opened = open_splits(lambda: datasets.load_dataset(data.hub, streaming=True), data)
     else:
         contents = inspect_path(Path(data.path))
         skipped = contents.skipped
@@ -158,9 +153,10 @@ def find_streams(data: Data) -> FoundStreams:
         if contents.kind in IMAGE_KINDS:
             found = _images(contents, data)
             guesses = found.guesses
+            label_sources = {name: one.label_source for name, one in found.splits.items()}
             opened = {name: _image_stream(source) for name, source in found.splits.items()}
         elif contents.kind == "saved":
-            tables, more = _from_disk(data)
+            tables, more = from_disk(data)
             guesses += more
             opened = {name: _as_stream(rows) for name, rows in tables.items()}
         else:
@@ -168,10 +164,11 @@ def find_streams(data: Data) -> FoundStreams:
             if kind == "parquet":
                 classes = _file_classes(contents, data)
                 guesses = list(contents.guesses)
-            opened = _opened(lambda: _load(kind, contents.files, stream=True), data)
+            opened = open_splits(lambda: load_files(kind, contents.files, stream=True), data)
 
     def opener(name: str, rows: datasets.IterableDataset) -> Callable[[int], Stream]:
-        return lambda seed: _stream(rows, data, classes.get(name), guesses, seed)
+        of_files = label_sources.get(name)
+        return lambda seed: _stream(rows, data, classes.get(name), guesses, seed, of_files)
 
     streams = {name: opener(name, rows) for name, rows in opened.items()}
     return FoundStreams(streams, skipped, guesses)
@@ -194,45 +191,10 @@ def _as_stream(rows: datasets.Dataset) -> datasets.IterableDataset:
     return rows.to_iterable_dataset(num_shards=max(1, min(64, len(rows))))
 
 
-def _load(kind: str, found: dict[str, list[Path]], stream: bool) -> dict[str, Any]:
-    names = {split: [glob.escape(str(file)) for file in some] for split, some in found.items()}
-    return datasets.load_dataset(kind, data_files=names, streaming=stream)
-
-
-def _opened(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any]:
-    """The splits that `load` returns: Datasets, or IterableDatasets.
-
-    Raises:
-        UserError: `datasets` cannot read them.
-    """
-    try:
-        return load()
-    except Exception as error:  # whatever a file written by others causes
-        text = " ".join(str(error).split())[:300]
-        if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-            text = f"its split {empty[1]} has no images; take its files away, or unpack them"
-        if "OfflineModeIsEnabled" in text:
-            text = hub_files.NOT_CACHED
-        raise UserError(f"{location(data)}: {text}") from None
-
-
-def _from_disk(data: Data) -> tuple[dict[str, Any], list[str]]:
-    """The splits of a `save_to_disk` folder, and what was guessed. A single split keeps the name
-    that it had."""
-    found: Any = _opened(lambda: datasets.load_from_disk(data.path), data)
-    if isinstance(found, datasets.DatasetDict):
-        return dict(found), []
-    was = str(found.split or "train")
-    name = re.match(r"[\w.]+", was)
-    if name is None or "+" in was:
-        return {"train": found}, [f"its rows are those of {was}: taken as train"]
-    return {name[0]: found}, []
-
-
 def _images(contents: FolderContents, data: Data) -> FoundSplits:
     assert contents.tree is not None and data.path is not None
     place = Path(data.path)
-    named = data.image_column, data.label_column
+    named = data.image_column, data.label_column, data.group, data.labels
     found, guesses = image_files.find(place, contents.tree, contents.kind, *named)
     splits: dict[str, Source] = dict(found)
     return FoundSplits(splits, contents.skipped, contents.guesses + guesses)
@@ -242,6 +204,9 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     if data.image_column is not None:
         text = f"{location(data)} holds tars, which have no columns"
         raise UserError(f"data.image_column={data.image_column}: {text}")
+    if data.group is not None:
+        text = f"{location(data)} holds tars, which have no columns"
+        raise UserError(f"data.group={data.group}: {text}")
     found = {
         name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
     }
@@ -296,6 +261,9 @@ def _tables(
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
     features = {name: rows.features for name, rows in opened.items()}
+    train = layout.choose(data.train, opened)
+    if data.group is not None and train is not None:
+        columns.check_group(features[train], data.group, location(data))
     named, more = _labelled(
         features,
         data,
@@ -304,7 +272,7 @@ def _tables(
         images=lambda name: len(opened[name]),
     )
     splits: dict[str, Source] = {
-        name: TableSource(opened[name], one) for name, one in named.items()
+        name: TableSource(opened[name], one, data.group) for name, one in named.items()
     }
     return FoundSplits(splits, skipped, guesses + more)
 
@@ -381,13 +349,16 @@ def _stream(
     known: SplitClasses | None,
     guesses: list[str],
     seed: int,
+    of_files: str | None,
 ) -> Stream:
     """A split as a stream. Labels that are texts are refused or left out: their classes are known
-    only when all are read."""
+    only when all are read. `of_files`: where labels of image files are from."""
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
     if array_shape(rows.features[image]):
         raise UserError(f"data.stream=true: column {image} holds arrays; expected false")
+    if not data.labels:
+        label = None
     if label and columns.holds_texts(rows.features[label]):
         text = "its labels are texts, which a stream cannot number before it has read all of them"
         if data.label_column:
@@ -396,5 +367,6 @@ def _stream(
         label = None
     if label and holds_lists(rows.features[label]):
         raise _streamed_lists(label)
-    class_info = classes if label else [], about
+    source = f"column {label}" if of_files is None else of_files
+    class_info = classes if label else [], about, source if label else ""
     return Stream(rows, image, label, class_info, location(data), seed)

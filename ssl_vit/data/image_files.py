@@ -1,6 +1,7 @@
 """Splits of an image folder; the files are read in place."""
 
 import os
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from . import label_lists, layout, metadata
 from .base import FullSource, ReadUnits, file_bytes
 from .label_lists import UNLABELLED, LabelLists
 from .layout import Tree
-from .metadata import Metadata
+from .metadata import FOLDER, Metadata
+from .shares import group_numbers
 
+FOLDERS = "names of folders"  # as the source of labels
 GROUP = 256  # files that form a shard of a stream, at most
 
 
@@ -40,12 +43,16 @@ class Files(FullSource):
         classes: list[str],
         columns: str,
         lists: LabelLists | None = None,
+        label_source: str = "",
+        group_N: np.ndarray | None = None,
     ) -> None:
         self.root = root
         self.label_N = label_N
         self.lists = lists  # then label_N is (N, L), as `label_lists.padded`
         self.classes = classes
         self.columns = columns
+        self.label_source = label_source if label_N.max(initial=UNLABELLED) >= 0 else ""
+        self.group_N = group_N
         self.names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
 
     def __len__(self) -> int:
@@ -59,6 +66,10 @@ class Files(FullSource):
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.label_N[rows]
+
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        assert self.group_N is not None
+        return self.group_N[rows]
 
     def units(self) -> ReadUnits:
         """Single files."""
@@ -100,29 +111,38 @@ def _content(path: Path) -> bytes:
 
 
 def find(
-    root: Path, tree: Tree, kind: str, image_column: str | None, label_column: str | None
+    root: Path,
+    tree: Tree,
+    kind: str,
+    image_column: str | None,
+    label_column: str | None,
+    group: str | None,
+    labels: bool,
 ) -> tuple[dict[str, Files], list[str]]:
     """Every split of an image folder, and what was guessed. Labels come from metadata files, else
-    from the folders of classes. `kind`: which of the folder's files they are (ImageFormat).
+    from the folders of classes. `kind`: which of the folder's files they are (ImageFormat);
+    `group`: as data.group; `labels`: whether guesses about classes are of use.
 
     Raises:
         UserError: damaged metadata, or no such column.
     """
-    images, guesses = _images(tree, kind)
-    metadata_rows = metadata.read(root, tree, label_column)
+    images, guesses, of_classes = _images(tree, kind)
+    metadata_rows = metadata.read(root, tree, label_column, group)
     labelled = any(image.label for image in images)
     _check_columns(root, metadata_rows, image_column, label_column, labelled)
     if metadata_rows.column is None:
+        guesses += of_classes if labels else []
         classes = sorted({image.label for image in images} - {""})
         place = {name: i for i, name in enumerate(classes)}
         label_N = np.array([place.get(image.label, -1) for image in images], np.int64)
     else:
         label_N, classes = _by_metadata(root, images, metadata_rows, label_column, guesses)
-    return _parted(root, images, label_N, classes, metadata_rows), guesses + metadata_rows.guesses
+    parts = _parted(root, images, label_N, classes, metadata_rows, group)
+    return parts, guesses + metadata_rows.guesses
 
 
-def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str]]:
-    """The images that belong to a split, sorted, and what was guessed."""
+def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str], list[str]]:
+    """The images that belong to a split, sorted, and what was guessed, about classes apart."""
     folders = [folder for folder in tree.folders if getattr(folder, kind)]
     division = layout.divide(folders, kind)
     guesses = list(division.guesses)
@@ -134,13 +154,13 @@ def _images(tree: Tree, kind: str) -> tuple[list[_Image], list[str]]:
         guesses += more
         for name, split in zip(names, splits, strict=True):
             images.append(_Image(_join(folders[0].path, name), split, ""))
-        return sorted(images), guesses
+        return sorted(images), guesses, []
     for folder, part, label in zip(folders, division.split, division.label, strict=True):
         if part is not None:
             images += [
                 _Image(_join(folder.path, name), part, label) for name in getattr(folder, kind)
             ]
-    return sorted(images), guesses
+    return sorted(images), guesses, division.of_classes
 
 
 def _join(folder: str, name: str) -> str:
@@ -212,9 +232,13 @@ def _parted(
     label_N: np.ndarray,
     classes: list[str],
     metadata_rows: Metadata,
+    group: str | None,
 ) -> dict[str, Files]:
     """A source for each split."""
     columns = ""
+    source = FOLDERS
+    if metadata_rows.column is not None:
+        source = f"column {metadata_rows.column} of the metadata"
     if metadata_rows.columns:
         listed = ", ".join(metadata_rows.columns)
         columns = f" (columns of the metadata: {listed}); data.label_column= takes one of them"
@@ -226,5 +250,13 @@ def _parted(
         if label.ndim > 1:
             lists = label_lists.measure_padded(str(metadata_rows.column), label)
             label = label_lists.repadded(label, label_lists.check_numbers(lists).longest)
-        splits[name] = Files(root, paths, label, classes, columns, lists)
+        group_N = None
+        if group is not None:
+            of_image = metadata_rows.group
+            folders = group == FOLDER and FOLDER not in metadata_rows.columns
+            values = [
+                posixpath.dirname(path) or "." if folders else of_image.get(path) for path in paths
+            ]
+            group_N = group_numbers(values)
+        splits[name] = Files(root, paths, label, classes, columns, lists, source, group_N)
     return splits

@@ -67,12 +67,13 @@ class Tree(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The split of each folder of images (None: left out), its class ("" for none), and what was
-    guessed."""
+    """The split of each folder of images (None: left out), its class ("" for none), what was
+    guessed, and what was guessed about classes."""
 
     split: list[str | None]
     label: list[str]
     guesses: list[str]
+    of_classes: list[str]
 
 
 def split_of_folder(name: str) -> str | None:
@@ -103,7 +104,7 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     if all(found):
         return [first[1] for first in found if first], []
     named = [name for name, first in zip(names, found, strict=True) if first]
-    text = f"{len(named):,} of {len(names):,} images are called like a split ({_some(named)})"
+    text = f"{len(named):,} of {len(names):,} images are called like a split ({some(named)})"
     return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
 
 
@@ -183,7 +184,7 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
                 )
             splits.setdefault(named[0] if named else "train", []).append(root / place)
     if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
-        guesses.append(f"{_some(unnamed)} beside named splits: taken as train")
+        guesses.append(f"{some(unnamed)} beside named splits: taken as train")
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
 
@@ -198,12 +199,12 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
         if outside:
             count = sum(len(getattr(folder, kind)) for _, folder in outside)
-            names = _some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
+            names = some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
             guesses = [f"{count:,} images in {names}, beside folders of splits, are left out"]
         paths = [path[:level] + path[level + 1 :] for path in paths]
     kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
     label, more = _classes(kept)
-    return Division(split, [label.get(path, "") for path in paths], guesses + more)
+    return Division(split, [label.get(path, "") for path in paths], guesses, more)
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
@@ -222,9 +223,9 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
             continue
         if level <= common and _same_classes(deep, level, named):
             return level, []
-        splits = _some(sorted(name for name, split in named.items() if split))
+        splits = some(sorted(name for name, split in named.items() if split))
         others = sorted(name for name, split in named.items() if not split)
-        beside = f"{_some(others)} beside it is not" if others else "other images lie beside it"
+        beside = f"{some(others)} beside it is not" if others else "other images lie beside it"
         guesses.append(f"{splits} could be a split's name, but {beside}: all are taken as classes")
     return None, guesses
 
@@ -261,7 +262,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     if len({len(path) for path in inner}) <= 1:
         label = {path: path[-1] for path in inner}
         twice = sorted(name for name, count in Counter(label.values()).items() if count > 1)
-        guesses = [f"folders of the same name are one class: {_some(twice)}"] if twice else []
+        guesses = [f"folders of the same name are one class: {some(twice)}"] if twice else []
     else:
         label = {path: path[len(lowest)] for path in inner}
         guesses = ["folders lie at different depths: the classes are the outermost of them"]
@@ -269,12 +270,12 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         return {}, []
     loose = [path for path in set(paths) if path not in label]
     if loose:
-        places = _some(["/".join(path) or "the top" for path in loose])
+        places = some(["/".join(path) or "the top" for path in loose])
         guesses.append(f"images in {places}, beside folders of classes, have no label")
     return label, guesses
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -19,26 +19,28 @@ from ..errors import UserError, suggest
 from .columns import LABEL_NAMES
 from .layout import Tree
 
+FOLDER = "folder"  # data.group= of an image's folder
 WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 
 
 class Metadata(NamedTuple):
     """The content of metadata files: the label of each image, by its path below the root; the
-    columns; the one that holds the labels (None: no such column); and what was guessed or not
-    used."""
+    columns; the one that holds the labels (None: no such column); what was guessed or not used;
+    and the value of each image in the column of groups."""
 
     label: dict[str, Any]
     columns: list[str]
     column: str | None
     guesses: list[str]
+    group: dict[str, Any]
 
 
-def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
+def read(root: Path, tree: Tree, label_column: str | None, group: str | None) -> Metadata:
     """All metadata files of a folder. Where two name the same image, the one in the deeper folder
     counts.
 
     Raises:
-        UserError: a file is damaged, or `label_column` is none of the columns.
+        UserError: a file is damaged, or `label_column` or `group` is none of the columns.
     """
     tables: list[tuple[str, list[dict[str, Any]]]] = []
     guesses: list[str] = []
@@ -58,9 +60,13 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
         where = f"the metadata in data.path={root}"
         text = f"data.label_column={label_column}: {where} has no such column"
         raise UserError(f"{text}; {suggest(label_column, columns)}")
+    if group is not None and group not in (FOLDER, *columns):
+        text = f"data.group={group}: data.path={root} has no such column"
+        raise UserError(f"{text}; {suggest(group, [FOLDER, *columns])}")
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
     label: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for path, rows in tables:
         found: dict[str, Any] = {}
         several: set[str] = set()  # images with rows that disagree
@@ -70,11 +76,12 @@ def read(root: Path, tree: Tree, label_column: str | None) -> Metadata:
             if file in found and found[file] != value:
                 several.add(file)
             found[file] = value
+            groups[file] = row.get(group or "")
         if several:
             text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
             guesses.append(f"{text}: the last one counts")
         label |= found
-    return Metadata(label, columns, column, guesses)
+    return Metadata(label, columns, column, guesses, groups)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

@@ -194,6 +194,7 @@ class Parquet(Shards):
         self.file_S = np.repeat(np.arange(len(files)), [len(rows) for rows in found])
         self.group_S = np.concatenate([np.arange(len(rows)) for rows in found])
         super().__init__(np.concatenate(found), columns.classes, columns.about)
+        self.label_source = f"column {label}" if label else ""
         if label is not None and several:
             with ThreadPoolExecutor(READERS) as pool:
                 parts = pool.map(self._measure_lists, files)
@@ -330,6 +331,8 @@ class Tars(Shards):
             "; a tar has them as key.cls or key.json with a whole number or, named by"
             " data.label_column=, lists of class numbers",
         )
+        if self.ends[1] >= 0:
+            self.label_source = f"{column} of the tars" if column else ".cls and .json of the tars"
 
     def take_lists(self) -> None:
         """Return lists from now on, single labels as lists of one.

@@ -1,29 +1,21 @@
 """The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import rng
 from ..config.images import EMBEDDED, Data
-from ..config.split_counts import held_out_count, share_count
+from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
-from . import formats, layout, synthetic
-from .base import (
-    FullSource,
-    Masks,
-    PartlyLabelled,
-    ReadUnits,
-    ShardedSubset,
-    Source,
-    Stratified,
-    Subset,
-    View,
-)
+from . import formats, layout, shares, synthetic
+from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutLabels
 from .formats import FoundSplits, FoundStreams
-from .layout import HELD_OUT
+from .image_files import FOLDERS
+from .layout import HELD_OUT, ROLE
+from .open_datasets import location
+from .shares import Cut
 from .streaming import PREVIEW, Stream
 
 # Training images of the split that papers report on, for sets that are also published with another:
@@ -38,6 +30,7 @@ class SyntheticImages(FullSource):
         self.split = split
         self.size = size
         self.classes = list(synthetic.CLASSES)
+        self.label_source = "the kind of shape"
         self.masks = Masks("drawn", "", len(synthetic.MASK_CLASSES))
 
     def measured_range(self) -> tuple[int, int]:
@@ -64,20 +57,19 @@ class SyntheticImages(FullSource):
         return f"{self.split} image {row}"
 
 
-HELD_OUT_KEY = 1  # of the permutation by which a share is held out
-SHARE_KEY = 3  # of that by which data.share is taken
-
-
 class Splits(NamedTuple):
     """The splits of a run.
 
     Attributes:
         train: the training images; with a stream, its first ones.
         validation: the held-out images.
-        test: the test split, where it was requested.
+        test: the test split or share, where it was requested.
         stream: what is trained on, where data.stream=true.
         notes: what each split was read from, and what was left out.
         guesses: assumptions about the data; each is printed as a warning.
+        label_source: what the training images have one label each of; empty where they have none,
+            or lists.
+        testable: whether there are test images with labels, requested or not.
     """
 
     train: Source
@@ -86,6 +78,8 @@ class Splits(NamedTuple):
     stream: Stream | None = None
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
+    label_source: str = ""
+    testable: bool = False
 
 
 def every_split(data: Data) -> FoundSplits:
@@ -103,6 +97,34 @@ def every_split(data: Data) -> FoundSplits:
         }
         return FoundSplits(splits, [], [])
     return formats.find_splits(data)
+
+
+def every_part(data: Data) -> FoundSplits:
+    """Each split that a recipe's `data` names, as `load` divides them for testing: with a share in
+    data.test, the training images without it, and it as a split of its own.
+
+    Raises:
+        UserError: as `every_split`, or no such training images.
+    """
+    found = every_split(data)
+    splits = dict(found.splits)
+    if not isinstance(data.test, str):
+        train = _named(data, False, splits)["data.train"]
+        cut = shares.cut_test(splits[train], data)
+        assert cut is not None
+        splits[train] = cut.kept
+        splits[test_share_name(splits)] = cut.part
+    return found._replace(splits={name: _shown(one, data) for name, one in splits.items()})
+
+
+def test_share_name(splits: Collection[str]) -> str:
+    """What the share of data.test is called among other splits."""
+    return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
+
+
+def _shown(source: Source, data: Data) -> Source:
+    """The source, with data.labels=false without its labels."""
+    return source if data.labels else WithoutLabels(source)
 
 
 def in_parquet(data: Data) -> bool:
@@ -134,15 +156,36 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
             raise UserError(f"{key}={name}: {text}")
     _check_authors(data, splits[names["data.train"]])
     whole = splits[names["data.train"]]
+    share = shares.cut_test(whole, data)
+    rest = whole if share is None else share.kept
     if _outside(data):
-        kept, validation = _held_out(whole, splits, data)
-        train = _subset(kept, data)
+        held_out = _held_out(rest, splits, data)
+        train = shares.training_share(held_out.kept, data)
     else:
-        train, validation = _held_out(_subset(whole, data), splits, data)
-    train = _partly_labelled(train, data)
-    tested = splits[names["data.test"]] if test else None
-    notes = _notes(found, data, names, train, validation)
-    return Splits(train, validation, tested, notes=notes, guesses=_guesses(found, data))
+        held_out = _held_out(shares.training_share(rest, data), splits, data)
+        train = held_out.kept
+    train = shares.partly_labelled(train, data)
+    tested = None
+    if test:
+        tested = splits[names["data.test"]] if share is None else share.part
+    return Splits(
+        _shown(train, data),
+        _shown(held_out.part, data),
+        None if tested is None else _shown(tested, data),
+        notes=_notes(found, data, names, train, held_out, share),
+        guesses=_guesses(found, data),
+        label_source=whole.label_source if data.labels and whole.lists is None else "",
+        testable=_is_testable(data, splits, whole),
+    )
+
+
+def _is_testable(data: Data, splits: Mapping[str, Source], train: Source) -> bool:
+    """Whether the split or the share of data.test has images and labels."""
+    if not isinstance(data.test, str):
+        return data.labels and bool(train.label_source)
+    chosen = layout.choose(data.test, splits)
+    there = chosen is not None and len(splits[chosen]) > 0
+    return data.labels and there and bool(splits[chosen or ""].label_source)
 
 
 def _check_authors(data: Data, train: Source) -> None:
@@ -168,7 +211,7 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
         UserError: there is none.
     """
     names = {"data.train": data.train}
-    if test:
+    if test and isinstance(data.test, str):
         names["data.test"] = data.test
     if isinstance(data.validation, str):
         names["data.validation"] = data.validation
@@ -178,16 +221,17 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
         if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
             if key == "data.test":
-                more = f"; {_place(data)} lacks {_untested(splits[found['data.train']])}"
+                lacks = _untested(splits[found["data.train"]], data)
+                more = f", or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
             raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
         found[key] = chosen
     return found
 
 
-def _untested(train: Source) -> str:
+def _untested(train: Source, data: Data) -> str:
     """What images without a test split lack for a test: labels too, if they have no masks."""
     lacks = "test images (a folder test/ beside train/)"
-    if train.label_range[1] >= 0 or train.masks.column:
+    if (data.labels and train.label_range[1] >= 0) or train.masks.column:
         return f"{lacks}; fine-tuning goes without by eval.test=false"
     return f"labels (a folder for each class) and {lacks}"
 
@@ -201,9 +245,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out = next((name for name in HELD_OUT if name in found.splits), None)
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
-        raise UserError(
-            f"data.validation=null: {formats.location(data)} has no split for it; {choices}"
-        )
+        raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
     train = found.splits[names["data.train"]](seed)
     seen = train
     used = [names["data.train"]]
@@ -217,17 +259,31 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     if found.skipped:
         notes.append(f"left out: {', '.join(found.skipped)}")
     guesses = _guesses(found, data)
-    return Splits(train.take(first), seen.take(first), None, train, tuple(notes), guesses)
+    preview = train.take(first)
+    notes.append(f"labels: {describe_labels(preview, data)}")
+    return Splits(preview, seen.take(first), None, train, tuple(notes), guesses)
 
 
 def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
-    return tuple(f"{formats.location(data)}: {text}" for text in dict.fromkeys(found.guesses))
+    return tuple(f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses))
 
 
 def _notes(
-    found: FoundSplits, data: Data, names: dict[str, str], train: Source, validation: Source
+    found: FoundSplits,
+    data: Data,
+    names: dict[str, str],
+    train: Source,
+    cut: Cut,
+    test: Cut | None,
 ) -> tuple[str, ...]:
-    """What each split was read from, a line each, and what was left out."""
+    """What each split was read from, a line each, what was left out, and what labels are.
+
+    Args:
+        found, data, names: every split, and the wanted ones.
+        train: the training images.
+        cut: the held-out images.
+        test: the test images, where they are a share of the training images.
+    """
     place = _place(data)
     chosen = names["data.train"]
     whole = found.splits[chosen]
@@ -238,17 +294,15 @@ def _notes(
     if held_out is not None:
         notes.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
     elif data.validation == 0:
-        notes.append(
-            f"validation: none; {len(validation):,} of train are looked at, and trained on"
-        )
+        notes.append(f"validation: none; {len(cut.part):,} of train are looked at, and trained on")
     else:
         kept = f"which keeps {len(train):,}"
         if data.share != 1 and _outside(data):
-            rest = len(whole) - len(validation)
+            rest = len(whole) - len(cut.part) - (len(test.part) if test else 0)
             kept += f": data.share={data.share:g} of the other {rest:,}"
-        notes.append(f"validation: {len(validation):,} images taken from train, {kept}")
-    if isinstance(train, PartlyLabelled):
-        notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
+        notes.append(f"validation: {_taken(cut)}, {kept}")
+    if test is not None:
+        notes.append(f"test: {_taken(test)}, not trained on")
     if "data.test" in names:
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
@@ -258,7 +312,28 @@ def _notes(
         notes.append(f"not used: {', '.join(unused)}")
     if found.skipped:
         notes.append(f"left out: {', '.join(found.skipped)}")
+    notes.append(f"labels: {describe_labels(whole, data)}")
+    if isinstance(train, PartlyLabelled):
+        notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
     return tuple(notes)
+
+
+def _taken(cut: Cut) -> str:
+    """How many images were cut off, and how."""
+    return f"{len(cut.part):,} images taken from train{f' ({cut.how})' if cut.how else ''}"
+
+
+def describe_labels(source: Source, data: Data) -> str:
+    """What was taken for labels, with the first classes' names."""
+    if not data.labels:
+        return "none, data.labels=false"
+    if not source.label_source:
+        return "none"
+    text = source.label_source
+    if source.classes:
+        text += f", {len(source.classes):,} classes: {layout.some(source.classes)}"
+    unless = "; data.labels=false where they are none" if source.label_source == FOLDERS else ""
+    return f"{text}{unless}"
 
 
 def _outside(data: Data) -> bool:
@@ -267,9 +342,8 @@ def _outside(data: Data) -> bool:
 
 
 def _many(source: Source) -> str:
-    classes = f" in {len(source.classes):,} classes" if source.classes else ""
     lists = source.lists.describe() if source.lists else ""
-    return f"{len(source):,} images{classes}{lists}"
+    return f"{len(source):,} images{lists}"
 
 
 def _under(split: str) -> str:
@@ -280,57 +354,9 @@ def _place(data: Data) -> str:
     return data.path or data.hub or f"data={data.name}"
 
 
-def _subset(train: Source, data: Data) -> Source:
-    """The share data.share of the training images."""
-    if data.share == 1:
-        return train
-    return _drawn(train, data.share, data)
-
-
-def _partly_labelled(train: Source, data: Data) -> Source:
-    """The training images with labels for the share data.labelled alone: the images that
-    data.share would take of them."""
-    if data.labelled == 1:
-        return train
-    return PartlyLabelled(train, _drawn(train, data.labelled, data))
-
-
-def _drawn(train: Source, share: float, data: Data) -> View:
-    """A share of the training images: a smaller one lies inside a larger one.
-
-    Raises:
-        UserError: data.share_seed beside images without labels or with lists of them, or no rows.
-    """
-    count = share_count(share, len(train))
-    if data.share_seed is None:
-        return _part(train, 0, count, SHARE_KEY, data)
-    if train.lists is not None or train.label_range[1] < 0:
-        reason = "takes shares of classes, and the training images have not one label each"
-        raise UserError(f"data.share_seed={data.share_seed}: {reason}")
-    return Stratified(train, count, rng.key(SHARE_KEY, data.share_seed))
-
-
 def labelled_images(train: Source) -> Source:
     """The training images whose labels are shown."""
     return train.shown if isinstance(train, PartlyLabelled) else train
-
-
-def _part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset | ShardedSubset:
-    """Positions first .. last-1 of a permuted source; with a window, the same share of every shard.
-
-    Raises:
-        UserError: that are no rows.
-    """
-    if not data.window:
-        return Subset(whole, first, last, key)
-    part = ShardedSubset(whole, first, last, key)
-    if not len(part):
-        text = f"{last - first} of {len(whole)} images in {len(part.sizes_S)} shards come to none"
-        raise UserError(
-            f"data.window={data.window}: {text}; expected a larger data.share=, data.labelled= or"
-            " data.validation="
-        )
-    return part
 
 
 def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
@@ -342,17 +368,13 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
     return next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
 
 
-def _held_out(train: Source, splits: dict[str, Source], data: Data) -> tuple[Source, Source]:
+def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:
     """The training images and the held-out ones: a split, or a share of train. With
     data.validation=0 nothing is held out, and evaluations see training images."""
     name = _held_out_name(data, splits)
     if name is not None:
-        return train, splits[name]
-    share = data.validation if isinstance(data.validation, float) and data.validation else None
-    count = held_out_count(share, len(train))
+        return Cut(train, splits[name], "")
     if data.validation == 0:
-        return train, _part(train, 0, count, HELD_OUT_KEY, data)
-    if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} images; expected at least 2")
-    kept = _part(train, count, len(train), HELD_OUT_KEY, data)
-    return kept, _part(train, 0, count, HELD_OUT_KEY, data)
+        count = held_out_count(None, len(train))
+        return Cut(train, shares.part(train, 0, count, shares.HELD_OUT_KEY, data), "")
+    return shares.cut_held_out(train, data)

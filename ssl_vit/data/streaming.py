@@ -35,10 +35,13 @@ class StreamedImage(NamedTuple):
 class InMemoryImages(FullSource):
     """A source of some images of a stream, kept in memory."""
 
-    def __init__(self, cells: list[StreamedImage], classes: list[str], columns: str) -> None:
+    def __init__(
+        self, cells: list[StreamedImage], classes: list[str], columns: str, label_source: str
+    ) -> None:
         self.cells = cells
         self.classes = classes
         self.columns = columns
+        self.label_source = label_source
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -89,7 +92,7 @@ class Stream:
         rows: datasets.IterableDataset,
         image: str,
         label: str | None,
-        class_info: tuple[list[str], str],
+        class_info: tuple[list[str], str, str],
         where: str,
         seed: int,
     ) -> None:

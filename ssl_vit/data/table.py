@@ -1,5 +1,6 @@
 """Splits that `datasets` reads: parquet files, `save_to_disk` folders, the Hub."""
 
+from functools import cached_property
 from typing import Any
 
 import datasets
@@ -12,12 +13,15 @@ from .array_cells import array_cell
 from .base import FullSource, ReadUnits, file_bytes, relative_paths
 from .columns import FoundColumns
 from .label_lists import UNLABELLED
+from .shares import group_numbers
 
 
 class TableSource(FullSource):
     """A split of a `datasets.Dataset`; images stay encoded."""
 
-    def __init__(self, rows: datasets.Dataset, found: FoundColumns) -> None:
+    def __init__(
+        self, rows: datasets.Dataset, found: FoundColumns, group: str | None = None
+    ) -> None:
         image, label, masks = found.image, found.label, found.masks
         self.classes = found.classes
         self.number = {name: i for i, name in enumerate(self.classes)} if found.texts else None
@@ -28,6 +32,8 @@ class TableSource(FullSource):
             self.rows = self.rows.cast_column(image, datasets.Image(decode=False))
         self.image = image
         self.label = label
+        self.label_source = f"column {label}" if label else ""
+        self.groups = rows.select_columns([group]) if group in rows.features else None
         self.columns = found.about
         self.masks = masks
         if label and label_lists.holds_lists(rows.features[label]):
@@ -71,6 +77,15 @@ class TableSource(FullSource):
         if self.label is None:
             return self.unlabelled(len(rows))
         return self._numbers(self.rows.select_columns([self.label])[rows.tolist()][self.label])
+
+    @cached_property
+    def _group_N(self) -> np.ndarray:
+        assert self.groups is not None
+        (column,) = self.groups.column_names
+        return group_numbers(self.groups[:][column])
+
+    def group_of(self, rows: np.ndarray) -> np.ndarray:
+        return self._group_N[rows]
 
     def _numbers(self, labels: list[Any]) -> np.ndarray:
         if self.number is not None:

@@ -225,6 +225,8 @@ def _data(recipe: Recipe) -> str:
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
     if d.labelled < 1:
         share += f"; the labels of {d.labelled:.1%} of it were used"
+    if not isinstance(d.test, str):
+        share += f"; {d.test:.1%} of it was kept for testing"
     held_out = "Nothing was held out" if d.validation == 0 else "A part was held out"
     return (
         f"{escape_opening(d.name)}, split {inline_code(d.train)}, {source}{share}. {held_out} "

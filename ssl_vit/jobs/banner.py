@@ -15,6 +15,7 @@ from ..runs import console
 from ..training import distributed, loop
 from .resources import measured_on
 from .reuse import changed_images
+from .seen_images import seen_images
 from .setup import Job, loop_settings
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -96,6 +97,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
+        yield from console.rows_under("", seen_images(recipe, splits))
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:

@@ -30,9 +30,9 @@ def check_split(recipe: Recipe) -> None:
     metric = recipe.checkpoint.best
     held_out = recipe.data.validation
     name = "validation" if held_out is None else held_out  # null: that split, if there is one
-    if metric is None or not isinstance(name, str):
-        return
     tested = recipe.data.test
+    if metric is None or not isinstance(name, str) or not isinstance(tested, str):
+        return
     if ROLE.get(name.lower(), name) == ROLE.get(tested.lower(), tested):
         raise UserError(
             f"checkpoint.best={metric}: data.test={tested} is the split that it would be chosen on;"

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ..config import tool_options
@@ -18,6 +19,7 @@ from ..errors import UserError, report_errors
 from ..formatting import tool_command, typed
 from ..runs import experiment_trackers
 from ..runs.folder import Run
+from ..runs.next_steps import next_steps
 from ..training.preemption import SignalHandler
 from . import reuse
 from .run_result import run_result
@@ -179,7 +181,9 @@ def _conclude(run: Run) -> None:
         f" encoder = timm.create_model({place}, pretrained=True); "
         f"print(encoder.num_features)"
     )
-    print(f"next        {typed(sys.executable, '-c', load)}")
+    print(f"load        {typed(sys.executable, '-c', load)}")
+    for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
+        print(f"next        {step.what}:\n{step.command}")
 
 
 def _print_hub_status(run: Run) -> None:

@@ -61,6 +61,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     one = encoders.resolve_one(options.init, options.overrides)
     data = encoders.data_of([one], options.overrides)
     recipe = one.recipe
+    recipe.data.labels = data.labels
     recipe.out = options.out
     recipe.name = options.name or f"features-{_plain(one.label)}-{_plain(data.name)}"
     folder = Path(recipe.out) / recipe.name
@@ -106,7 +107,7 @@ def _splits(
     from ..training.distributed import on_main
 
     def load() -> dict[str, "Source"]:
-        found = sources.every_split(data)
+        found = sources.every_part(data)
         if accelerator.is_main_process:
             for text in found.guesses:
                 print(f"warning: {text_line(text)}", flush=True)
@@ -117,6 +118,9 @@ def _splits(
             if chosen is None:
                 raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
             wanted[chosen] = base.without_lists(filled[chosen], f"the features of {chosen}")
+        if accelerator.is_main_process:
+            about = sources.describe_labels(next(iter(wanted.values())), data)
+            print(f"labels      {text_line(about)}", flush=True)
         return wanted
 
     return on_main(accelerator, load) or load()

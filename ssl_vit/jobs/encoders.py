@@ -19,9 +19,10 @@ from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..data import layout, loaders, sources
-from ..data.base import Source, without_lists
+from ..data.base import Source, WithoutLabels, without_lists
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
+from ..data.image_files import FOLDERS
 from ..errors import UserError
 from ..inspection.base import Subject
 from ..models import architectures, weights
@@ -219,17 +220,44 @@ def find_images(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Imag
         UserError: the images are not on this machine, or cannot be read.
     """
     data = data_of(named, given)
-    test = None if data.stream else _test_split(data)
+    test = None if data.stream else _test_images(data)
     splits = sources.load(data, test=test is not None)
     for text in splits.guesses:
         print(f"warning: {text}", flush=True)
     source = splits.validation if splits.test is None else splits.test
     source = without_lists(source, "the figures")
-    if splits.test is not None:
-        return ImageSet(source, data.name, f"split {test}")
+    source = _coloured(source, splits, data, named, given)
+    if test is not None:
+        return ImageSet(source, data.name, test)
     if data.validation == 0:
         return ImageSet(source, data.name, "training images")
     return ImageSet(source, data.name, "held-out images")
+
+
+def _coloured(
+    source: Source,
+    splits: sources.Splits,
+    data: Data,
+    named: Sequence[NamedEncoder],
+    given: Mapping[str, str],
+) -> Source:
+    """The source, without its labels where these are names of folders, which need not be classes:
+    no encoder has learned labels, and no option says that they are; prints what labels are."""
+    guessed = splits.train.label_source == FOLDERS and "data.labels" not in given
+    if not guessed or any(_learned_labels(one) for one in named):
+        print(f"labels      {sources.describe_labels(splits.train, data)}", flush=True)
+        return source
+    count = f"{len(splits.train.classes):,} folders, of which no encoder here has learned"
+    print(f"labels      none; data.labels=true colours image_map by {count}", flush=True)
+    return WithoutLabels(source)
+
+
+def _learned_labels(one: NamedEncoder) -> bool:
+    """Whether an encoder's run learned labels."""
+    try:
+        return one.run is not None and recipe_files.read(one.run / "recipe.yaml").declared.labels
+    except UserError:  # of a plugin that is not given
+        return False
 
 
 def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:
@@ -267,11 +295,13 @@ def _place(data: Data) -> str:
     return f"data.hub={data.hub}" if data.hub else f"data={data.name}"
 
 
-def _test_split(data: Data) -> str | None:
-    """The name of the split to test on; None where there is none with images."""
+def _test_images(data: Data) -> str | None:
+    """The test images in words: a split or a share; None where there are none."""
+    if not isinstance(data.test, str):
+        return f"data.test={data.test:g}"
     found = sources.every_split(data).splits
     chosen = layout.choose(data.test, found)
-    return chosen if chosen is not None and len(found[chosen]) else None
+    return f"split {chosen}" if chosen is not None and len(found[chosen]) else None
 
 
 def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:

@@ -36,6 +36,7 @@ from ..training.distributed import (
 from ..training.heartbeat import Watchdog
 from . import evaluate_masks, finish, resources, reuse
 from .heads import load_trained
+from .seen_images import seen_images
 
 
 def evaluate(run: Run) -> Result | None:
@@ -215,6 +216,7 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
+            *console.rows_under("", seen_images(recipe, splits)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
             *pixels,

@@ -179,7 +179,7 @@ class FeatureFolder:
             self.recipe.compute.precision = there.settings["compute.precision"]
         settings = self._settings(weights_hash)
         made = {
-            name: {"images": len(source), "data": fingerprints.fingerprint_source(source)}
+            name: {"images": len(source), "data": fingerprints.fingerprint_part(source)}
             for name, source in splits.items()
         }
         if there:
@@ -218,6 +218,7 @@ class FeatureFolder:
             "patches": self.options.patches,
             "format": self.options.format,
             "rows": self.options.shard_rows,
+            "data.labels": data.labels,
             "data.size": data.size,
             "data.eval_mode": data.eval_mode,
             "data.eval_crop": crop,

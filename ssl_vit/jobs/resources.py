@@ -21,10 +21,12 @@ from ..config.schema import (
     compared_views,
     learns_labels,
     measures_masks,
+    uses_labels,
 )
 from ..data import fingerprints, measure_range, sources
 from ..data.base import Source
 from ..data.batch_layout import BatchLayout
+from ..data.image_files import FOLDERS
 from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
@@ -200,13 +202,18 @@ def environment_facts(
 ) -> dict[str, Any]:
     """What environment.json records beyond versions and hardware."""
     device = accelerator.device
+    # names of folders need not be classes
+    are_classes = splits.train.label_source != FOLDERS or uses_labels(recipe)
+    classes = list(splits.train.classes) if are_classes else []
     return {
         "data": fingerprints.fingerprint_splits(splits, recipe.data.path, measures_masks(recipe))
         if _first_there(recipe, accelerator)
         else {},
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": measured_on(recipe, splits),
-        "classes": list(splits.train.classes),  # label 0 is the first
+        "classes": classes,  # label 0 is the first
+        "label_source": splits.label_source,
+        "testable": splits.testable,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

@@ -20,6 +20,7 @@ from ..formatting import (
     tool_command,
     typed,
 )
+from ..runs.next_steps import next_steps
 from ..runs.objective_facts import facts_of
 from . import blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Image, Listing, Section, Table, Text
@@ -303,14 +304,11 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     seed = values["seed"] if records.fits(values.get("seed"), int) else 0
     again = [f"name={folder.name}-again", f"out={folder.parent}"]
     yield Commands([_launch(tool, *options, *again, f"seed={seed + 1}")])
-    if tool != "evaluate" and (folder / "export").exists():
-        yield Text("Fine-tune the encoder on labels, or measure it frozen:")
-        yield Commands(
-            [
-                _launch("finetune", "recipe=finetune", f"init={folder}", "data.path=IMAGES"),
-                _launch("evaluate", "recipe=evaluate", f"init={folder}", "data.path=IMAGES"),
-            ]
-        )
+    recipe = typed_recipe(record)
+    if recipe and (folder / "export").exists():
+        for step in next_steps(folder, folder.parent, recipe, record.environment):
+            yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
+            yield Commands([step.command])
 
 
 def _launch(tool: str, *options: str) -> str:

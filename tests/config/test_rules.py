@@ -69,6 +69,16 @@ BROKEN = [
         "recipe=supervised data.hub=a/b data.stream=true eval.test=true",
         "eval.test=true: data.stream=true is for training only; expected eval.test=false",
     ),
+    (f"{STREAM} data.test=0.1", "data.test=0.1: expected a split's name beside data.stream=true"),
+    (
+        "recipe=mpp data.hub=a/b data.window=9 data.group=x",
+        "data.group=x: keeps groups on one side",
+    ),
+    (
+        "recipe=mpp data.hub=a/b data.validation=val data.group=x",
+        "data.group=x: has no use without a share",
+    ),
+    ("recipe=supervised data.labels=false", "data.labels=false: the run learns labels or is"),
     (f"{STREAM} data.share=0.1", "data.share=0.1: expected 1 beside data.stream=true"),
     (
         "recipe=joint data.hub=a/b data.stream=true data.labelled=0.1",

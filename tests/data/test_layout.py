@@ -46,7 +46,7 @@ def test_a_class_called_train_among_a_hundred_drops_none(tmp_path):
     assert list(found.splits) == ["train"] and "train could be a split's name" in found.guesses[0]
     splits = load(tmp_path, validation=0.1)
     assert (len(splits.train), len(splits.validation)) == (270, 30)
-    assert splits.notes[0] == f"train: 300 images in 100 classes from {tmp_path}, its split train"
+    assert splits.notes[0] == f"train: 300 images from {tmp_path}, its split train"
 
 
 def test_a_word_within_a_folders_name_makes_no_split(tmp_path):

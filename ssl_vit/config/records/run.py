@@ -138,6 +138,8 @@ class Environment(WithRecipe):
     device_batch: MayLack[Whole] = None
     accumulation: MayLack[Whole] = None
     classes: MayLack[list[str]] = None
+    label_source: MayLack[str] = None  # of one label an image; empty without
+    testable: MayLack[bool] = None  # there are test images with labels
 
     @property
     def free(self) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .. import declaration
-from ..schema import Recipe, learns_labels
+from ..schema import Recipe, learns_labels, uses_labels
 from .rule import Rule, Text
 
 
@@ -15,6 +15,11 @@ def _held_out_share(r: Recipe) -> bool:
     """Whether the held-out images are a share of the training images, as they may be by default."""
     validation = r.data.validation
     return validation is None or (isinstance(validation, float) and validation > 0)
+
+
+def _cuts_share(r: Recipe) -> bool:
+    """Whether held-out or test images are a share of the training images."""
+    return _held_out_share(r) or not isinstance(r.data.test, str)
 
 
 def _learns_none(r: Recipe) -> str:
@@ -88,12 +93,23 @@ STREAM = (  # is only trained on, and whole
         lambda r: r.data.validation is not None and _held_out_share(r),
         "a split, or 0 for none,",
     ),
+    _of_stream("data.test", lambda r: not isinstance(r.data.test, str), "a split's name"),
 )
 HELD_OUT = (
     Rule(
         "data.share_seed",
         lambda r: (r.data.window or r.data.stream) and r.data.share_seed is not None,
         "takes shares of classes, and data.window and data.stream do not know labels beforehand",
+    ),
+    Rule(
+        "data.group",
+        lambda r: r.data.group is not None and (r.data.window or r.data.stream),
+        "keeps groups on one side of a share, and data.window and data.stream take no whole groups",
+    ),
+    Rule(
+        "data.group",
+        lambda r: r.data.group is not None and not _cuts_share(r),
+        "has no use without a share: expected null, or data.validation= or data.test= with one",
     ),
     Rule(
         "data.validation_from",
@@ -107,6 +123,11 @@ HELD_OUT = (
     ),
 )
 LABELS = (
+    Rule(
+        "data.labels",
+        lambda r: not r.data.labels and uses_labels(r),
+        "the run learns labels or is measured on them; expected true",
+    ),
     Rule("eval.test", lambda r: r.eval.test and not learns_labels(r), _learns_none),
     Rule("data.labelled", lambda r: _shows_some(r) and not _hides_labels(r), _none_to_hide),
     Rule(

@@ -13,6 +13,7 @@ OF_LABELS = ("data.classes", "data.label_column")
 OF_FILES = {  # keys without a use for generated images, and what those lack
     "data.label_column": "columns",
     "data.image_column": "columns",
+    "data.group": "columns",
     "data.mask_column": "columns",
     "data.window": "shards",
 }
@@ -48,6 +49,8 @@ def _has_group(r: Recipe, key: str) -> bool:
 
 
 def _reads_labels(r: Recipe) -> bool:
+    if not isinstance(r.data.test, str):  # a share of each class
+        return True
     return any(one.labels for one in r.declared.trained(r)) or r.probe.every is not None
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...config.computed import keys
+from ...config.fields import Option
 from ...config.schema import defaults
 from ...errors import UserError, suggest
 from ...formatting import format_value
@@ -101,7 +102,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     }
     if split == "test":
         return facts
-    return facts | _settings(run, keys(lambda option: tuple(option.splits) == ("validation",)))
+    return facts | _settings(run, keys(_chooses_held_out))
 
 
 def _question_keys(metric: str, runs: Sequence[ListedRun]) -> list[str]:
@@ -112,6 +113,11 @@ def _question_keys(metric: str, runs: Sequence[ListedRun]) -> list[str]:
     facts = facts_of(first.environment, first.values)
     question, corruption = question_keys(metric, [run.record.values for run in runs], facts)
     return [*question, *corruption]
+
+
+def _chooses_held_out(option: Option) -> bool:
+    """Whether a key chooses held-out images among the training images."""
+    return "validation" in option.splits and "train" not in option.splits
 
 
 def _settings(run: ListedRun, keys: Iterable[str]) -> dict[str, str]:

@@ -200,7 +200,7 @@ def _cut(data: Data, share: float) -> tuple[object, ...]:
     """What decides which images a share of the labels are, and which are held out; these depend on
     the share only where they are cut off it."""
     of = 1 if data.validation_from == "train" else share
-    return data.validation, data.window, data.share_seed, of
+    return data.validation, data.test, data.group, data.window, data.share_seed, of
 
 
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
@@ -216,6 +216,6 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
         there += f" data.validation_from={was.validation_from} data.window={was.window}"
-        there += f" data.share_seed={was.share_seed}"
+        there += f" data.share_seed={was.share_seed} data.test={was.test} data.group={was.group}"
         text = f"part {part} ({there}) has learned their labels; hold the same ones out there"
         raise UserError(f"data.validation={now.validation}: {text}")

@@ -116,7 +116,7 @@ def test_a_drawn_share_is_webster_apportionment():
     labels_N = np.repeat([7, 2, 9], [6, 3, 1])
     fifth = set()
     for seed in range(20):
-        rows = base.Stratified(Labelled(labels_N), 10, rng.key(3, seed)).whole_rows()
+        rows = base.stratified_rows(Labelled(labels_N), rng.key(3, seed))
         assert sorted(rows) == list(range(10))
         drawn = labels_N[rows].tolist()
         assert drawn[:4] == [7, 2, 7, 7] and sorted(drawn[4:6]) == [2, 9]

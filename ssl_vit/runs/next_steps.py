@@ -1,0 +1,56 @@
+"""What a user can do with a finished run, as commands that run as printed. No torch."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config.records.run import Environment
+from ..config.schema import Recipe
+from ..formatting import tool_command, typed
+
+TEST = 0.2  # share of the images that a command tests on, where there are no others
+
+
+class Step(NamedTuple):
+    """What a command does, and the command."""
+
+    what: str
+    command: str
+
+
+def next_steps(folder: Path, out: Path, recipe: Recipe, facts: Environment) -> Iterator[Step]:
+    """Evaluate and fine-tune the encoder, where its images have labels, and look at what it has
+    learned; in this order.
+
+    Args:
+        folder: of a finished run, as it is to be typed.
+        out: the folder that holds the runs which the commands make.
+        recipe, facts: what the run is, and its environment.json.
+    """
+    if recipe.objective == "probe":
+        return
+    init = f"init={folder}"
+    place = [f"out={out}"] if str(out) != "runs" else []
+    plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
+    # earlier versions did not record whether there are labels
+    if facts.label_source != "" and not recipe.declared.fine_tunes(recipe):
+        labels = f"labels ({facts.label_source})" if facts.label_source else "labels"
+        test = [f"data.test={TEST}"] if facts.testable is False else []
+        held_out = f", {TEST:.0%} of the images held out to test on" if test else ""
+        yield Step(
+            f"measure the frozen encoder on {labels}{held_out}",
+            _typed("evaluate", "recipe=evaluate", init, *test, *place),
+        )
+        yield Step(
+            f"fine-tune it on {labels}{held_out}",
+            _typed("finetune", "recipe=finetune", init, *test, *place),
+        )
+    if not recipe.model.convolutional:
+        yield Step("look at what it has learned", _typed("figures", init, *plugin))
+    if not recipe.data.stream:
+        yield Step("write the features of all images", _typed("embed", init, *place))
+
+
+def _typed(tool: str, *options: str) -> str:
+    return typed(sys.executable, *tool_command(tool), *options)
