@@ -17,7 +17,7 @@ from .augment import VIEWS
 from .base import ShardedSource, Source
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
-from .pixel_values import image_bytes
+from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
 from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
@@ -156,7 +156,7 @@ def _as_is(batch: Batch) -> Batch:
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
     images = VIEWS if views else 1
-    return batch_layout.device_batch * (images * image_bytes(data) + 64)
+    return batch_layout.device_batch * (images * bytes_in_batch(data) + 64)
 
 
 def image_loader(

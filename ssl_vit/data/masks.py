@@ -18,7 +18,7 @@ from .base import ShardedSubset, Source, Subset
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
-from .pixel_values import image_bytes, no_images
+from .pixel_values import bytes_in_batch, no_images
 from .sources import Splits
 
 CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
@@ -150,5 +150,5 @@ def loader(
     size = batch_layout.device_batch
     parts = [index[start : start + size] for start in range(0, len(index), size)]
     wanted = [Samples(part, rng.key(4, part)) for part in parts]
-    at_once = size * (image_bytes(data) + 4 * data.size**2)
+    at_once = size * (bytes_in_batch(data) + 4 * data.size**2)
     return image_loader(MaskedImages(source, data, classes), wanted, workers, at_once)

@@ -34,8 +34,8 @@ def check_integers(pixels: object, data: Data) -> None:
     raise TypeError(f"images of {kind}; {OF_BYTES if of_bytes else of_others}")
 
 
-def image_bytes(data: Data) -> int:
-    """Of an image in a batch."""
+def bytes_in_batch(data: Data) -> int:
+    """Bytes of an image in a batch."""
     return data.channels * data.size**2 * pixel_type(data).itemsize
 
 
