@@ -146,6 +146,13 @@ def format_value(value: Any) -> str:
     return short if float(short) == value else repr(value)  # two values must not look the same
 
 
+def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
+    """What pixels are: their channels and range."""
+    lowest, highest = pixel_range
+    count = "1 channel" if channels == 1 else f"{channels} channels"
+    return f"{count}, {lowest:,} to {highest:,}"
+
+
 def format_share(share: float) -> str:
     """A share in percent, with three digits at most."""
     return f"{100 * share:.3g}%"

@@ -210,10 +210,13 @@ class TargetDeclaration:
     """What is predicted of a patch: `target=NAME`.
 
     Attributes:
-        network: as of an objective: what it names takes (patch side, mean, std).
+        network: as of an objective: what it names takes (patch side, mean, std); of
+            `any_channels` the lowest and the highest value of a pixel as the fourth, too.
         sentence: what is predicted, for cards and --help: "of each patch the encoder predicts
             SENTENCE".
         cells: cells of a patch's side that it is cut into; model.patch is a multiple.
+        any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
+            the length of mean and std, and any range of values.
         metrics: as of an objective.
     """
 
@@ -221,16 +224,22 @@ class TargetDeclaration:
     network: str = ""
     sentence: str = ""
     cells: int = 1
+    any_channels: bool = False
     metrics: tuple[Metric | Baseline, ...] = ()
 
-    def build(self, patch: int, mean: list[float], std: list[float]) -> Any:
+    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
         """It as a module (objectives.targets.patch_targets.Target) for patches of a side, in the
-        model's input range."""
-        return imported(self.network, self)(patch, mean, std)
+        model's input range; `more`: what else `network` takes."""
+        return imported(self.network, self)(patch, mean, std, *more)
 
     def outputs(self, patch: int) -> int:
-        """Numbers that the head gives for a patch of a side; 0: not known, so not counted."""
+        """Numbers that the head gives for a patch of a side, of RGB images; 0: not known, so not
+        counted."""
         return 0
+
+    def outputs_of(self, patch: int, channels: int) -> int:
+        """As `outputs`, of images of so many channels, where they are `any_channels`."""
+        return self.outputs(patch)
 
 
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)

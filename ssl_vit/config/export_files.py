@@ -20,7 +20,7 @@ VIT_KEYS = {
     "mlp": "intermediate_size",
 }
 # Values of a transformers ViT that timm's ViT shares; also the defaults where config.json has none
-VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True, "num_channels": 3}
+VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
 # Of a model, what its timm arguments do not show in the recipe's terms; an export names those that
 # are not the default under `encoder`
 ENCODER_KEYS = ("timm", "mlp", "registers", "layer_scale", "qk_norm", "activation", "positions")
@@ -80,11 +80,23 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
     """Mean and std of the pixels, as far as the export's files give them."""
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        processor = _read(folder, "preprocessor_config.json")
-        found = {key: processor.get(f"image_{key}") for key in ("mean", "std")}
+        # of what no image processor reads, `to_transformers` writes them here
+        known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
+        found = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
         return {key: value for key, value in found.items() if value is not None}
     pretrained = config.get("pretrained_cfg", config)
     return {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+
+
+def pixel_values(folder: Path) -> dict[str, Any]:
+    """The channels of images and the range of their values, where they are not RGB of 8 bits; of
+    others' exports the range is not known."""
+    config = _read(folder, "config.json")
+    if found := config.get("pixels"):
+        return {"channels": found["channels"], "range": found["range"]}
+    args = config.get("model_args") or {}
+    channels = config.get("num_channels", args.get("in_chans", 3))
+    return {} if channels == 3 else {"channels": channels}
 
 
 def evaluation(folder: Path) -> dict[str, Any]:
@@ -174,8 +186,9 @@ def encoder_options(model: Model) -> dict[str, Any]:
 
 
 def preprocessing_values(folder: Path) -> Values:
-    """{dotted key: value} of the normalisation and the evaluation's resizing and cropping."""
-    values = normalisation(folder) | evaluation(folder)
+    """{dotted key: value} of the channels, their range and normalisation, and the evaluation's
+    resizing and cropping."""
+    values = pixel_values(folder) | normalisation(folder) | evaluation(folder)
     return {f"data.{key}": value for key, value in values.items()}
 
 

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from .fields import is_held_out, is_path, is_split, is_tested, option
+from .fields import LONGEST_LIST, is_held_out, is_path, is_split, is_tested, option
 
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
+OF_PIXELS = ("channels", "range", "mean", "std")  # keys of what a pixel is
+BYTES = (0, 255)  # values of a pixel of 8 bits
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
 
@@ -205,18 +207,60 @@ class Data:
         preprocessing=True,
         brought="evaluation",
     )
+    channels: int = option(
+        3,
+        "Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range is"
+        " given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16 bits.",
+        above=0,
+        maximum=LONGEST_LIST,
+        reading=True,
+        preprocessing=True,
+        brought="always",
+    )
+    range: list[int] | None = option(
+        None,
+        "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
+        " to 1; null: 0 to 255 of 8 bits, of 16 bits the quantiles 0.1% and 99.9% of training"
+        " images, which are recorded.",
+        length=2,
+        minimum=0,
+        below=2**16,
+        check=lambda v: v is None or v[0] < v[1],
+        expected="the lowest and the highest value, from 0 to 65535",
+        preprocessing=True,
+        brought="always",
+    )
     mean: list[float] = option(
         [0.5, 0.5, 0.5],
-        "Mean that pixels are normalised with.",
-        length=3,
+        "Mean that pixels are normalised with, of each channel as a share of data.range; where"
+        " there are not 3 channels, measured on training images unless given.",
         preprocessing=True,
         brought="always",
     )
     std: list[float] = option(
         [0.5, 0.5, 0.5],
-        "Standard deviation that pixels are normalised with.",
-        length=3,
+        "Standard deviation that pixels are normalised with; as data.mean.",
         above=0,
         preprocessing=True,
         brought="always",
     )
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are RGB of 8 bits, to which others are brought."""
+        return self.channels == 3 and self.range is None
+
+    @property
+    def pixel_range(self) -> tuple[int, int]:
+        """The lowest and the highest value of a pixel."""
+        lowest, highest = self.range or BYTES
+        return lowest, highest
+
+
+def unmeasured(data: Data) -> list[str]:
+    """The keys of images of other than 3 channels that are left to be measured on training images:
+    those of OF_PIXELS that are not given. For RGB they have defaults."""
+    if data.channels == 3:
+        return []
+    missing = ["range"] if data.range is None else []
+    return missing + [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]

@@ -128,6 +128,12 @@ class Model:
         expected="a multiple of 0.5 up to 32: group norm has 32 groups",
     )
 
+    adapt_channels: bool = option(
+        False,
+        "First weights of RGB for data.channels=N: timm's rule repeats the first layer's filters"
+        " over the channels and scales them by 3 / N; false: such weights are refused.",
+    )
+
     @property
     def hybrid(self) -> bool:
         return self.stem_width > 0

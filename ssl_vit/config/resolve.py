@@ -17,7 +17,7 @@ from ..errors import UserError, suggest
 from . import declaration, recipe_files, schema, values
 from .computed import computed_values, keys
 from .fields import Values
-from .images import EMBEDDED, Data
+from .images import EMBEDDED, OF_PIXELS, Data
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
@@ -67,7 +67,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         known = _with_images(known, images, file)
     if "data.hub" in places:
         known["data.path"] = None
-    known |= _preprocessing(start, file, given, named["data"])
+    known |= _preprocessing(_fitting(start, known, given), file, given, named["data"])
     _check_plugin_is_given(given, known.get("plugin"), path)
     before = values.build(known)
     recipe = values.build(known | given)
@@ -257,6 +257,19 @@ def _preprocessing(
     return {key: value for key, value in brought.items() if key not in evaluation}
 
 
+def _fitting(start: Values, known: Values, given: dict[str, str]) -> Values:
+    """What first weights say of their images, without what is of other channels than the images
+    have."""
+    there = start.get("data.channels", 3)
+    wanted = known.get("data.channels", there)
+    if "data.channels" in given:
+        wanted = values.typed("data.channels", given["data.channels"])
+    if not start or wanted == there:
+        return start
+    of_pixels = {f"data.{key}" for key in OF_PIXELS}
+    return {key: value for key, value in start.items() if key not in of_pixels}
+
+
 def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path) -> None:
     """Check that the command line names the plugin that a recipe file names: recipe files are
     passed on, and a plugin is code.
@@ -298,10 +311,19 @@ def run_plugin(plugin: str | None) -> None:
 
 
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
-    """Check that images are normalised as the first weights expect."""
-    for key in ("mean", "std"):
+    """Check that images have the channels that the first weights expect, or that these are adapted
+    to them, and are normalised as they expect."""
+    channels = start.get("data.channels", 3)
+    if start and channels != recipe.data.channels:
+        here = f"data.channels={recipe.data.channels}: init={recipe.init} was made with {channels}"
+        if channels != 3:
+            raise UserError(f"{here}; leave it out")
+        if not recipe.model.adapt_channels:
+            raise UserError(f"{here}; model.adapt_channels=true repeats its first layer")
+        return
+    for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")
-        found = list(getattr(recipe.data, key))
+        found = getattr(recipe.data, key)
         if expected is not None and list(expected) != found:
             raise UserError(
                 f"data.{key}={found}: init={recipe.init} was made with {list(expected)};"

@@ -18,6 +18,7 @@ from .work import is_counted as is_counted
 from .work import momentum_parameters as momentum_parameters
 from .work import multiply_adds as multiply_adds
 from .work import parameters as parameters
+from .work import patch_inputs as patch_inputs
 from .work import patches as patches
 from .work import plain_block_parameters as plain_block_parameters
 from .work import tokens as tokens

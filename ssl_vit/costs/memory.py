@@ -52,7 +52,7 @@ def _encoder_bytes(recipe: Recipe, size: int, w: int, mask: int, fused: bool) ->
     block = block_bytes(seen, model.width, model.mlp, w, mask)
     block += 0 if fused else w * model.heads * seen * seen
     block += _option_bytes(recipe, seen, w, fused)
-    stem = STEM_BYTES * size**2 if model.hybrid else w * 3 * size**2
+    stem = (STEM_BYTES if model.hybrid else w * recipe.data.channels) * size**2
     ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
     return ends + model.depth * block
 

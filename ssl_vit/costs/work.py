@@ -16,6 +16,11 @@ def tokens(recipe: Recipe, size: int | None = None) -> int:
     return patches(recipe, size) + 1 + recipe.model.registers
 
 
+def patch_inputs(recipe: Recipe) -> int:
+    """Numbers that a patch is embedded from: its pixels, or a cell of a ResNet's feature map."""
+    return recipe.model.stem_width or recipe.data.channels * recipe.model.patch**2
+
+
 def encoder_parameters(recipe: Recipe) -> int:
     """Parameters of the encoder: patch embedding, class token and registers, positions, blocks and
     final norm, without the objective's heads."""
@@ -23,7 +28,7 @@ def encoder_parameters(recipe: Recipe) -> int:
     d = model.width
     if model.convolutional:
         return _stem_parameters(model)
-    inputs = model.stem_width or 3 * model.patch**2
+    inputs = patch_inputs(recipe)
     embed = (inputs + 1) * d
     prefix = (1 + model.registers) * d
     norm = 2 * d
@@ -107,7 +112,7 @@ def encoder_multiply_adds(
     n = patches(recipe, size)
     seen = n if visible is None else visible
     t = tokens(recipe, size) - n + seen
-    inputs = model.stem_width or 3 * model.patch**2
+    inputs = patch_inputs(recipe)
     block = block_multiply_adds(t, model.width, model.mlp)
     if model.activation == "swiglu":
         block += t * model.width * model.mlp
@@ -184,4 +189,5 @@ def frozen_parameters(recipe: Recipe) -> int:
 
 def head_outputs(recipe: Recipe) -> int:
     """Outputs of the head for each patch; 0 for a plugin's target that does not declare them."""
-    return declaration.target(recipe.target).outputs(recipe.model.patch)
+    found = declaration.target(recipe.target)
+    return found.outputs_of(recipe.model.patch, recipe.data.channels)

@@ -5,6 +5,7 @@ Legend: B images, V views and L local views of each, S the side of a view in pix
 """
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -31,8 +32,8 @@ def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
 def random_views(
     images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: ViewOptions
 ) -> Tensor:
-    """Views uint8 (B, V, 3, S, S) of images uint8 (3, H, W), each a training crop of its own with
-    other colours.
+    """Views (B, V, C, S, S) of images (C, H, W), each a training crop of its own with other
+    colours; of others than RGB of 8 bits, with the blur alone.
 
     The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6), but
     for the flip, which comes with the crop: it commutes with what follows.
@@ -43,49 +44,52 @@ def random_views(
         size, area, flip: of the crops, as `transforms.train_transform`.
         views: chances and strengths.
     """
-    out = torch.empty(len(images), VIEWS, 3, size, size, dtype=torch.uint8)
+    out = _room(images, VIEWS, size)
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(images, view_key_B, size, area, flip)
-        changes = _changes(view_key_B, views, views.blur[view], views.solarize[view])
-        out[:, view] = _changed(crops, changes)
+        out[:, view] = _changed(crops, view_key_B, views, views.blur[view], views.solarize[view])
     return out
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
-    """Local views uint8 (B, L, 3, S, S): smaller crops with other colours, never solarised
-    (multi-crop; Caron et al., 2021). Their keys follow those of the other views."""
+    """Local views (B, L, C, S, S): smaller crops with other colours, never solarised (multi-crop;
+    Caron et al., 2021). Their keys follow those of the other views."""
     size = views.local_size
-    out = torch.empty(len(images), views.local, 3, size, size, dtype=torch.uint8)
+    out = _room(images, views.local, size)
     smallest, largest = views.local_area
     for view in range(views.local):
         view_key_B = view_keys(key_B, VIEWS + view)
         crops = transforms.train_transform(images, view_key_B, size, smallest, flip, largest)
-        out[:, view] = _changed(crops, _changes(view_key_B, views, views.local_blur, 0.0))
+        out[:, view] = _changed(crops, view_key_B, views, views.local_blur, 0.0)
     return out
 
 
-def _changed(crop_B3SS: Tensor, changes: "list[Change]") -> Tensor:
-    """Each crop after the changes, in their order."""
-    out = torch.empty_like(crop_B3SS)
-    for i, crop in enumerate(crop_B3SS):
-        image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
-        for change in changes:
-            image = change(image, i)
-        out[i] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
-    return out
+def _room(images: list[Tensor], count: int, size: int) -> Tensor:
+    """An empty tensor for so many views of each image."""
+    shape = (len(images), count, len(images[0]), size, size)
+    return torch.empty(shape, dtype=images[0].dtype)
 
 
-def _changes(
-    view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
-) -> "list[Change]":
-    """What changes a view's colours, with its own chances of blur and solarisation."""
-    return [
+def _changed(
+    crop_BCSS: Tensor, view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
+) -> Tensor:
+    """Each crop after its changes, in their order; `blur` and `solarize` are the view's chances."""
+    if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
+        return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
+    changes = [
         _color_changes(view_key_B, views),
         _grayscale(view_key_B, views.grayscale),
         _blur(view_key_B, blur, views.blur_sigma),
         _solarize(view_key_B, solarize),
     ]
+    out = torch.empty_like(crop_BCSS)
+    for i, crop in enumerate(crop_BCSS):
+        image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
+        for change in changes:
+            image = change(image, i)
+        out[i] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
+    return out
 
 
 # each of these draws the numbers of all images at once, and returns what changes image number i
@@ -133,12 +137,28 @@ def _grayscale(key_B: np.ndarray, chance: float) -> Change:
     return lambda image, i: F.rgb_to_grayscale(image, 3) if drawn_B[i] else image
 
 
+def _sigmas(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each image is blurred, and the blur's standard deviation in pixels."""
+    key_B = rng.stream(key_B, "blur")
+    low, high = sigma
+    return _drawn(key_B, chance), low + (high - low) * rng.uniform(key_B, 1)
+
+
+def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
+    """As `_blur`, of integers of any number of channels; by torchvision, whose kernel ends at three
+    standard deviations, or where the image does."""
+    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
+    most = image_BCHW.shape[-1] - 1
+    for i in np.flatnonzero(drawn_B):
+        side = 2 * min(most, math.ceil(3 * sigma_B[i])) + 1
+        smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)
+        image_BCHW[i] = smooth.round().to(image_BCHW.dtype)
+    return image_BCHW
+
+
 def _blur(key_B: np.ndarray, chance: float, sigma: list[float]) -> Change:
     """A Gaussian blur of uniformly drawn standard deviation (SimCLR), by Pillow."""
-    key_B = rng.stream(key_B, "blur")
-    drawn_B = _drawn(key_B, chance)
-    low, high = sigma
-    sigma_B = low + (high - low) * rng.uniform(key_B, 1)
+    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
 
     def change(image: Image.Image, i: int) -> Image.Image:
         return image.filter(ImageFilter.GaussianBlur(sigma_B[i].item())) if drawn_B[i] else image

@@ -18,7 +18,7 @@ from .. import rng
 from ..config.schema import Data
 from ..config.shared_groups import ViewOptions
 from ..errors import UserError
-from . import augment, label_lists, transforms
+from . import augment, channels, label_lists, pixel_values, transforms
 from .base import Source, read_each
 from .sampler import WindowSampler
 
@@ -29,7 +29,8 @@ class Batch(NamedTuple):
     """Samples of one micro-batch.
 
     Attributes:
-        image: uint8 (B, 3, H, W); in training with several views, the first of them.
+        image: uint8 (B, 3, H, W), or of data.channels and, of 16 bits, int32; in training with
+            several views, the first of them.
         label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `label_lists.padded`.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
@@ -42,7 +43,7 @@ class Batch(NamedTuple):
         partner_label: as `label`, the partner's where images are mixed in pairs.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
-        views: uint8 (B, V, 3, H, W), random views of each image, for objectives that compare
+        views: as image, (B, V, 3, H, W), random views of each image, for objectives that compare
             views; None for others.
         local: uint8 (B, L, 3, S, S), smaller ones (views.local); None without.
         mask: int32 (B, H, W), the class of each pixel, of images with masks (masks.py).
@@ -130,6 +131,10 @@ class ImageDataset(Dataset):
     unreadable: Unreadable = Unreadable.REPLACED
     views: ViewOptions | None = None
 
+    @property
+    def decode(self) -> channels.Decoder:
+        return channels.decoder(self.data)
+
     def __getitems__(self, wanted: Samples) -> Batch:
         batch = self._unmixed(wanted)
         data = self.data
@@ -160,7 +165,7 @@ class ImageDataset(Dataset):
         if self.views and self.views.local:
             local = augment.local_views(images, wanted.key, data.flip, self.views)
         if not images:
-            image = torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
+            image = pixel_values.no_images(data)
         elif not self.train:
             image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
         elif views is None:
@@ -182,16 +187,17 @@ class ImageDataset(Dataset):
         wanted: Samples,
         raw: Iterable[Any],
         label_B: np.ndarray,
-        decode: Callable[[Any], Any] = transforms.decode,
+        decode: Callable[[Any], Any] | None = None,
     ) -> tuple[Samples, list[Any], np.ndarray, list[str]]:
-        """What `decode` makes of what was fetched for each sample, with the images that cannot be
-        read as `self.unreadable` says: the samples, their images and labels, and the names of those
-        that cannot be read.
+        """What `decode` makes of what was fetched for each sample, by default its image, with those
+        that cannot be read as `self.unreadable` says: the samples, their images and labels, and the
+        names of those that cannot be read.
 
         Raises:
             UserError: as `_next_readable`.
         """
         unreadable: list[str] = []
+        decode = decode or self.decode
         found = dict(read_each(self.source, wanted.index, raw, decode, unreadable))
         if len(found) == len(wanted.index):
             return wanted, list(found.values()), label_B, unreadable
@@ -219,7 +225,7 @@ class ImageDataset(Dataset):
             next_row = (row + offset) % len(self.source)
             (raw,), (label,) = self.source.fetch(np.array([next_row]))
             try:
-                return transforms.decode(raw), label
+                return self.decode(raw), label
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(

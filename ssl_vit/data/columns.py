@@ -7,6 +7,7 @@ import datasets
 
 from ..config.schema import Data
 from ..errors import UserError, suggest
+from .array_cells import array_shape
 from .base import NO_MASKS, Masks
 from .label_lists import holds_lists
 
@@ -26,6 +27,7 @@ class FoundColumns(NamedTuple):
         about: which columns there are: ends the error that there are no labels.
         masks: where they are.
         texts: whether labels are texts, each the name of its class.
+        shape: of images that are arrays (`array_cells.array_shape`); None of encoded ones.
     """
 
     image: str
@@ -34,6 +36,7 @@ class FoundColumns(NamedTuple):
     about: str
     masks: Masks = NO_MASKS
     texts: bool = False
+    shape: tuple[int | None, ...] | None = None
 
 
 def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
@@ -52,6 +55,7 @@ def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
             raise UserError(f"{key}={name}: {where} has no such column; {suggest(name, features)}")
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     images.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
+    images += [name for name, feature in features.items() if array_shape(feature)]
     images += [name for name in IMAGE_NAMES if name in features]
     image = data.image_column or next(iter(images), None)
     if image is None:
@@ -59,7 +63,7 @@ def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
             f"{where}: no column of images among {', '.join(features)}; name one by "
             f"data.image_column="
         )
-    if not _holds_images(features[image]):
+    if not (_holds_images(features[image]) or array_shape(features[image])):
         raise UserError(
             f"data.image_column={image}: {where} holds no images there but {features[image]}"
         )
@@ -152,7 +156,7 @@ def described(features: Features) -> str:
 
 def _kind(feature: Any) -> str:
     """A column's type, in a word."""
-    if _holds_images(feature):
+    if _holds_images(feature) or array_shape(feature):
         return "images"
     if holds_lists(feature):
         return "lists of class numbers"

@@ -87,6 +87,9 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
         if result is None:
             continue
         data = read(run.folder / "recipe.yaml").data
+        if data.channels != 3:
+            text = f"{run.folder} is of other images than RGB, which are not compared"
+            raise UserError(f"data.channels={data.channels}: {text}")
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
         if not isinstance(data.test, str):
             kept.window = data.window  # decides which images the share has

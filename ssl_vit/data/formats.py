@@ -13,6 +13,7 @@ import pyarrow.parquet
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns, image_files, layout, schemas, shard_index, shards
+from .array_cells import array_shape
 from .base import Source
 from .columns import FoundColumns
 from .image_formats import KINDS
@@ -245,9 +246,10 @@ def _columns(features: columns.Features, data: Data, known: SplitClasses | None)
     masks = columns.find_masks(features, image, data, location(data))
     if known is None:
         known = SplitClasses(columns.class_names(features, label), "")
+    about, shape = columns.described(features), array_shape(features[image])
     if known.unusable:
-        return FoundColumns(image, None, [], f" ({known.unusable})", masks)
-    return FoundColumns(image, label, known.names, columns.described(features), masks)
+        label, known, about = None, SplitClasses([], ""), f" ({known.unusable})"
+    return FoundColumns(image, label, known.names, about, masks, shape=shape)
 
 
 def _tables(
@@ -353,6 +355,8 @@ def _stream(
     only when all are read. `of_files`: where labels of image files are from."""
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, *_ = _columns(rows.features, data, known)
+    if array_shape(rows.features[image]):
+        raise UserError(f"data.stream=true: column {image} holds arrays; expected false")
     if not data.labels:
         label = None
     if label and columns.holds_texts(rows.features[label]):

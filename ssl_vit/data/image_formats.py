@@ -3,8 +3,10 @@ an entry of FORMATS. No torch; JPEG and WebP are decoded faster by transforms.py
 """
 
 import io
+import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,6 +16,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 # and ICNS hold images in images, and some are hardly tested.
 PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
+NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
+PNG = b"\x89PNG\r\n\x1a\n"
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 
 
@@ -46,9 +51,18 @@ class ImageFormat(ABC):
             TooLarge: as `check_pixels`.
         """
 
+    @abstractmethod
+    def values(self, raw: bytes) -> np.ndarray:
+        """All channels as they are, in the order of the file: (H, W), (H, W, C) or (C, H, W).
+
+        Raises:
+            ValueError, TooLarge: as `pixels`; or it holds more than can be read.
+        """
+
 
 class NumpyArray(ImageFormat):
-    """An array that NumPy saved: uint8 (H, W, 3), or (H, W) of grey values."""
+    """An array that NumPy saved: uint8 (H, W, 3), or (H, W) of grey values; for `values` of any
+    channels and integers."""
 
     endings = ("npy",)
     kind = "arrays"
@@ -57,25 +71,40 @@ class NumpyArray(ImageFormat):
         return raw.startswith(np.lib.format.MAGIC_PREFIX)
 
     def pixels(self, raw: bytes) -> np.ndarray:
+        shape, kind = self._header(raw)
+        grey = len(shape) == 2
+        if kind != np.uint8 or not (grey or (len(shape) == 3 and shape[2] == 3)):
+            text = f"an array of {kind} {shape}; expected uint8 (H, W, 3) or (H, W)"
+            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
+        check_pixels(shape[1], shape[0])
+        array = self._array(raw)
+        return np.ascontiguousarray(np.repeat(array[..., None], 3, 2) if grey else array)
+
+    def values(self, raw: bytes) -> np.ndarray:
+        check_shape(self._header(raw)[0])
+        return self._array(raw)
+
+    @staticmethod
+    def _header(raw: bytes) -> tuple[tuple[int, ...], np.dtype]:
         file = io.BytesIO(raw)
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0
         shape, _, kind = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-        grey = len(shape) == 2
-        if kind != np.uint8 or not (grey or (len(shape) == 3 and shape[2] == 3)):
-            raise ValueError(f"an array of {kind} {shape}; expected uint8 (H, W, 3) or (H, W)")
-        check_pixels(shape[1], shape[0])
+        return shape, kind
+
+    @staticmethod
+    def _array(raw: bytes) -> np.ndarray:
         array = np.load(io.BytesIO(raw), allow_pickle=False)
         if not array.size:
-            raise ValueError(f"an array {shape} without pixels")
-        return np.ascontiguousarray(np.repeat(array[..., None], 3, 2) if grey else array)
+            raise ValueError(f"an array {array.shape} without pixels")
+        return array
 
 
 class Pillow(ImageFormat):
     """What Pillow opens."""
 
-    endings = (
-        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"),
+    endings: tuple[str, ...] = (
+        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
         *("avif", "ppm", "pgm", "pbm", "pnm"),
     )
 
@@ -85,8 +114,47 @@ class Pillow(ImageFormat):
     def pixels(self, raw: bytes) -> np.ndarray:
         return from_pillow(open_checked(raw))
 
+    def values(self, raw: bytes) -> np.ndarray:
+        image = ImageOps.exif_transpose(open_checked(raw))
+        # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
+        if raw.startswith(PNG) and raw[24] == 16 and len(image.getbands()) > 1:
+            raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
+        plain = {"P": "RGB", "1": "L"}.get(image.mode, image.mode)
+        return np.array(image.convert(plain))
 
-FORMATS: tuple[ImageFormat, ...] = (NumpyArray(), Pillow())  # the first that matches
+
+class Tiff(Pillow):
+    """For `values`, of which Pillow reads few, read by tifffile: the first image of a file, its
+    samples or pages the channels."""
+
+    endings = ("tif", "tiff")
+
+    def matches(self, raw: bytes) -> bool:
+        return raw.startswith(TIFF)
+
+    def pixels(self, raw: bytes) -> np.ndarray:
+        try:
+            return super().pixels(raw)
+        except TooLarge:
+            raise
+        except ValueError as error:
+            text = (
+                "of other channels or bits than RGB of 8, data.channels= and data.range= say which"
+            )
+            raise ValueError(f"{error}; {text}") from None
+
+    def values(self, raw: bytes) -> np.ndarray:
+        try:
+            import tifffile
+        except ImportError:
+            raise ValueError(NEEDS_TIFFFILE) from None
+        with tifffile.TiffFile(io.BytesIO(raw)) as file:
+            series = file.series[0]
+            check_shape(series.shape)
+            return series.asarray().squeeze()
+
+
+FORMATS: tuple[ImageFormat, ...] = (NumpyArray(), Tiff(), Pillow())  # the first that matches
 KINDS = {ending: one.kind for one in FORMATS for ending in one.endings}
 IMAGES = tuple(ending for ending, kind in KINDS.items() if kind == "images")
 
@@ -104,6 +172,17 @@ def check_pixels(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         limit = f"more than {MOST_PIXELS // 10**6} million"
         raise TooLarge(f"its header tells of {width} x {height} pixels, {limit}")
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """
+    Raises:
+        TooLarge: an array of that shape has more values than MOST_PIXELS of RGB.
+    """
+    most = 3 * MOST_PIXELS
+    if math.prod(shape) > most:
+        limit = f"of more than {most // 10**6} million values"
+        raise TooLarge(f"its header tells of an array {tuple(shape)}, {limit}")
 
 
 def open_checked(raw: bytes) -> Image.Image:

@@ -17,6 +17,7 @@ from .augment import VIEWS
 from .base import ShardedSource, Source
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
+from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .sampler import WindowSampler
 from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
@@ -154,9 +155,10 @@ def _as_is(batch: Batch) -> Batch:
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
-    pixels = (VIEWS if views else 1) * data.size**2
-    pixels += views.local * views.local_size**2 if views else 0
-    return batch_layout.device_batch * (3 * pixels + 64)
+    found = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
+    if views:
+        found += views.local * bytes_in_batch(data, views.local_size)
+    return batch_layout.device_batch * (found + 64)
 
 
 def image_loader(

@@ -47,9 +47,13 @@ def images(options: ShardOptions) -> Data:
     """The images to convert.
 
     Raises:
-        UserError: they are not where the options say, or the shards would lie among them.
+        UserError: they are not where the options say, or the shards would lie among them; or they
+            are others than RGB of 8 bits.
     """
     given = options.overrides
+    for key in {"data.channels", "data.range"} & given.keys():
+        text = "shards hold RGB of 8 bits; others are read from their own files"
+        raise UserError(f"{key}={given[key]}: {text}")
     recipe = "supervised" if "data.label_column" in given else "mpp"  # which uses no labels
     data = resolve([f"recipe={recipe}", *(f"{key}={text}" for key, text in given.items())]).data
     if data.path and options.out.is_relative_to(data.path):

@@ -18,6 +18,7 @@ from .base import ShardedSubset, Source, Subset
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
+from .pixel_values import bytes_in_batch, no_images
 from .sources import Splits
 
 CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
@@ -74,11 +75,6 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     raise ValueError(f"its mask has pixels of {image.mode}; expected one channel of classes")
 
 
-def _decode_pair(pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    image, mask = pair
-    return transforms.decode(image), decode(mask)
-
-
 class MaskedImages(ImageDataset):
     """Samples -> Batch with masks, without those of which the image or the mask cannot be read,
     with the evaluation's preprocessing.
@@ -91,6 +87,10 @@ class MaskedImages(ImageDataset):
         super().__init__(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
         self.classes = classes
 
+    def _decode_pair(self, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+        image, mask = pair
+        return self.decode(image), decode(mask)
+
     def __getitems__(self, wanted: Samples) -> Batch:
         """
         Raises:
@@ -98,9 +98,9 @@ class MaskedImages(ImageDataset):
         """
         raw, label = self.source.fetch(wanted.index)
         both = zip(raw, self.source.fetch_masks(wanted.index), strict=True)
-        wanted, pairs, label, unreadable = self.readable(wanted, both, label, _decode_pair)
+        wanted, pairs, label, unreadable = self.readable(wanted, both, label, self._decode_pair)
         size, mode, crop = self.data.size, self.data.eval_mode, self.data.eval_crop
-        image_BCHW = torch.empty(0, 3, size, size, dtype=torch.uint8)
+        image_BCHW = no_images(self.data)
         mask_BHW = torch.empty(0, size, size, dtype=torch.int32)
         for row, (image, mask) in zip(wanted.index.tolist(), pairs, strict=True):
             self._check(row, image, mask)
@@ -150,5 +150,5 @@ def loader(
     size = batch_layout.device_batch
     parts = [index[start : start + size] for start in range(0, len(index), size)]
     wanted = [Samples(part, rng.key(4, part)) for part in parts]
-    at_once = size * 7 * data.size**2
+    at_once = size * (bytes_in_batch(data, data.size) + 4 * data.size**2)
     return image_loader(MaskedImages(source, data, classes), wanted, workers, at_once)

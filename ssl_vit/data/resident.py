@@ -5,7 +5,10 @@ Legend: N images of the split, B of a batch, H W their height and width, L eithe
 side of a training image in pixels.
 """
 
+import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from ..errors import UserError
 from . import transforms
 from .base import Source
 from .batching import REPLACEMENTS, Batch, ImageDataset, Samples
+from .channels import Decoder, decoder
 
 READ_AT_ONCE = 1024  # images
 MOST_BITS = 22  # of the fraction of a weight (ATen, UpSampleKernelAVXAntialias.h)
@@ -34,7 +38,7 @@ class DecodedImages(NamedTuple):
     """A decoded split.
 
     Attributes:
-        image_NHWC: uint8 (N, H, W, 3), on the device; without meaning where unreadable.
+        image_NHWC: uint8 (N, H, W, C), on the device; without meaning where unreadable.
         label_N: int64; of lists of labels (N, L).
         row_N: int64, the row whose pixels and label are used: the row itself or, where that cannot
             be read, the next that can; -1 where none of the next ones can.
@@ -52,23 +56,25 @@ class DecodedImages(NamedTuple):
 
 
 def decode_split(
-    source: Source, most_bytes: float, device: torch.device, threads: int
+    source: Source, data: Data, most_bytes: float, device: torch.device, threads: int
 ) -> DecodedImages:
-    """Every image of a split, decoded in `threads` threads.
+    """Every image of a split, of 8 bits, decoded in `threads` threads.
 
     Raises:
         NotResident: the images are of different sizes, none can be read, or they take more than
             `most_bytes`.
     """
     count = len(source)
-    height, width = _first_size(source)
-    size = count * height * width * 3
+    decode = partial(_decode, decoder(data))
+    height, width = _first_size(source, decode)
+    shape_HWC = (height, width, data.channels)
+    size = count * math.prod(shape_HWC)
     if size > most_bytes:
         raise NotResident(
             f"{count:,} images of {width} x {height} pixels take {size / 2**30:,.1f} GiB, of which"
             f" {most_bytes / 2**30:,.1f} GiB may be used"
         )
-    image_NHWC = torch.zeros(count, height, width, 3, dtype=torch.uint8, device=device)
+    image_NHWC = torch.zeros(count, *shape_HWC, dtype=torch.uint8, device=device)
     labels: list[np.ndarray] = []
     unreadable: dict[int, str] = {}
     with ThreadPoolExecutor(threads) as pool:
@@ -76,8 +82,8 @@ def decode_split(
             rows = np.arange(start, min(start + READ_AT_ONCE, count))
             raw, label = source.fetch(rows)
             labels.append(label)
-            part_BHWC = torch.zeros(len(rows), height, width, 3, dtype=torch.uint8)
-            for place, found in enumerate(pool.map(_decode, raw)):
+            part_BHWC = torch.zeros(len(rows), *shape_HWC, dtype=torch.uint8)
+            for place, found in enumerate(pool.map(decode, raw)):
                 if isinstance(found, str):
                     unreadable[start + place] = found
                 elif found.shape[1:] == (height, width):
@@ -91,19 +97,21 @@ def decode_split(
     return DecodedImages(image_NHWC, np.concatenate(labels), row_N, unreadable)
 
 
-def _decode(raw: bytes | np.ndarray) -> Tensor | str:
+def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
     """The image, or why it cannot be read."""
     try:
-        return transforms.decode(raw)
+        return decode(raw)
     except ValueError as error:
         return str(error)
 
 
-def _first_size(source: Source) -> tuple[int, int]:
+def _first_size(
+    source: Source, decode: Callable[[bytes | np.ndarray], Tensor | str]
+) -> tuple[int, int]:
     """Height and width of the first image that can be read."""
     for row in range(min(REPLACEMENTS, len(source))):
         (raw,), _ = source.fetch(np.array([row]))
-        found = _decode(raw)
+        found = decode(raw)
         if not isinstance(found, str):
             return found.shape[1], found.shape[2]
     raise NotResident("none of the first images can be read")
@@ -238,7 +246,7 @@ class Cropper:
         self.across = resize_weights(width, size, image_NHWC.device)
 
     def __call__(self, row_B: np.ndarray, box_B4: np.ndarray, flip_B: np.ndarray) -> Tensor:
-        """uint8 (B, 3, S, S): boxes of top, left, height, width, flipped where 1."""
+        """uint8 (B, C, S, S): boxes of top, left, height, width, flipped where 1."""
         device = self.image_NHWC.device
         chosen = torch.from_numpy(np.column_stack([row_B, box_B4, flip_B]))
         if device.type == "cuda":
@@ -253,11 +261,12 @@ class Cropper:
         row_B, top_B, left_B, height_B, width_B, flip_B = chosen_B6.unbind(1)
         pixel_BHWC = self.image_NHWC[row_B].float()
         # ATen resizes across first, and rounds to bytes before it resizes down
+        channels = pixel_BHWC.shape[-1]
         pixel_BXW = rearrange(pixel_BHWC, "b h w c -> b (h c) w")
         pixel_BXS = _resized(pixel_BXW, self.across, left_B, width_B, flip_B)
-        pixel_BYH = rearrange(pixel_BXS, "b (h c) s -> b (c s) h", c=3)
+        pixel_BYH = rearrange(pixel_BXS, "b (h c) s -> b (c s) h", c=channels)
         pixel_BYS = _resized(pixel_BYH, self.down, top_B, height_B, torch.zeros_like(flip_B))
-        return rearrange(pixel_BYS, "b (c s) t -> b c t s", c=3).byte().contiguous()
+        return rearrange(pixel_BYS, "b (c s) t -> b c t s", c=channels).byte().contiguous()
 
 
 def _resized(

@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 from ..errors import UserError
 from . import label_lists
+from .array_cells import array_cell
 from .base import FullSource, ReadUnits, relative_paths
 from .columns import FoundColumns
 from .label_lists import UNLABELLED
@@ -121,8 +122,10 @@ class Shards(FullSource):
         """What is cached of a shard: a row group's cells, a tar's index."""
 
     @abstractmethod
-    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
-        """The encoded image and the label, or the row of labels, at each of a shard's places."""
+    def _read(
+        self, shard: int, places: list[int]
+    ) -> Iterator[tuple[bytes | np.ndarray, int | np.ndarray]]:
+        """The image, as `fetch`, and the label or the row of labels at each of a shard's places."""
 
 
 @contextmanager
@@ -184,6 +187,7 @@ class Parquet(Shards):
         self.image = columns.image
         self.label = label = columns.label
         self.masks = columns.masks
+        self.shape = columns.shape
         self._recent_masks = LRUCache(self._load_masks, RECENT)
         numbers = {name: i for i, name in enumerate(columns.classes)}
         self.number = numbers if columns.texts else None
@@ -227,10 +231,18 @@ class Parquet(Shards):
             column = class_indices(column, self.classes)
         return lowest_and_highest(str(self.label), column)
 
-    def _read(self, shard: int, places: list[int]) -> Iterator[tuple[bytes, int | np.ndarray]]:
+    def _image(self, table: pyarrow.Table, place: int) -> bytes | np.ndarray:
+        column = table.column(self.image)
+        if self.shape is None:
+            return encoded_bytes(column[place].as_py())
+        return array_cell(column.slice(place, 1).combine_chunks(), self.shape)
+
+    def _read(
+        self, shard: int, places: list[int]
+    ) -> Iterator[tuple[bytes | np.ndarray, int | np.ndarray]]:
         table = self._recent(shard)
         if self.lists is not None:
-            images = (encoded_bytes(table.column(self.image)[place].as_py()) for place in places)
+            images = (self._image(table, place) for place in places)
             lists = table.column(self.label).take(places)
             yield from zip(images, label_lists.padded(lists, self.lists.longest), strict=True)
             return
@@ -239,7 +251,7 @@ class Parquet(Shards):
             if self.number is not None:
                 label = None if label is None else self.number[label]
             yield (
-                encoded_bytes(table.column(self.image)[place].as_py()),
+                self._image(table, place),
                 -1 if label is None else label,
             )
 

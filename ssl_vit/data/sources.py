@@ -89,6 +89,9 @@ def every_split(data: Data) -> FoundSplits:
         UserError: a place that holds no images or, with a window, no shards.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
+        if data.channels != 3:
+            text = f"data={EMBEDDED} is drawn in 3; for other images data.path= or data.hub="
+            raise UserError(f"data.channels={data.channels}: {text}")
         splits: dict[str, Source] = {
             split: SyntheticImages(split, data.size) for split in synthetic.SIZES
         }

@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.compute
 
 from . import label_lists, shards
+from .array_cells import array_cell
 from .base import FullSource, ReadUnits, file_bytes, relative_paths
 from .columns import FoundColumns
 from .label_lists import UNLABELLED
@@ -25,7 +26,10 @@ class TableSource(FullSource):
         self.classes = found.classes
         self.number = {name: i for i, name in enumerate(self.classes)} if found.texts else None
         kept = [image] + ([label] if label else [])
-        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        self.rows = rows.select_columns(kept)
+        self.shape = found.shape
+        if self.shape is None:
+            self.rows = self.rows.cast_column(image, datasets.Image(decode=False))
         self.image = image
         self.label = label
         self.label_source = f"column {label}" if label else ""
@@ -53,10 +57,17 @@ class TableSource(FullSource):
         return len(self.rows)
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
+        if self.shape is not None:
+            return self._arrays(rows, self.shape), self.label_of(rows)
         got = self.rows[rows.tolist()]
         images: list[bytes | np.ndarray] = [shards.encoded_bytes(cell) for cell in got[self.image]]
         labels = self._numbers(got[self.label]) if self.label else self.unlabelled(len(rows))
         return images, labels
+
+    def _arrays(self, rows: np.ndarray, shape: tuple[int | None, ...]) -> list[bytes | np.ndarray]:
+        alone = self.rows.select_columns([self.image]).with_format("arrow")
+        column = alone[rows.tolist()].column(0).combine_chunks()
+        return [array_cell(column.slice(row, 1), shape) for row in range(len(rows))]
 
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
         cells = self.mask_rows[rows.tolist()][self.masks.column]
@@ -86,6 +97,9 @@ class TableSource(FullSource):
 
     def units(self) -> ReadUnits:
         """Single images, in the table or in files."""
+        if self.shape is not None:
+            each_U = np.ones(len(self), np.int64)
+            return ReadUnits(each_U, each_U * -(-self.rows.data.nbytes // max(1, len(self))))
         column = self.rows.data.column(self.image)
         inside = pyarrow.compute.binary_length(pyarrow.compute.struct_field(column, "bytes"))
         paths = pyarrow.compute.struct_field(column, "path").to_pylist()
@@ -99,5 +113,7 @@ class TableSource(FullSource):
         )
 
     def name(self, row: int) -> str:
+        if self.shape is not None:
+            return f"row {row}"
         cell = self.rows[row][self.image] or {"path": None}
         return f"row {row}" + (f" ({cell['path']})" if cell["path"] else "")

@@ -5,7 +5,8 @@ Legend: B images, H W their height and width, S the requested side in pixels.
 
 import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torchvision.transforms.v2 import functional as F
 from .. import rng
 from . import headers, image_formats
 
+Read = TypeVar("Read")
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
 STRIP = 32  # of a narrower image's longer side, this many times the shorter one is used
@@ -35,9 +37,21 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
         ValueError: it cannot be decoded, is cut off, or has more than image_formats.MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
+        if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
+            text = f"an array of {raw.dtype} {raw.shape}; expected uint8 (H, W, 3)"
+            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
+    return whole(_read, raw)
+
+
+def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
+    """What `read` makes of encoded bytes.
+
+    Raises:
+        ValueError: as `decode`.
+    """
     try:
-        return _read(raw)
+        return read(raw)
     except image_formats.TooLarge:
         raise
     except Exception as error:  # whatever a file written by others causes in a decoder
@@ -111,12 +125,12 @@ def train_transform(
     flip: bool,
     most: float = 1.0,
 ) -> Tensor:
-    """Training images uint8 (B, 3, S, S): a random crop of a share from `area` to `most` brought to
-    S x S, flipped in half of the cases (paper.md, B.1.2)."""
+    """Training images (B, C, S, S) of integers: a random crop of a share from `area` to `most`
+    brought to S x S, flipped in half of the cases (paper.md, B.1.2)."""
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area, most)
     flips = random_flips(key_B, flip)
-    out_B3SS = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
+    out_B3SS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
     for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
         cut = _resized_crop(image, box, size)
         out_B3SS[i] = cut.flip(-1) if flips[i] else cut
@@ -125,7 +139,7 @@ def train_transform(
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """torchvision's `resized_crop` of bytes, the same pixels in less time: its dispatch and changes
-    of the memory format cost more than a small image's pixels."""
+    of the memory format cost more than a small image's pixels. Of 16 bits in float32, rounded."""
     top, left, height, width = box
     channel, down, right = image.stride()
     # a batch of one whose first stride shows ATen that the channels are last
@@ -136,13 +150,17 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     )
     if (height, width) == (size, size):
         return cut[0]
+    if cut.dtype != torch.uint8:
+        resized = interpolate(cut.float(), (size, size), mode="bilinear", antialias=True)[0]
+        return resized.round().to(image.dtype)
     return interpolate(cut, (size, size), mode="bilinear", antialias=True)[0]
 
 
 def mix_pairs(
     image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
-    """Each image mixed with its partner, uint8, and the share of it that is its own, float32 (B,).
+    """Each image mixed with its partner, integers, and the share of it that is its own, float32
+    (B,).
 
     Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al.,
     2019): a box of the partner around a uniform place, of an area 1 - Beta(cutmix, cutmix) before
@@ -155,7 +173,7 @@ def mix_pairs(
     share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
     device = image_B3HW.device
     blend = rearrange(share_B, "b -> b 1 1 1").to(device)
-    blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().byte()
+    blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().to(image_B3HW.dtype)
     inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w").to(device)
     cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1").to(device)
     pasted = torch.where(inside_B1HW, other_B3HW, image_B3HW)
@@ -189,12 +207,19 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 
 
 def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Evaluation images uint8 (B, 3, S, S), as timm's transform makes them from an export.
+    """Evaluation images (B, C, S, S) of integers, as timm's transform makes them from an export.
 
     `mode` "crop": the shorter side is resized to floor(S / crop), then the centre S x S is cropped.
     "squash": the whole image is resized to S x S, whatever its aspect ratio.
     """
-    return torch.stack([_fitted(image, size, mode, crop, ANTIALIAS) for image in images])
+    return torch.stack([_fitted_image(image, size, mode, crop) for image in images])
+
+
+def _fitted_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
+    if image.dtype == torch.uint8:
+        return _fitted(image, size, mode, crop, ANTIALIAS)
+    # 16 bits, which torchvision would cut off where it rounds bytes
+    return _fitted(image.float(), size, mode, crop, ANTIALIAS).round().to(image.dtype)
 
 
 def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor:

@@ -24,6 +24,7 @@ from ..formatting import (
     format_held_out,
     inline_code,
     markdown_table,
+    pixel_text,
     rounded_count,
 )
 from ..pages import metric_tables
@@ -103,7 +104,8 @@ def _description(
         "auto": "AutoModelForImageClassification" if classes else "AutoModel",
         "net": "classifier" if classes else "encoder",
         "given": "logits" if classes else "feature",
-        "seen": f"(1, 3, {side}, {side})",
+        "seen": f"(1, {recipe.data.channels}, {side}, {side})",
+        **_pixels(recipe.data),
         "shape": f"(1, {classes or config['num_features']})",
         "output": "logits" if classes else "pooler_output",
         "feature": _feature(config, recipe, facts),
@@ -120,6 +122,14 @@ def _description(
         **_command(recipe),
         "limits": list(_limits(recipe, classes > 0)),
     }
+
+
+def _pixels(data: Data) -> dict[str, Any]:
+    """How the values of images that are not RGB of 8 bits become the input; `pixels` is empty of
+    those that are."""
+    lowest, highest = data.pixel_range
+    known = {"lowest": lowest, "highest": highest, "mean": data.mean, "std": data.std}
+    return {"pixels": "" if data.is_rgb else pixel_text(data.channels, data.pixel_range), **known}
 
 
 def _feature(config: Mapping[str, Any], recipe: Recipe, facts: ObjectiveFacts) -> str:

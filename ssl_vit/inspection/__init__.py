@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from ..data.batching import Batch
+from ..data.pixel_values import shown_note
 from ..objectives.base import Objective
 from .base import predictions
 
@@ -12,7 +13,8 @@ SHOWN = 8  # images of it
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write the columns of what the objective predicts of some images, two images to a row."""
+    """Write the columns of what the objective predicts of some images, two images to a row; under
+    them, of others than RGB, which channels are shown."""
     from . import drawing  # matplotlib, which training does without until its end
 
     few = batch.map(lambda x: x[:SHOWN])
@@ -21,5 +23,6 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
             rows = drawing.rows_of(columns)
             halves = [rows[start::2] for start in range(min(2, len(rows)))]
             groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
-            drawing.write(folder, SAVED, partial(drawing.panels, groups), ["png"])
+            note = shown_note(objective.encoder.channels)
+            drawing.write(folder, SAVED, partial(drawing.panels, groups, note), ["png"])
             return

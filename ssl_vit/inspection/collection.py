@@ -10,6 +10,7 @@ from einops import rearrange
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..data.pixel_values import shown_image
 from ..objectives import corruption, reconstruction
 from ..objectives.patches import PatchPrediction
 from . import attention, embeddings, plots, projections
@@ -28,7 +29,8 @@ class FigureKind(NamedTuple):
 
 def _images(subject: Subject) -> np.ndarray:
     """The images that are shown: uint8 (B, H, W, 3)."""
-    return rearrange(subject.shown.image, "b c h w -> b h w c").cpu().numpy()
+    image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
+    return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
 
 def _first(subject: Subject, most: int) -> Iterator[Tensor]:

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..data.pixel_values import shown_channels
 from ..models.encoder import Encoder
 from .base import UnavailableError
 from .projections import principal_components
@@ -18,8 +19,8 @@ COMPONENTS = 28  # paper, Figure 7 (left)
 
 
 class Filters(NamedTuple):
-    """Principal components of the filters as images, (K, P, P, C) of unit norm, and the share of
-    the filters' variance along each, (K,)."""
+    """Principal components of the filters, of unit norm, as images of the channels that are shown,
+    (K, P, P, 3), and the share of the filters' variance along each, (K,)."""
 
     component_KPPC: Tensor
     variance_K: Tensor
@@ -32,13 +33,13 @@ def filter_components(encoder: Encoder) -> Filters:
         UnavailableError: patches are no patches of pixels.
     """
     projection = getattr(encoder.backbone.patch_embed, "proj", None)
-    if not isinstance(projection, nn.Conv2d) or projection.in_channels != 3:
+    if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
         raise UnavailableError("its patches come from a convolutional stem, not from pixels")
     filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
     found = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
-    images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, c=3)
-    return Filters(images, found.variance_K)
+    images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
+    return Filters(shown_channels(images, -1), found.variance_K)
 
 
 class PositionSimilarity(NamedTuple):

@@ -88,6 +88,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     if splits.stream:
         many = f"a stream of {splits.stream.shards:,} shards"
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
+    if not recipe.data.is_rgb:
+        yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     # under ZeRO 3 p is an empty placeholder, and ds_numel its whole size
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in net.parameters())

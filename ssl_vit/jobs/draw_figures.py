@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .encoders import NamedEncoder
 
 RECORD = "figures.json"
+SHOWING = {"images", "panels", "components"}  # arrays of figures that show images or filters
 OWN = re.compile(rf"{re.escape(RECORD)}|{TWINS}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
@@ -220,18 +221,23 @@ def _read_record(
 
 
 def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
-    """Add an encoder's data to each figure; print which it lacks, and why.
+    """Add an encoder's data to each figure, those that show images with a label that says which
+    channels of them; print which it lacks, and why.
 
     Returns:
         Those of which it is not known here whether it has them.
     """
+    from ..data.pixel_values import shown_note
     from ..inspection import collection
     from ..inspection.base import UnavailableError, UnknownError
 
     unknown = set()
+    note = shown_note(subject.encoder.channels)
     for name, data in found.items():
         try:
-            data.append((label, collection.FIGURES[name].compute(subject)))
+            arrays = collection.FIGURES[name].compute(subject)
+            named = f"{label} ({note})" if note and not SHOWING.isdisjoint(arrays) else label
+            data.append((named, arrays))
         except UnavailableError as error:
             print(f"left out    {name}: {label}: {error}", flush=True)
             if isinstance(error, UnknownError):

@@ -18,7 +18,7 @@ from ..data.batch_layout import BatchLayout
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
-from ..formatting import few_images
+from ..formatting import few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -209,6 +209,9 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
     if note := macos_warning():
         print(f"warning: {note}", flush=True)
     size = f"{recipe.data.size} px, {_cut(recipe.data)}"
+    pixels = []
+    if not recipe.data.is_rgb:
+        pixels = [("pixels", pixel_text(recipe.data.channels, recipe.data.pixel_range))]
     console.table(
         [
             ("run", str(run.folder)),
@@ -216,6 +219,7 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
             *console.rows_under("", seen_images(recipe, splits)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
+            *pixels,
         ]
     )
 

@@ -22,10 +22,12 @@ from torch import Tensor
 
 from ..config.computed import Difference, differences, facts
 from ..config.records import Record, Whole
+from ..config.schema import Data
 from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
 from ..data import fingerprints, transforms
 from ..data.base import Source
 from ..data.batching import check_unreadable
+from ..data.channels import decoder
 from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
@@ -99,7 +101,7 @@ class FeatureFolder:
         recipe = self.recipe
         query = self.options.query
         # before the work, not after it
-        query_3HW = on_main(self.accelerator, lambda: _read_image(query))
+        query_3HW = on_main(self.accelerator, lambda: _read_image(query, recipe.data))
         on_main(self.accelerator, lambda: stack.enter_context(self.output.hold()))
         network, weights_hash = self._network()
         on_main(self.accelerator, lambda: self._check(network))
@@ -223,6 +225,8 @@ class FeatureFolder:
             "data.size": data.size,
             "data.eval_mode": data.eval_mode,
             "data.eval_crop": crop,
+            "data.channels": data.channels,
+            "data.range": data.range,
             "data.mean": list(data.mean),
             "data.std": list(data.std),
             "compute.precision": self.recipe.compute.precision,
@@ -343,8 +347,8 @@ class FeatureFolder:
         return found
 
 
-def _read_image(path: Path | None) -> Tensor | None:
-    """uint8 (3, H, W); None for no path.
+def _read_image(path: Path | None, data: Data) -> Tensor | None:
+    """Integers (C, H, W), as images of `data` are; None for no path.
 
     Raises:
         UserError: it cannot be read.
@@ -352,7 +356,7 @@ def _read_image(path: Path | None) -> Tensor | None:
     if path is None:
         return None
     try:
-        return transforms.decode(path.read_bytes())
+        return decoder(data)(path.read_bytes())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"query={path}: expected an image file: {reason}") from None

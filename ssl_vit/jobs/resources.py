@@ -23,12 +23,14 @@ from ..config.schema import (
     measures_masks,
     uses_labels,
 )
-from ..data import fingerprints, sources
+from ..data import fingerprints, measure_range, sources
 from ..data.base import Source
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
+from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
+from ..formatting import option_text
 from ..runs.environment import cores
 from ..runs.folder import Run
 from ..training import distributed
@@ -58,15 +60,18 @@ def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
 def load_splits(
     recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
 ) -> sources.Splits:
-    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach
-    all."""
+    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all.
+    What the recipe leaves to be measured on the training images is measured."""
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )
-    found = distributed.on_main(
-        accelerator, lambda: sources.load(recipe.data, test, first, recipe.seed)
-    )
-    return found or sources.load(recipe.data, test, first, recipe.seed)
+
+    def load() -> sources.Splits:
+        splits = sources.load(recipe.data, test, first, recipe.seed)
+        measure_range.complete(recipe.data, splits.train)
+        return splits
+
+    return distributed.on_main(accelerator, load) or load()
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -135,7 +140,9 @@ def resident_images(
         _check_resident(recipe, len(train), step)
         share = 0.5 if wanted else AUTO_RESIDENT
         most = share * _memory(accelerator)
-        decoded = decode_split(train, most, accelerator.device, torch.get_num_threads())
+        decoded = decode_split(
+            train, recipe.data, most, accelerator.device, torch.get_num_threads()
+        )
         if not wanted and not ResidentDataset(train, recipe.data, decoded).matches():
             return None
         return decoded
@@ -154,6 +161,8 @@ def _check_resident(recipe: Recipe, images: int, step: int) -> None:
     data = recipe.data
     if compared_views(recipe):
         raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
+    if pixel_type(data) != torch.uint8:
+        raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
     if data.stream or data.window:
         name = "data.stream=true" if data.stream else f"data.window={data.window}"
         raise NotResident(f"{name} reads images in parts")

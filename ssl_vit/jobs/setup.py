@@ -239,6 +239,7 @@ def objective_settings(recipe: Recipe) -> Settings:
         target=recipe.target,
         mean=recipe.data.mean,
         std=recipe.data.std,
+        pixel_range=recipe.data.pixel_range,
     )
 
 

@@ -49,10 +49,13 @@ def timm_class(model: Model) -> type[nn.Module]:
     return CLASSES.get(model.positions, ("", VisionTransformer))[1]
 
 
-def timm_args(model: Model, size: int, exported: bool = True) -> dict[str, Any]:
+def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True) -> dict[str, Any]:
     """Keyword arguments of timm.create_model for this model and images of side `size` pixels.
 
     Args:
+        model: the encoder.
+        size: of the images' side.
+        channels: of the images; other than 3 without a ResNet alone.
         exported: positions that the encoder adds itself are a learned table of the backbone.
     """
     if model.convolutional:
@@ -66,6 +69,8 @@ def timm_args(model: Model, size: int, exported: bool = True) -> dict[str, Any]:
         "num_heads": model.heads,
         "mlp_ratio": _ratio(model.mlp, model.width),
     }
+    if channels != 3:
+        args["in_chans"] = channels
     if model.qk_norm:
         args["qk_norm"] = True
     if model.positions == "rotary":

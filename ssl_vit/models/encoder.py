@@ -21,8 +21,10 @@ from timm.models.vision_transformer import init_weights_vit_jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import Data, Model
+from ..config.images import BYTES, Data
+from ..config.schema import Model
 from ..data.arrays import evaluation_images
+from ..data.pixel_values import check_integers, normalisation
 from ..errors import UserError
 from .architectures import (
     CLASSES,
@@ -37,10 +39,6 @@ from .positions import Positions, build_positions
 
 # What `feature` takes
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
-BYTES = (
-    "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
-    " give (255 * x).round().byte()"
-)
 EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
 
 
@@ -49,7 +47,8 @@ class Backbone(nn.Module, ABC):
 
     Args:
         backbone: of timm.
-        data: the images' size, normalisation, and how an evaluation resizes and crops them.
+        data: the images' size, channels, range and normalisation, and how an evaluation resizes and
+            crops them.
     """
 
     backbone: Any  # timm's classes share no type that names their parts
@@ -57,18 +56,26 @@ class Backbone(nn.Module, ABC):
     std: Tensor
     width: int
     pool: str = "token"  # of `feature`, where none is given
+    adapt_channels: bool = False  # whether weights for RGB may be brought to its channels
 
     def __init__(self, backbone: Any, data: Data) -> None:
         super().__init__()
         self.backbone = backbone
         self.data = data
-        for name, value in (("mean", data.mean), ("std", data.std)):
-            self.register_buffer(name, 255 * torch.tensor(value)[:, None, None], persistent=False)
+        self.channels = data.channels
+        self.pixel_range = data.pixel_range
+        mean_C11, std_C11 = normalisation(data.mean, data.std, data.pixel_range)
+        self.register_buffer("mean", mean_C11, persistent=False)
+        self.register_buffer("std", std_C11, persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
-        """Of uint8 images, or of uint8 patches (B, N, 3, P, P); else a TypeError."""
-        _check_bytes(pixels_B3HW)
-        return (pixels_B3HW.float() - self.mean) / self.std
+        """Of uint8 images, or of uint8 patches (B, N, 3, P, P); else a TypeError. Of 16 bits: int32
+        or uint16, clipped to the range."""
+        check_integers(pixels_B3HW, self.data)
+        value_B3HW = pixels_B3HW.float()
+        if self.pixel_range != BYTES:
+            value_B3HW = value_B3HW.clamp(*self.pixel_range)
+        return (value_B3HW - self.mean) / self.std
 
     def pixels(self, images: Images) -> Tensor:
         """uint8 (B, 3, H, W): a tensor as it is; arrays and PIL images resized and cropped as in
@@ -84,13 +91,6 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image."""
-
-
-def _check_bytes(pixels: object) -> None:
-    """Raises TypeError where pixels are no bytes, as the range of others cannot be told."""
-    if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8:
-        kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise TypeError(f"images of {kind}; {BYTES}")
 
 
 class PatchProjection(nn.Conv2d):
@@ -109,7 +109,7 @@ def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
 
 
 def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Images (B, 3, H, W) of what `cut_patches` gives."""
+    """RGB images (B, 3, H, W) of what `cut_patches` gives."""
     side = math.isqrt(pixel_BNX.shape[-1] // 3)
     shape = {"h": grid[0], "c": 3, "p": side}
     return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
@@ -168,13 +168,14 @@ class Encoder(Backbone):
 
         Raises:
             TypeError: as `normalize`.
-            ValueError: the images have another size than the encoder's, or no three channels.
+            ValueError: the images have another size than the encoder's, or other channels.
         """
-        _check_bytes(pixels_B3HW)
+        check_integers(pixels_B3HW, self.data)
         shape = tuple(pixels_B3HW.shape)
         height, width = (self.patch_size * side for side in self.grid)
-        if shape[1:] != (3, height, width):
-            raise ValueError(f"images of shape {shape}: expected (B, 3, {height}, {width})")
+        if shape[1:] != (self.channels, height, width):
+            expected = f"(B, {self.channels}, {height}, {width})"
+            raise ValueError(f"images of shape {shape}: expected {expected}")
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
@@ -182,7 +183,7 @@ class Encoder(Backbone):
         embed = self.backbone.patch_embed
         if not isinstance(embed.proj, PatchProjection):  # a hybrid's stem sees whole images
             return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
-        square = (3, self.patch_size, self.patch_size)
+        square = (self.channels, self.patch_size, self.patch_size)
         x_BNX = self.normalize(pixel_BNX.unflatten(-1, square)).flatten(2)
         return embed.norm(embed.proj(x_BNX))
 
@@ -222,7 +223,7 @@ class Encoder(Backbone):
         return self.positions.block_arguments(self.backbone, visible_BV)
 
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
-        """All tokens (B, T, D), prefix first, of uint8 images of fewer patches than the encoder's,
+        """All tokens (B, T, D), prefix first, of images of fewer patches than the encoder's,
         after the final norm. Positions that are added are interpolated (`Positions.embed_at`);
         distances between patches stay as they are.
 
@@ -230,7 +231,7 @@ class Encoder(Backbone):
             TypeError: as `normalize`.
             ValueError: the images have more patches than the encoder's, or parts of some.
         """
-        _check_bytes(pixels_B3HW)
+        check_integers(pixels_B3HW, self.data)
         height, width = pixels_B3HW.shape[2:]
         rows, columns = height // self.patch_size, width // self.patch_size
         whole = (rows * self.patch_size, columns * self.patch_size) == (height, width)
@@ -358,7 +359,7 @@ def build_encoder(
     Raises:
         UserError: model.timm is no such architecture.
     """
-    args = timm_args(model, data.size, exported=False)
+    args = timm_args(model, data.size, data.channels, exported=False)
     args |= {"proj_drop_rate": dropout, "drop_path_rate": drop_path}
     if model.positions != "relative_bias":  # adds no positions
         # not all architectures of timm give their patches as (B, N, D) of themselves
@@ -383,6 +384,7 @@ def build_encoder(
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
     net = Encoder(backbone, data, positions)
+    net.adapt_channels = model.adapt_channels
     _check_architecture(net, model)
     for parent in list(backbone.modules()):
         for child_name, child in parent.named_children():

@@ -122,7 +122,8 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
 
 def to_transformers(export: Path, out: Path) -> None:
     """Write an export as transformers' native ViT: config.json, model.safetensors and
-    preprocessor_config.json.
+    preprocessor_config.json; without the last of images that are not RGB of 8 bits, which no image
+    processor reads.
 
     Raises:
         UserError: it is something that transformers' ViT cannot be.
@@ -142,11 +143,19 @@ def to_transformers(export: Path, out: Path) -> None:
             " patches; keep the export: AutoModelForImageClassification reads it through timm"
         )
     state = to_transformers_state(model.state_dict(), classes > 0)
-    processor = _processor(resolve_model_data_config(model))
+    data_config = resolve_model_data_config(model)
+    described = _vit_config(config, model)
+    processor = None
+    if pixels := config.get("pixels"):
+        normalised = {key: list(data_config[key]) for key in ("mean", "std")}
+        described["pixels"] = pixels | normalised
+    else:
+        processor = _processor(data_config)
     out.mkdir(parents=True)
     (out / "model.safetensors").write_bytes(save(state, {"format": "pt"}))
-    (out / "config.json").write_text(json.dumps(_vit_config(config, model), indent=2) + "\n")
-    (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
+    (out / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+    if processor:
+        (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
 
 
 def _unsupported(model: Any) -> str | None:
@@ -199,7 +208,7 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         "model_type": "vit",
         "image_size": model.patch_embed.img_size[0],
         "patch_size": model.patch_embed.patch_size[0],
-        "num_channels": 3,
+        "num_channels": model.patch_embed.proj.in_channels,
         "hidden_size": model.embed_dim,
         "num_hidden_layers": len(model.blocks),
         "num_attention_heads": model.blocks[0].attn.num_heads,

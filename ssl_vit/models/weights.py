@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import timm
 from safetensors.torch import load_file, save
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
@@ -27,6 +28,7 @@ from .encoder import Backbone, Encoder
 from .position_weights import RESIZED, exported_state, fit_positions, kind_there
 
 # a pre-training head: left behind (paper, 3.2)
+FIRST = "patch_embed.proj.weight"
 HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")
 
 
@@ -87,9 +89,10 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 
 
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
-    _check_normalisation(encoder, init, loaded)
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
+    if not _adapt_channels(encoder, init, state):
+        _check_normalisation(encoder, init, loaded)
     loaded_sizes = sizes_of_state(state, loaded.heads)
     model_sizes = sizes_of_state(backbone.state_dict(), _attention_heads(backbone))
     # sizes first: "model.width=192 here, 384 there" tells more than a list of shapes
@@ -106,6 +109,27 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     if loaded.eps is not None:
         _set_eps(encoder, loaded.eps)
     return fingerprint(state)
+
+
+def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor]) -> bool:
+    """Bring the first layer of weights for RGB to the encoder's channels, where
+    model.adapt_channels asks for it; whether it did.
+
+    Raises:
+        UserError: the weights are of other channels, and it does not ask, or they are not of RGB.
+    """
+    first, own = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
+    if first is None or own is None or own.shape[1] != encoder.channels:
+        return False  # not of pixels
+    if first.shape[1] == encoder.channels:
+        return False
+    there = first.shape[1]
+    if there != 3 or not encoder.adapt_channels:
+        rule = "; model.adapt_channels=true repeats its first layer" if there == 3 else ""
+        here = f"data.channels={encoder.channels}"
+        raise UserError(f"{here}: init={init.place} was made with {there}{rule}")
+    state[FIRST] = adapt_input_conv(encoder.channels, first)
+    return True
 
 
 def _check_positions(
@@ -132,12 +156,13 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
     Raises:
         UserError: it does not; it names the option to add.
     """
-    for key, expected, buffer in (
-        ("mean", loaded.mean, encoder.mean),
-        ("std", loaded.std, encoder.std),
+    data = encoder.data
+    for key, expected, given in (
+        ("mean", loaded.mean, data.mean),
+        ("std", loaded.std, data.std),
     ):
         # rounded, because published values have 3 or 4 decimals
-        current = [round(value, 4) for value in (buffer.flatten() / 255).tolist()]
+        current = [round(value, 4) for value in given]
         if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(
@@ -315,10 +340,10 @@ def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
     """The content of config.json."""
-    args = timm_args(model, data.size)
+    args = timm_args(model, data.size, data.channels)
     crops = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {
-        "input_size": [3, data.size, data.size],
+        "input_size": [data.channels, data.size, data.size],
         "interpolation": "bilinear",
         "crop_pct": data.eval_crop if crops else 1.0,  # timm would crop after a squash too
         "crop_mode": "center" if crops else "squash",
@@ -329,11 +354,15 @@ def _config(
     if not model.convolutional:
         args["global_pool"] = pool
         pretrained |= {"first_conv": "patch_embed.proj", "classifier": "head"}
+        if data.channels != 3:  # timm would draw the first layer that it names at random
+            del pretrained["first_conv"]
         if pool == "avg" and model.positions != "rotary":  # Eva has use_fc_norm=False
             args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
     config: dict[str, Any] = {"architecture": architecture(model), "num_classes": len(classes)}
     if classes:
         config["label_names"] = list(classes)
+    if not data.is_rgb:
+        config["pixels"] = {"channels": data.channels, "range": list(data.pixel_range)}
     options = encoder_options(model)
     if options:
         config["encoder"] = options

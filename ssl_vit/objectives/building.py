@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from ..config import declaration
 from ..config.declaration import G
+from ..config.images import BYTES
 from ..models.encoder import Backbone, Encoder
 from .base import Objective
 from .targets.patch_targets import Target
@@ -20,6 +21,7 @@ class Settings:
         groups: {name: group of keys} that the objective uses.
         target: name of what is predicted of a patch.
         mean, std: normalise the encoder's input, one value a channel in [0, 1].
+        pixel_range: the values of a pixel that stand for 0 and 1.
     """
 
     objective: str
@@ -27,6 +29,7 @@ class Settings:
     target: str
     mean: list[float]
     std: list[float]
+    pixel_range: tuple[int, int] = BYTES
 
     def group(self, kind: type[G]) -> G:
         """The group of keys of that type."""
@@ -35,7 +38,8 @@ class Settings:
     def build_target(self, encoder: Encoder) -> Target:
         """What is predicted of a patch of the encoder."""
         declared = declaration.target(self.target)
-        return cast(Target, declared.build(encoder.patch_size, self.mean, self.std))
+        more = (self.pixel_range,) if declared.any_channels else ()
+        return cast(Target, declared.build(encoder.patch_size, self.mean, self.std, *more))
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:

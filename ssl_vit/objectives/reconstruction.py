@@ -11,6 +11,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from ..data.batching import Batch
+from ..data.pixel_values import shown_image
 from . import corruption
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ class Reconstruction(NamedTuple):
     """What was hidden, given and predicted.
 
     Attributes:
-        panels_B43HW: uint8, the columns of TITLES. Corrupted: masked patches grey, random ones
-            showing their source patch. Predicted: predictions for corrupted patches, the input
-            elsewhere. True: the ground truth of every patch.
+        panels_B43HW: uint8, the columns of TITLES, of the channels that are shown. Corrupted:
+            masked patches grey, random ones showing their source patch. Predicted: predictions for
+            corrupted patches, the input elsewhere. True: the ground truth of every patch.
         kind_BN: int64, MASK, RANDOM or KEEP of corrupted patches, UNCORRUPTED of others.
         error_BHW: mean over the channels of |predicted - true| in [0, 1], of the colours as they
             are shown; NaN in uncorrupted patches.
@@ -49,7 +50,8 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     height, width = objective.encoder.grid
     drawn = objective.sample_corruption(batch)
     output_BKA = objective.patch_logits(batch, drawn)
-    pixels_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
+    image_B3HW = shown_image(batch.image, objective.encoder.pixel_range)
+    pixels_BNX = rearrange(image_B3HW, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
     predicted_BKX = _filled(target.render(target.predict(output_BKA)), patch)
     corrupted_BKX = drawn.corrupted_BK[..., None].expand_as(predicted_BKX)

@@ -16,6 +16,7 @@ from .. import hub_files
 from ..config import parsing, records
 from ..config.computed import Difference, computed_values, counts, differences, facts, keys
 from ..config.fields import Values
+from ..config.images import OF_PIXELS, Data, unmeasured
 from ..config.init_source import InitSource, file_hash
 from ..config.parsing import flatten
 from ..config.recipe_files import read
@@ -118,8 +119,9 @@ def initial_weights(folder: Path) -> dict[str, Any]:
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
 
-    `compute.precision=auto` becomes the folder's precision; weights on the Hub without a commit get
-    the folder's commit, or in a new folder the current one.
+    `compute.precision=auto` becomes the folder's precision, and what is measured on training images
+    (data.range, data.mean, data.std) what the folder's run has measured; weights on the Hub without
+    a commit get the folder's commit, or in a new folder the current one.
 
     Raises:
         UserError: the folder holds a run of another recipe; it names the keys that differ.
@@ -138,6 +140,8 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     there = resolve([f"recipe={path}", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
         recipe.compute.precision = there.compute.precision
+    for key in unmeasured(recipe.data):
+        setattr(recipe.data, key, getattr(there.data, key))
     _pin(recipe, there.init)
     _accept_moved_weights(recipe, there, folder)
     if differ := differences(computed_values(there), computed_values(recipe)):
@@ -157,6 +161,8 @@ def planned_differences(
         undecided: keys that the plan does not decide.
     """
     known = {key: value for key, value in there.items() if key in planned}
+    data = Data(**{key: planned[f"data.{key}"] for key in OF_PIXELS if f"data.{key}" in planned})
+    undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
     return [str(one) for one in differences(known, planned, undecided)]
 
 

@@ -14,6 +14,7 @@ from helpers.options import altered
 from helpers.sources import DATA, Numbered
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, transforms
 from ssl_vit.data.base import PartlyLabelled, Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
@@ -29,7 +30,7 @@ BYTES = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def decoded_of(source: Source, most_bytes: float = 1e9):
-    return decode_split(source, most_bytes, CPU, 2)
+    return decode_split(source, Data(), most_bytes, CPU, 2)
 
 
 @pytest.mark.parametrize(

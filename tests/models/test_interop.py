@@ -135,7 +135,6 @@ def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: 
         ({"hidden_act": "relu"}, "hidden_act=relu; expected hidden_act=gelu"),
         ({"num_attention_heads": 4}, "model.heads=2 here, 4 there"),
         ({"qkv_bias": False}, "qkv_bias=False; expected qkv_bias=True"),
-        ({"num_channels": 1}, "num_channels=1; expected num_channels=3"),
         ({"patch_size": [4, 8]}, "patch_size=[4, 8]; expected a square"),
         ({"image_size": [8, 32]}, "image_size=[8, 32]; expected a square"),
         (

@@ -1,6 +1,8 @@
 """An export's config.json as a record."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from . import Number, Record, Whole
 
@@ -14,6 +16,15 @@ class PretrainedConfig(Record):
     interpolation: str = ""
 
 
+class Pixels(Record):
+    """`pixels` of an export's config.json, of images that are not RGB of 8 bits."""
+
+    channels: Whole
+    range: Annotated[list[Whole], Field(min_length=2, max_length=2)]
+    mean: list[Number] = []
+    std: list[Number] = []
+
+
 class ExportConfig(Record):
     """config.json of an export, timm's or transformers': formats with many more keys."""
 
@@ -24,6 +35,7 @@ class ExportConfig(Record):
     model_args: dict[str, Any] | None = None
     pretrained_cfg: PretrainedConfig = PretrainedConfig()
     label_names: list[str] | None = None
+    pixels: Pixels | None = None
 
 
 class OwnPretrainedConfig(PretrainedConfig):

@@ -1,6 +1,7 @@
 """Relations between keys, one row each: what a recipe must not be (by subject), and which keys it
 would ignore. Rules of one objective stand in its declaration. No torch here."""
 
+from .channels import CHANNELS
 from .images import HELD_OUT, LABELS, MIXING, STREAM
 from .model import ENCODER, MODEL, SIZES, STAGES
 from .probe import MEASURES
@@ -12,6 +13,6 @@ from .unused import Unused as Unused
 
 # The first that is broken is the error
 RULES = (
-    *(*MODEL, *STAGES, *ENCODER, *MIXING, *STREAM, *HELD_OUT, *LABELS, *SIZES),
+    *(*MODEL, *CHANNELS, *STAGES, *ENCODER, *MIXING, *STREAM, *HELD_OUT, *LABELS, *SIZES),
     *(*CORRUPTION, *VIEWS, *MEASURES, *LENGTHS),
 )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.batching import Batch
+from ...data.pixel_values import shown_image
 from ...models.encoder import Encoder
 from .. import corruption, teacher
 from ..base import Metrics, Objective, Output
@@ -91,7 +92,8 @@ class FeaturePrediction(Objective):
         near_BK = (1 + F.cosine_similarity(predicted_BKD, wanted_BKD, dim=-1)) / 2
         p, (rows, columns) = self.encoder.patch_size, self.encoder.grid
         cut = {"h": rows, "w": columns, "p": p, "q": p}
-        pixel_BNX = rearrange(batch.image, "b c (h p) (w q) -> b (h w) (p q c)", **cut)
+        image_B3HW = shown_image(batch.image, self.encoder.pixel_range)
+        pixel_BNX = rearrange(image_B3HW, "b c (h p) (w q) -> b (h w) (p q c)", **cut)
         grey_X = torch.full_like(pixel_BNX[0, 0], GREY)
         level_BKX = (255 * near_BK).round().byte()[..., None].expand(-1, -1, pixel_BNX.shape[-1])
         hidden_BKX = drawn.corrupted_BK[..., None].expand_as(level_BKX)

@@ -63,7 +63,7 @@ class MocoDeclaration(ObjectiveDeclaration):
         """The patch projection's, where it is frozen."""
         model = recipe.model
         frozen = recipe.group(MocoOptions).freeze_patches
-        return (3 * model.patch**2 + 1) * model.width if frozen else 0
+        return (costs.patch_inputs(recipe) + 1) * model.width if frozen else 0
 
     def multiply_adds(self, recipe: Recipe) -> int:
         """Of all views through the encoder, its momentum copy and their heads."""
@@ -79,7 +79,7 @@ class MocoDeclaration(ObjectiveDeclaration):
         trained += _multiply_adds(_projector(recipe)) + _multiply_adds(_predictor(recipe))
         if recipe.group(MocoOptions).freeze_patches:
             model = recipe.model
-            trained -= costs.patches(recipe) * 3 * model.patch**2 * model.width
+            trained -= costs.patches(recipe) * costs.patch_inputs(recipe) * model.width
         return self.multiply_adds(recipe) + VIEWS * (2 * trained + self._similarities(recipe))
 
     def _similarities(self, recipe: Recipe) -> int:

@@ -3,6 +3,7 @@
 from ...config.declaration import TargetDeclaration
 
 COLORS = 512  # of 3 bits a channel
+BINS = 8  # of a channel: 3 bits
 
 
 class Colors(TargetDeclaration):
@@ -15,8 +16,13 @@ class Colors(TargetDeclaration):
 class Pixels(TargetDeclaration):
     """A patch's pixels."""
 
+    any_channels = True
+
     def outputs(self, patch: int) -> int:
-        return 3 * patch**2
+        return self.outputs_of(patch, 3)
+
+    def outputs_of(self, patch: int, channels: int) -> int:
+        return channels * patch**2
 
 
 class MeanColor(Colors):
@@ -30,6 +36,19 @@ class GridColor(Colors):
     network = "patch_targets:grid_color_target"
     sentence = "the 3-bit mean colours of 4 x 4 cells (512 each)"
     cells = 4
+
+
+class MeanChannels(TargetDeclaration):
+    name = "mean_channels"
+    network = "mean_channels:MeanChannels"
+    sentence = "the mean of each channel, 3 bits each (one of 8)"
+    any_channels = True
+
+    def outputs(self, patch: int) -> int:
+        return self.outputs_of(patch, 3)
+
+    def outputs_of(self, patch: int, channels: int) -> int:
+        return BINS * channels
 
 
 class SquaredPixels(Pixels):
@@ -50,4 +69,11 @@ class NormalizedPixels(Pixels):
     sentence = "its pixels, normalised by the patch's own mean and variance, by squared error"
 
 
-DECLARATIONS = (MeanColor(), GridColor(), SquaredPixels(), AbsolutePixels(), NormalizedPixels())
+DECLARATIONS = (
+    MeanColor(),
+    GridColor(),
+    MeanChannels(),
+    SquaredPixels(),
+    AbsolutePixels(),
+    NormalizedPixels(),
+)

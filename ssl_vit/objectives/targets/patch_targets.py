@@ -13,11 +13,14 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...config.images import BYTES
+from ...data.pixel_values import normalisation, shown_channels
+
 COLORS = 512  # 3 bits per channel
 
 
 def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Sum of each channel's bytes over each patch: uint8 (B, 3, H, W) -> int64 (B, N, 3)."""
+    """Sum of each channel's values over each patch: integers (B, C, H, W) -> int64 (B, N, C)."""
     return reduce(image_B3HW.long(), "b c (h p) (w q) -> b (h w) c", "sum", p=patch, q=patch)
 
 
@@ -49,13 +52,18 @@ def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
     return rearrange(grid, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
 
 
-def pixels(image_B3HW: Tensor, patch: int, mean: list[float], std: list[float]) -> Tensor:
-    """Each patch's pixels in the model's input range (B.1.2, target 3): uint8 (B, 3, H, W) ->
-    float32 (B, N, 3 P^2)."""
-    device = image_B3HW.device
-    low, scale = (255 * torch.tensor(v, device=device)[:, None, None] for v in (mean, std))
+def pixels(
+    image_BCHW: Tensor,
+    patch: int,
+    mean: list[float],
+    std: list[float],
+    pixel_range: tuple[int, int] = BYTES,
+) -> Tensor:
+    """Each patch's pixels in the model's input range (B.1.2, target 3): integers (B, C, H, W) ->
+    float32 (B, N, C P^2)."""
+    low, scale = (v.to(image_BCHW.device) for v in normalisation(mean, std, pixel_range))
     return rearrange(
-        (image_B3HW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch
+        (image_BCHW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch
     )
 
 
@@ -66,8 +74,8 @@ def class_color(class_N: Tensor) -> Tensor:
 
 
 def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Byte sums int64 (B, N, 3) of each patch's uncorrupted neighbours, and how many pixels they
-    have, int64 (B, N).
+    """Sums of the values, int64 (B, N, C), of each patch's uncorrupted neighbours, and how many
+    pixels they have, int64 (B, N).
 
     Neighbours are the patches not in `corrupted_BN` (bool) on the nearest square ring around the
     patch that has one. An image with every patch corrupted has none: sum 0 over one patch's pixels.
@@ -191,6 +199,7 @@ class Pixels(Target):
     Args:
         patch: side in pixels.
         mean, std: normalise the model's input, one value a channel.
+        pixel_range: the values of a pixel that stand for 0 and 1.
         error: of a difference, elementwise: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022,
             section 3.4).
     """
@@ -202,33 +211,40 @@ class Pixels(Target):
         patch: int,
         mean: list[float],
         std: list[float],
+        pixel_range: tuple[int, int] = BYTES,
         error: Callable[[Tensor], Tensor] = torch.square,
     ) -> None:
         super().__init__()
         self.patch = patch
         self.mean = mean
         self.std = std
+        self.pixel_range = pixel_range
         self.error = error
-        self.num_outputs = 3 * patch**2
-        self.register_buffer("mean_3", torch.zeros(3))
+        self.channels = len(mean)
+        self.num_outputs = self.channels * patch**2
+        self.register_buffer("mean_3", torch.zeros(self.channels))
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        return pixels(image_B3HW, self.patch, self.mean, self.std)
+        return pixels(image_B3HW, self.patch, self.mean, self.std, self.pixel_range)
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         means = [
-            reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=3) for image in images
+            reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=self.channels)
+            for image in images
         ]
         self.mean_3.copy_(torch.stack(means).mean(0))
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        truth_BNX3 = rearrange(self.ground_truth(image_B3HW), "b n (x c) -> b n x c", c=3)
+        truth_BNX = self.ground_truth(image_B3HW)
+        truth_BNX3 = rearrange(truth_BNX, "b n (x c) -> b n x c", c=self.channels)
         sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
         std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
-        near_BN3 = (sums_BN3 / count_BN[..., None] / 255 - mean) / std
+        lowest, highest = self.pixel_range
+        share_BN3 = (sums_BN3 / count_BN[..., None] - lowest) / (highest - lowest)
+        near_BN3 = (share_BN3 - mean) / std
         return {
             "variance": self.error(truth_BNX3 - self.mean_3).mean((-2, -1)),
             "neighbors_error": self.error(truth_BNX3 - near_BN3[:, :, None]).mean((-2, -1)),
@@ -240,27 +256,35 @@ class Pixels(Target):
     def render(self, truth_BN: Tensor) -> Tensor:
         std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
-        return (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
+        levels = (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
+        return shown_channels(levels, -1)
 
 
 class NormalizedPixels(Target):
     """The patch's pixels less their mean, over their standard deviation, by squared error
     (`norm_pix_loss`: He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the
-    patch's 3 P^2 values in the model's input range, as in the authors' code."""
+    patch's C P^2 values in the model's input range, as in the authors' code."""
 
     EPSILON = 1e-6
     GREY = 128  # a patch's mean as it is shown
     CONTRAST = 48  # levels that one standard deviation is shown as
 
-    def __init__(self, patch: int, mean: list[float], std: list[float]) -> None:
+    def __init__(
+        self,
+        patch: int,
+        mean: list[float],
+        std: list[float],
+        pixel_range: tuple[int, int] = BYTES,
+    ) -> None:
         super().__init__()
         self.patch = patch
         self.mean = mean
         self.std = std
-        self.num_outputs = 3 * patch**2
+        self.pixel_range = pixel_range
+        self.num_outputs = len(mean) * patch**2
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        pixel_BNX = pixels(image_B3HW, self.patch, self.mean, self.std)
+        pixel_BNX = pixels(image_B3HW, self.patch, self.mean, self.std, self.pixel_range)
         variance_BN1, mean_BN1 = torch.var_mean(pixel_BNX, -1, correction=1, keepdim=True)
         return (pixel_BNX - mean_BN1) / (variance_BN1 + self.EPSILON).sqrt()
 
@@ -271,7 +295,7 @@ class NormalizedPixels(Target):
         """Nothing: each patch is its own measure."""
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = 3 P^2
+        """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = C P^2
         values, and 0 for a patch of one grey."""
         return {"zero": self.ground_truth(image_B3HW).square().mean(-1)}
 
@@ -282,7 +306,8 @@ class NormalizedPixels(Target):
         """The normalised values, without the patch's brightness and contrast: its mean as
         mid-grey, one standard deviation as CONTRAST levels."""
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
-        return (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
+        levels = (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
+        return shown_channels(levels, -1)
 
 
 def mean_color_target(patch: int, mean: list[float], std: list[float]) -> Colors:
@@ -293,5 +318,7 @@ def grid_color_target(patch: int, mean: list[float], std: list[float]) -> Colors
     return Colors(patch, cells=4)
 
 
-def absolute_pixels_target(patch: int, mean: list[float], std: list[float]) -> Pixels:
-    return Pixels(patch, mean, std, error=torch.abs)
+def absolute_pixels_target(
+    patch: int, mean: list[float], std: list[float], pixel_range: tuple[int, int] = BYTES
+) -> Pixels:
+    return Pixels(patch, mean, std, pixel_range, error=torch.abs)

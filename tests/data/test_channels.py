@@ -1,0 +1,272 @@
+"""Images of other channels and bits than RGB of 8: read as they are, cropped as floats, measured."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional as F
+
+from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
+from helpers.sources import load
+from ssl_vit.config.schema import Data
+from ssl_vit.config.shared_groups import ViewOptions
+from ssl_vit.data import augment, channels, image_formats, measure_range, sources, transforms
+from ssl_vit.data.batching import ImageDataset, Samples
+from ssl_vit.data.pixel_values import shown_image, shown_note
+from ssl_vit.errors import UserError
+
+KEYS = np.arange(5, dtype=np.int64)
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def png(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    return file.getvalue()
+
+
+def data(**words) -> Data:
+    return Data(**({"channels": CHANNELS, "range": [0, 65535], "size": 8} | words))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int16, np.int64])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
+    array = (values(3) % 200).astype(kind)
+    given = array.transpose(2, 0, 1) if first else array
+    for raw in (npy(given), given):
+        found = channels.decoder(data())(raw)
+        assert found.dtype == torch.int32
+        assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
+
+
+@pytest.mark.parametrize("compression", [None, "deflate", "lzw"])
+@pytest.mark.parametrize("order", ["contig", "separate", "pages"])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_a_tiff_is_its_samples_or_pages(compression: str | None, order: str, kind) -> None:
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    if compression == "lzw":
+        pytest.importorskip("imagecodecs", reason="needs the extra [tiff]")
+    array = (values(3) % 256).astype(kind)
+    file = io.BytesIO()
+    how = {"photometric": "minisblack", "compression": compression}
+    if order == "contig":
+        tifffile.imwrite(file, array, planarconfig="contig", **how)
+    else:
+        planar = {"planarconfig": "separate"} if order == "separate" else {}
+        tifffile.imwrite(file, array.transpose(2, 0, 1), **planar, **how)
+    assert image_formats.format_of(file.getvalue()).endings == ("tif", "tiff")
+    found = channels.decoder(data())(file.getvalue())
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
+
+
+def test_pillow_gives_its_own_channels() -> None:
+    rgba = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
+    found = channels.decoder(data(range=[0, 255]))(png(rgba))
+    assert found.dtype == torch.uint8 and np.array_equal(found.permute(1, 2, 0), rgba)
+    grey = values(1, channels=1)[..., 0]
+    assert np.array_equal(channels.decoder(data(channels=1))(png(grey))[0], grey)
+    rgb = channels.decoder(data(channels=3, range=[0, 255]))(png(rgba[..., :3].copy()))
+    assert torch.equal(rgb, transforms.decode(png(rgba[..., :3].copy())))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words", "why"),
+    [
+        (npy(np.zeros((5, 6, 3), np.uint8)), {}, r"\(5, 6, 3\); data.channels=4 expects"),
+        (npy(np.zeros((5, 6), np.uint8)), {}, r"\(5, 6\); data.channels=4 expects"),
+        (npy(np.zeros((5, 6, 4), np.float32)), {}, "float32; expected whole numbers"),
+        (npy(np.full((5, 6, 4), -3, np.int16)), {}, "from -3 to -3; expected whole numbers"),
+        (npy(np.full((5, 6, 4), 70000)), {}, "to 70000; expected whole numbers"),
+        (npy(np.zeros((5, 6, 4), np.uint16)), {"range": None}, "uint16; expected data.range="),
+        (npy(np.zeros((0, 6, 4), np.uint16)), {}, "without pixels"),
+        (npy(values(0))[:-9], {}, "not a whole image"),
+        (b"II*\0 and no more", {}, "not a whole image"),
+    ],
+)
+def test_what_cannot_be_read_is_said(raw: bytes, words: dict, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        channels.decoder(data(**words))(raw)
+
+
+def test_a_png_of_16_bits_whose_channels_pillow_reduces_is_refused() -> None:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        whole = name + content
+        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)  # 2 x 1 px, 16 bits, RGB
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(13))), chunk(b"IEND", b"")
+    raw = image_formats.PNG + b"".join(parts)
+    with pytest.raises(ValueError, match="16 bits and several channels"):
+        channels.decoder(data(channels=3))(raw)
+
+
+def test_a_header_of_more_values_than_fit_is_refused() -> None:
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": (90_000, 90_000, 4)}
+    np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(image_formats.TooLarge, match="192 million values"):
+        channels.decoder(data())(file.getvalue())
+
+
+def test_values_beyond_the_range_are_clipped() -> None:
+    array = np.array([[[5], [50], [60000]]], np.uint16)
+    for highest, kind in ((4095, torch.int32), (200, torch.uint8)):
+        found = channels.decoder(data(channels=1, range=[10, highest]))(array)
+        assert found.dtype == kind and found.tolist() == [[[10, 50, highest]]]
+
+
+def test_crops_of_16_bits_are_those_of_floats() -> None:
+    images = [channels.decoder(data())(values(n, side=20)) for n in range(len(KEYS))]
+    found = transforms.train_transform(images, KEYS, 8, 0.3, True)
+    assert found.dtype == torch.int32 and found.shape == (5, CHANNELS, 8, 8)
+    boxes = transforms.crop_boxes(KEYS, np.full(5, 20), np.full(5, 20), 0.3)
+    flips = transforms.random_flips(KEYS, True)
+    for image, made, (top, left, height, width), flip in zip(
+        images, found, boxes.tolist(), flips, strict=True
+    ):
+        wanted = F.resized_crop(image.float(), top, left, height, width, [8, 8], antialias=True)
+        wanted = wanted.flip(-1) if flip else wanted
+        assert torch.equal(made, wanted.round().int())
+    squashed = transforms.eval_transform(images[:1], 8, "squash", 1.0)
+    wanted = F.resize(images[0].float(), [8, 8], antialias=True).round().int()
+    assert torch.equal(squashed[0], wanted)
+
+
+def test_mixed_images_keep_their_bits() -> None:
+    one, other = (torch.full((2, 4, 3, 3), level, dtype=torch.int32) for level in (1000, 61000))
+    mixed, share_B = transforms.mix_pairs(one, other, KEYS[:2], 1.0, 0.0)
+    assert mixed.dtype == torch.int32
+    wanted = (share_B * 1000 + (1 - share_B) * 61000).round().int()
+    assert torch.equal(mixed[:, 0, 0, 0], wanted)
+
+
+def test_views_are_crops_and_the_blur() -> None:
+    images = [channels.decoder(data())(values(n, side=20)) for n in range(2)]
+    plain = ViewOptions(jitter=0, grayscale=0, blur=[0.0, 0.0], solarize=[0.0, 0.0])
+    made = augment.random_views(images, KEYS[:2], 8, 0.3, True, plain)
+    for view in range(augment.VIEWS):
+        keys = augment.view_keys(KEYS[:2], view)
+        assert torch.equal(made[:, view], transforms.train_transform(images, keys, 8, 0.3, True))
+    plain.blur = [1.0, 0.0]
+    blurred = augment.random_views(images, KEYS[:2], 8, 0.3, True, plain)
+    assert torch.equal(blurred[:, 1], made[:, 1]) and blurred.dtype == torch.int32
+    planes = [one[:, 0].flatten(2).float().std(-1) for one in (blurred, made)]
+    assert (planes[0] < planes[1]).all()
+    means = [one[:, 0].float().mean().item() for one in (blurred, made)]
+    assert means[0] == pytest.approx(means[1], rel=0.02)
+
+
+def test_the_range_of_16_bits_is_quantiles_and_mean_and_std_are_within_it(tmp_path: Path) -> None:
+    split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
+    made = Data(channels=CHANNELS)
+    measure_range.complete(made, split)
+    raw, _ = split.fetch(np.arange(len(split)))
+    pixels = np.concatenate(
+        [channels.planes(one, CHANNELS).reshape(CHANNELS, -1) for one in raw], 1
+    )
+    lowest, highest = np.quantile(pixels, measure_range.QUANTILES, method="inverted_cdf")
+    assert made.range == [lowest, highest]
+    assert lowest >= LOW and highest <= HIGH, "not the hot pixels"
+    share = (pixels.clip(lowest, highest) - lowest) / (highest - lowest)
+    assert made.mean == pytest.approx(share.mean(1), rel=1e-5)
+    assert made.std == pytest.approx(share.std(1), rel=1e-5)
+
+
+def test_what_is_given_is_not_measured(tmp_path: Path) -> None:
+    split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
+    given = Data(channels=CHANNELS, range=[0, 4095], mean=[0.1, 0.2, 0.3, 0.4])
+    measure_range.complete(given, split)
+    assert given.range == [0, 4095] and given.mean == [0.1, 0.2, 0.3, 0.4]
+    assert len(given.std) == CHANNELS
+    rgb = Data()
+    measure_range.complete(rgb, split)
+    assert rgb == Data(), "of RGB nothing is"
+
+
+class Constant:
+    """A split of one image."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return 1
+
+    def fetch(self, rows: np.ndarray):
+        return [self.array] * len(rows), np.full(len(rows), -1)
+
+    def name(self, row: int) -> str:
+        return f"row {row}"
+
+
+def test_bytes_have_their_whole_range_and_one_value_has_a_range_too() -> None:
+    made = Data(channels=2)
+    measure_range.complete(made, Constant(np.full((4, 4, 2), 51, np.uint8)))  # type: ignore[arg-type]
+    assert made.range == [0, 255] and made.mean == [0.2, 0.2] and made.std == [1.0, 1.0]
+    made = Data(channels=2)
+    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint16)))  # type: ignore[arg-type]
+    assert made.range == [65534, 65535] and made.mean == [1.0, 1.0]
+    with pytest.raises(
+        UserError, match=r"data.channels=5: none of 1 .* row 0: an image \(4, 4, 2\)"
+    ):
+        measure_range.complete(Data(channels=5), Constant(np.zeros((4, 4, 2), np.uint8)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("shape", [(6, 5, 4), (None, 5, 4)])
+def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: tuple) -> None:
+    arrays = [values(n)[:6, :5] for n in range(20)]
+    features = datasets.Features(
+        {
+            "bands": datasets.Array3D(shape=shape, dtype="uint16"),
+            "label": datasets.ClassLabel(names=["ant", "bee"]),
+        }
+    )
+    columns = {"bands": [one.tolist() for one in arrays], "label": [n % 2 for n in range(20)]}
+    rows = datasets.Dataset.from_dict(columns, features=features)
+    rows.to_parquet(str(tmp_path / "train.parquet"))
+    split = load(tmp_path, channels=CHANNELS, window=window, validation=0.0).train
+    order = np.array([3, 0, 19])
+    raw, label = split.fetch(order)
+    assert label.tolist() == [1, 0, 1]
+    for one, row in zip(raw, order, strict=True):
+        assert np.array_equal(one, arrays[row])
+    made = data()
+    batch = ImageDataset(split, made, train=True).__getitems__(Samples(order, order))
+    assert batch.image.shape == (3, CHANNELS, 8, 8) and not batch.unreadable
+    with pytest.raises(UserError, match=r"data\.channels="):  # as RGB
+        ImageDataset(split, Data(size=8), train=True).__getitems__(Samples(order, order))
+
+
+def test_a_stream_of_arrays_is_refused(tmp_path: Path) -> None:
+    features = datasets.Features({"image": datasets.Array3D(shape=(4, 4, 4), dtype="uint16")})
+    rows = datasets.Dataset.from_dict({"image": [np.zeros((4, 4, 4)).tolist()] * 4}, features)
+    rows.to_parquet(str(tmp_path / "train.parquet"))
+    with pytest.raises(UserError, match="column image holds arrays"):
+        load(tmp_path, channels=CHANNELS, stream=True, validation=0.0)
+
+
+def test_the_embedded_images_have_three_channels() -> None:
+    with pytest.raises(UserError, match="data=shapes is drawn in 3"):
+        sources.load(Data(channels=4))
+
+
+def test_the_first_three_channels_are_shown_from_the_lowest_to_the_highest() -> None:
+    image = torch.tensor([100, 200, 300, 0], dtype=torch.int32)[None, :, None, None]
+    assert shown_image(image, (100, 300)).flatten().tolist() == [0, 128, 255]
+    assert shown_image(image[:, 1:3], (100, 300)).flatten().tolist() == [128] * 3
+    rgb = torch.arange(3, dtype=torch.uint8)[None, :, None, None]
+    assert shown_image(rgb, (0, 255)).data_ptr() == rgb.data_ptr(), "RGB is not copied"
+    assert shown_note(3) == "" and "1 to 3 of 4" in shown_note(4) and "grey" in shown_note(2)
