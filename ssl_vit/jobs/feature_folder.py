@@ -338,7 +338,7 @@ class FeatureFolder:
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
         found = embedding.nearest(x_BD[0].float().cpu().numpy(), shards, self.options.top or TOP)
         assert self.options.query
-        query = nearest_images.Query(self.options.query, query_3HW)
+        query = nearest_images.Query(self.options.query, query_3HW, data)
         about = f"{self.one.label}: {self.one.describe()}; {self._describe_feature()}"
         try:
             nearest_images.show(query, found, splits, self.folder, about)

@@ -9,8 +9,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data import transforms
+from ..config.schema import Data
 from ..data.base import Source
+from ..data.channels import decoder
+from ..data.pixel_values import shown_image
 from ..evaluation.embedding import Neighbor
 from ..formatting import text_line
 from ..pages import blocks
@@ -23,10 +25,11 @@ SHOWN = 100  # images of a page
 
 
 class Query(NamedTuple):
-    """An image: its file and pixels, uint8 (3, H, W)."""
+    """An image: its file and pixels, integers (C, H, W), which are those of `data`."""
 
     path: Path
-    pixels_3HW: Tensor
+    pixels_CHW: Tensor
+    data: Data
 
 
 def show(
@@ -57,10 +60,13 @@ def _page(query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source],
     name = text_line(query.path.name)
     images = sum(map(len, splits.values()))
     text = f"Of {images:,} images those with the highest cosine similarity of their features."
-    gallery: list[Block] = [Gallery([_image(one, splits[one.split]) for one in found[:SHOWN]])]
+    nearest = [_image(one, splits[one.split], query.data) for one in found[:SHOWN]]
+    gallery: list[Block] = [Gallery(nearest)]
     if len(found) > SHOWN:
         gallery.append(Text(f"The first {SHOWN} of {len(found):,}; the terminal names all."))
-    own = blocks.Image(thumbnail(query.pixels_3HW), f"The query: {name}", f"The query: {name}")
+    own = blocks.Image(
+        thumbnail(query.pixels_CHW, query.data), f"The query: {name}", f"The query: {name}"
+    )
     sections = [
         Section("", [Text(text), Text(about), Gallery([own])]),
         Section("Nearest", gallery),
@@ -68,17 +74,17 @@ def _page(query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source],
     return blocks.html(f"Images nearest to {name}", sections)
 
 
-def _image(one: Neighbor, source: Source) -> blocks.Image:
+def _image(one: Neighbor, source: Source, data: Data) -> blocks.Image:
     (raw,), _ = source.fetch(np.array([one.index]))
     name = _name(one, source)
-    return blocks.Image(
-        thumbnail(transforms.decode(raw)), f"{one.similarity:.4f} {name}", f"Image of {name}"
-    )
+    shown = thumbnail(decoder(data)(raw), data)
+    return blocks.Image(shown, f"{one.similarity:.4f} {name}", f"Image of {name}")
 
 
-def thumbnail(image_3HW: Tensor) -> bytes:
-    """An image as a PNG whose longer side has at most SIDE pixels; a small one is enlarged by a
-    whole number, pixel by pixel."""
+def thumbnail(image_CHW: Tensor, data: Data) -> bytes:
+    """An image, as `shown_image`, as a PNG whose longer side has at most SIDE pixels; a small one is
+    enlarged by a whole number, pixel by pixel."""
+    image_3HW = shown_image(image_CHW[None], data.pixel_range)[0]
     pixels_HW3 = image_3HW.permute(1, 2, 0).contiguous().numpy()
     larger = SIDE // max(pixels_HW3.shape[:2])
     if larger > 1:
