@@ -13,7 +13,7 @@ from ssl_vit.lab.studies import study_keys
 
 HEAD = """# Study files
 
-What a study is, and how one is run, is in the [guide](guide.md#studies); recipes/study/ has
+What a study is, and how one is run, is in the [compare](compare.md#studies); recipes/study/ has
 examples. `tools/study.py recipe=FILE --check` names every mistake of a file, or shows its tasks and
 what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
 `python docs/make_study_files.py > docs/study_files.md`.

@@ -62,7 +62,7 @@ class Recipe:
     )
     plugin: str | None = option(
         None,
-        "Python file that adds objectives or targets (docs/guide.md).",
+        "Python file that adds objectives or targets (docs/extend.md).",
         check=is_path,
         identity=False,
         private=True,

@@ -48,7 +48,7 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together.
-        SystemExit: a signal stopped the run (statuses: docs/guide.md); the same call resumes it. In
+        SystemExit: a signal stopped the run (statuses: docs/runs.md); the same call resumes it. In
             an interactive shell or a notebook KeyboardInterrupt.
     """
     return _run(options, keywords, cli.PRETRAIN)

@@ -82,7 +82,7 @@ def _image(one: Neighbor, source: Source, data: Data) -> blocks.Image:
 
 
 def thumbnail(image_CHW: Tensor, data: Data) -> bytes:
-    """An image, as `shown_image`, as a PNG whose longer side has at most SIDE pixels; a small one is
+    """An image as `shown_image`, a PNG whose longer side has at most SIDE pixels; a small one is
     enlarged by a whole number, pixel by pixel."""
     image_3HW = shown_image(image_CHW[None], data.pixel_range)[0]
     pixels_HW3 = image_3HW.permute(1, 2, 0).contiguous().numpy()

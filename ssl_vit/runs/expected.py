@@ -91,7 +91,7 @@ class CurveCheck(Callback):
         ]
         if outside:
             where = f"step {row['step']}: {', '.join(outside)}"
-            self.warn(f"{where}, the range expected from {of}; see docs/guide.md")
+            self.warn(f"{where}, the range expected from {of}; see docs/runs.md")
             return
         inside = [
             f"{name} {value:.4g} ({ranges[name][0]:.4g} to {ranges[name][1]:.4g})"

@@ -137,8 +137,8 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
 
 
 def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
-    """The example as it stands in docs/guide.md, found by its file's name."""
-    text = (ROOT / "docs" / "guide.md").read_text()
+    """The example as it stands in docs/extend.md, found by its file's name."""
+    text = (ROOT / "docs" / "extend.md").read_text()
     (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
     file = tmp_path / "simmim.py"
     file.write_text(block)

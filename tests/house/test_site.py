@@ -32,7 +32,7 @@ def test_a_link_out_of_the_documents_is_the_name_of_its_file():
     assert (
         shown("[one page\nmore](../CONTRIBUTING.md#tests)") == "one page\nmore (`CONTRIBUTING.md`)"
     )
-    for kept in ("[x](guide.md#a)", "[x](https://example.org/../a)", "[x](../no_such_file.md)"):
+    for kept in ("[x](runs.md#a)", "[x](https://example.org/../a)", "[x](../no_such_file.md)"):
         assert shown(kept) == kept
 
 

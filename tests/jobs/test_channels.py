@@ -136,7 +136,8 @@ def test_features_and_figures_of_such_images_are_made(
     query = images / "test" / "ant" / "1.npy"
     cli_words = [f"out={tmp_path}", "name=made"]
     embed.main([f"init={done.folder}", *cli_words, f"query={query}", "top=1", *LOADED[:1]])
-    assert "test/ant/1.npy" in capsys.readouterr().out.splitlines()[-1]
+    assert "test/ant/1.npy, ant" in capsys.readouterr().out
+    assert (tmp_path / "made" / "nearest.html").exists()
     draw_figures.main([f"init={done.folder}", f"out={tmp_path}", "name=drawn"])
     assert (tmp_path / "drawn" / "reconstruction.png").exists()
 

@@ -54,7 +54,7 @@ def _exaflop(recipe: Recipe, images: int, where: str) -> float:
         uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
         key = "target" if uncounted else "objective"
         text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
-        raise UserError(f"{where}: {text} declare it (docs/guide.md); expected match=steps")
+        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected match=steps")
     return work
 
 
