@@ -16,7 +16,7 @@ from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
 from ...config.records.run import Environment, ObjectiveFacts, Result
 from ...config.records.study import Task
-from ...config.resolve import resolve
+from ...config.resolve import names_images, of_images, resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
 from ...formatting import option_text
@@ -54,7 +54,12 @@ def foreign(
     inits = [option for option in task.options if option.startswith("init=")]
     from_weights = any(option != f"init={SCRATCH}" for option in inits)
     undecided = (*UNDECIDED, *(from_init() if from_weights else ()))
-    planned = _planned(task, tasks, environment.free)
+    followed = []  # the weights' run, where its images are this run's
+    if from_weights and not names_images(task.options):
+        followed = _runs_of_weights(folder, task)
+        if not followed:
+            undecided += tuple(of_images())
+    planned = _planned(task, tasks, environment.free, followed)
     for key, text in planned.items():
         # of a plugin that is not here: its value's type is not known, so its text compares
         if key not in defaults() and key in written and _is_typed(written[key], str(text)):
@@ -68,17 +73,20 @@ def foreign(
 def _other_weights(folder: Path, task: Task, recorded: Mapping[str, Any]) -> str:
     """Why the first weights are not those of the run that the plan names; empty where they are, or
     where they are not here any more."""
-    for option in task.options or ():
-        found = INIT.fullmatch(option)
-        if found is None:
-            continue
+    for run in _runs_of_weights(folder, task):
         try:
-            here = _weights(folder.parent / found[1])
+            here = _weights(run)
         except UserError as error:
             return f"its first weights cannot be compared: {error}"
         if differences(facts("init", recorded), facts("init", here)):
-            return f"its first weights are not those of {found[1]}"
+            return f"its first weights are not those of {run.name}"
     return ""
+
+
+def _runs_of_weights(folder: Path, task: Task) -> list[Path]:
+    """The folder of the task that the plan takes the first weights from; none of other weights."""
+    found = (INIT.fullmatch(option) for option in task.options or ())
+    return [folder.parent / one[1] for one in found if one]
 
 
 @functools.cache  # a probe and a fine-tuning start from the same run
@@ -86,16 +94,19 @@ def _weights(folder: Path) -> dict[str, Any]:
     return InitSource(str(folder)).identity()
 
 
-def _planned(task: Task, tasks: list[Task], free: Sequence[str]) -> dict[str, Any]:
-    """{dotted key: value} of a task's options and seed, without what a sweep chose. Where they do
-    not resolve here, as without a plugin, only the keys that the options name, with the texts of
-    those that are not known here."""
+def _planned(
+    task: Task, tasks: list[Task], free: Sequence[str], followed: Sequence[Path]
+) -> dict[str, Any]:
+    """{dotted key: value} of a task's options and seed, without what a sweep chose; with the images
+    of the run that is `followed`. Where they do not resolve here, as without a plugin, only the
+    keys that the options name, with the texts of those that are not known here."""
     chosen = {key for one in tasks if one.part == task.best for key in one.values}
     options = [
         _current(option)
         for option in task.options or ()
         if "{" not in option and not option.startswith(("init=", "plugin="))
     ]
+    options += [f"init={run}" for run in followed]
     resolved = _resolved(tuple(options), tuple(free))
     planned = {key: value for key, value in resolved.items() if key not in chosen}
     return planned | {"seed": task.seed}
