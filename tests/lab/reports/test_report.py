@@ -379,6 +379,38 @@ def test_a_run_of_other_first_weights_is_left_out(gap: Path, other: str | None) 
     assert why in error(gap) if other else "left out" not in (gap / "report.md").read_text()
 
 
+@pytest.mark.parametrize("images", ["its own", "other", "gone"])
+def test_a_task_that_names_no_images_has_those_of_the_run_before(
+    gap: Path, tmp_path: Path, images: str
+) -> None:
+    """It was left out, as its recipe's own images were expected."""
+    about = json.loads((gap / "study.json").read_text())
+    of_run = f"data.path={tmp_path}/a"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    for one in (one for one in about["tasks"] if one["name"].startswith("final-mpp")):
+        before = gap / f"pretrain-mpp-{one['seed']}"
+        one["options"] = ["recipe=finetune", f"init={{{before.name}}}"]
+        taken = f"data.path={tmp_path}/b" if images == "other" else of_run
+        planned(gap, one, "recipe=finetune", taken, "data.size=32")
+        before.mkdir(exist_ok=True)
+        (before / "recipe.yaml").write_text(dump(meant(("recipe=mpp", of_run, "data.size=32"))))
+        (before / "export").mkdir()
+        (before / "export" / "config.json").write_text('{"architecture": "vit_base_patch16_224"}')
+        (before / "export" / "model.safetensors").write_bytes(before.name.encode())
+        write(before / "environment.json", ENVIRONMENT | {"data": {"train": "t"}})
+        init = InitSource(str(before)).identity()
+        altered(gap / one["name"] / "environment.json", init=init)
+        if images == "gone":
+            shutil.rmtree(before)
+    write(gap / "study.json", about)
+    if images == "other":
+        assert "final-mpp-0 (its recipe is not the planned one: data." in error(gap)
+    else:
+        found = reports.write(gap).numbers.left_out
+        assert not any("its recipe is not the planned one" in why for why in found.values())
+
+
 def test_compute_that_is_not_counted_is_said_and_no_sum_or_axis_has_it(gap: Path) -> None:
     """As of a plugin's objective: the others' stays."""
     for path in gap.glob("*-mpp-*/result.json"):
