@@ -268,6 +268,18 @@ def test_the_teacher_is_an_average_of_encoder_and_head() -> None:
     assert not [name for name in objective.heads() if "teacher" in name]
 
 
+def test_the_exported_head_is_the_teachers() -> None:
+    """Under the student's names, as the exported encoder is the teacher's."""
+    objective = made(lengths=True)
+    heads = objective.heads()
+    wanted = {f"head.{name}": one for name, one in objective.teacher.head.state_dict().items()}
+    found = {name: one for name, one in heads.items() if name.startswith("head.")}
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert not torch.equal(found["head.mlp.0.weight"], objective.head.mlp[0].weight)
+    assert heads.keys() - wanted.keys() == {"assign.centre_K", "assign.temperature"}
+
+
 def test_same_prototypes_and_guessing_by_hand() -> None:
     """A student that gives every prototype the same has the loss of guessing."""
     objective, given = made(), batch()

@@ -168,6 +168,13 @@ def test_masked_patches_do_not_reach_the_student() -> None:
     assert losses[0] != losses[1]
 
 
+def test_the_exported_head_of_patches_is_the_teachers() -> None:
+    objective = made(shared=False)
+    found = objective.heads()["head.of_patches.weight"]
+    assert torch.equal(found, objective.teacher.head.of_patches.weight)
+    assert not torch.equal(found, objective.head.of_patches.weight)
+
+
 def test_guessing_by_hand() -> None:
     """A student that gives every prototype the same has the loss of guessing."""
     objective, given = made(), batch()

@@ -3,7 +3,7 @@
 import pytest
 
 from ssl_vit import stats
-from ssl_vit.config.records import Environment
+from ssl_vit.config.records.run import Environment
 from ssl_vit.pages import run_progress
 from ssl_vit.pages.blocks import Table
 from ssl_vit.pages.run_record import RunRecord

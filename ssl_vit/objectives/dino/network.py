@@ -79,7 +79,10 @@ class SelfDistillation(Objective):
         return self.teacher.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        return {name: value for name, value in super().heads().items() if TEACHER not in name}
+        """The head is the teacher's, as the exported encoder is."""
+        found = super().heads()
+        own = {name: value for name, value in found.items() if TEACHER not in name}
+        return {name: found.get(TEACHER + name, value) for name, value in own.items()}
 
     def start_step(self, progress: float) -> None:
         self.assign.start_step(progress)
