@@ -149,8 +149,8 @@ def test_one_row_shows_a_metric_everywhere(
     result["metrics"] = {"loss": result["metrics"]["loss"], **entries}
     (run.folder / "result.json").write_text(json.dumps(result))
     rows = [
-        {"step": step, "confusion": 0.5, "loss": 2.0}
-        | {f"validation/{name}": value for name, value in values.items()}
+        {"step": step, "confusion": 0.5, "loss": 2.0, "validation/blind": values["blind"]}
+        | {"validation/confusion": values["confusion"] * 20 / step}
         for step in (10, 20)
     ]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -169,7 +169,7 @@ def test_one_row_shows_a_metric_everywhere(
     assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
-    assert "held-out confusion" in index and "25.00% (n = 90)" in index
+    assert "held-out confusion (n\u00a0=\u00a090)" in index and "25.00%" in index
 
     # card
     text = card.write(run, run.folder / "export")

@@ -11,6 +11,7 @@ from helpers.options import altered
 from helpers.strategies import LONG, SERIES, launched
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
+from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.lab.planning import network
 
@@ -121,7 +122,8 @@ def test_zero_3_gathers_again_what_deepspeed_does_not_keep() -> None:
 def test_times_by_hand() -> None:
     """690 MB at 50 GB/s; through all eight cards of a node an eighth of that."""
     recipe = resolve(["recipe=paper/mpp_b16_jft"], here=False)
-    found = network.communication(recipe, 512, 64, 8, 0.002, None, 50.0)
+    layout = BatchLayout(recipe.optim.batch, 8, 0, 512)
+    found = network.communication(recipe, layout, 64, 0.002, None, 50.0)
     one, each = (found["strategies"]["DDP"][kind] for kind in ("one_ring", "ring_each"))
     assert one["seconds"] == pytest.approx(0.0138, rel=0.003)
     assert one["overlapped"] == one["seconds"]

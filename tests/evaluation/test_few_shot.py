@@ -15,7 +15,7 @@ from helpers.runs import run
 from helpers.tables import image, table
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data import loaders, shards, sources
+from ssl_vit.data import loaders, shards, shares, sources
 from ssl_vit.data.base import Source
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
@@ -131,7 +131,7 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
             ["recipe=evaluate", "init=scratch", f"data.path={path}", "data.validation=0.2", *window]
         ).data
         whole = next(iter(sources.every_split(data).splits.values()))
-        cut = sources._part(whole, 2, 27, 1, data)
+        cut = shares.part(whole, 2, 27, 1, data)
         for source in (whole, cut):
             some = rows % len(source)
             wanted = source.fetch(some)[1]

@@ -103,7 +103,7 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
         (runs / "tuned" / "hidden").rename(runs / "tuned" / "result.json")
         run_page.write(runs / "tuned")
     index_page.write(runs)
-    assert "(n = 6)" in (runs / "index.html").read_text()
+    assert "(n\u00a0=\u00a06)" in (runs / "index.html").read_text()
 
 
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:

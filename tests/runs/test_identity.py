@@ -32,6 +32,7 @@ ALWAYS_FREE = {
     "compute.threads": "how many cores compute",
     "compute.patience": "when a process is given up",
     "checkpoint.every": "what a kill costs",
+    "eval.collapse": "when features are looked at, for rows and warnings",
     "checkpoint.keep": "what a kill costs",
     "checkpoint.background": "what a kill costs",
     "checkpoint.failures": "what a full disk costs",
