@@ -210,3 +210,26 @@ def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:
     assert set(content(shown.train).values()) == {0, 1}
     assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
     assert "labels: names of folders, 2 classes: ant, bee" in shown.notes[-1]
+
+
+def test_the_fingerprint_of_training_images_is_of_their_groups_too(tmp_path: Path) -> None:
+    """An edited column of groups cuts other images off for testing."""
+    by_patient(tmp_path / "own")
+    table = tmp_path / "own" / "metadata.csv"
+    rows = table.read_text().splitlines()
+
+    def prints() -> list[dict[str, str]]:
+        found = load(tmp_path / "own", 0.25, group="patient")
+        return [
+            fingerprints.fingerprint_splits(found, grouped=True),
+            fingerprints.fingerprint_splits(found),
+        ]
+
+    before = prints()
+    assert before[0]["train"] == fingerprints.fingerprint_train(
+        load(tmp_path / "own", group="patient").train, grouped=True
+    )
+    table.write_text("\n".join([*rows[:-1], rows[-1].replace("bee3", "bee2")]) + "\n")
+    after = prints()
+    assert before[0]["train"] != after[0]["train"]
+    assert before[1]["train"] == after[1]["train"]
