@@ -115,7 +115,7 @@ class Data:
     test: str | float = option(
         "test",
         "Test images: a split, or the share cut off data.train before all else, which no run with"
-        " that share trains on.",
+        " that share and the same data.window, data.label_column and data.group trains on.",
         check=is_tested,
         expected="a split's name, or a share above 0 and below 1",
         splits=("test",),

@@ -17,7 +17,7 @@ from ..errors import UserError, suggest
 from . import declaration, recipe_files, schema, values
 from .computed import computed_values, keys
 from .fields import Values
-from .images import EMBEDDED, OF_PIXELS, Data
+from .images import BYTES, EMBEDDED, OF_PIXELS, Data
 from .init_source import SCRATCH, InitSource
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
@@ -329,6 +329,13 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
                 f"data.{key}={found}: init={recipe.init} was made with {list(expected)};"
                 " leave it out"
             )
+    # a frozen encoder knows bytes; one that is trained may learn another range
+    given = recipe.data.range
+    bytes_expected = start and start.get("data.range") is None
+    if recipe.objective == "probe" and bytes_expected and given not in (None, [*BYTES]):
+        raise UserError(
+            f"data.range={given}: init={recipe.init} was made with {[*BYTES]}; leave it out"
+        )
 
 
 def _default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:

@@ -12,7 +12,7 @@ from ..config.schema import Data, Recipe
 from ..config.tool_options import parse
 from ..config.tools import OverlapOptions
 from ..errors import UserError
-from ..formatting import tool_command, typed
+from ..formatting import option_text, tool_command, typed
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 
@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> None:
             assert source is not None
             print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
             found = overlap.hash_images(source)
-            hashed[key] = source, found, fingerprints.fingerprint_source(source)
+            grouped = split == "train" and bool(data.group)
+            hashed[key] = source, found, fingerprints.fingerprint_train(source, grouped)
         return hashed[key]
 
     entries = []
@@ -87,9 +88,12 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
         if result is None:
             continue
         data = read(run.folder / "recipe.yaml").data
-        if data.channels != 3:
-            text = f"{run.folder} is of other images than RGB, which are not compared"
-            raise UserError(f"data.channels={data.channels}: {text}")
+        if not data.is_rgb:
+            key = f"data.channels={data.channels}"
+            if data.channels == 3:
+                key = f"data.range={option_text(data.range)}"
+            text = f"{run.folder} is of other images than RGB of 8 bits, which are not compared"
+            raise UserError(f"{key}: {text}")
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
         if not isinstance(data.test, str):
             kept.window = data.window  # decides which images the share has

@@ -28,13 +28,14 @@ BESIDE = {".csv", ".json", ".jsonl"}  # metadata
 
 
 def fingerprint_splits(
-    splits: Splits, place: str | None = None, masks: bool = False
+    splits: Splits, place: str | None = None, masks: bool = False, grouped: bool = False
 ) -> dict[str, str]:
     """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share
     it is follows from the recipe; but that of test images, which reports compare, is of the share
     too. For a stream, that of its first images, and as `stream` a hash of
     the names and sizes of its files if it is read from `place` on this machine. With `masks` also
-    {"masks of SPLIT": fingerprint} of the splits that have some."""
+    {"masks of SPLIT": fingerprint} of the splits that have some. With `grouped` (data.group) that
+    of train is as `fingerprint_train`."""
     named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
     if splits.test is not None:
         named["test"] = splits.test
@@ -47,6 +48,8 @@ def fingerprint_splits(
         found[name] = known[id(whole)]
     if splits.test is not None:
         found["test"] = _of_part(splits.test, found["test"])
+    if grouped:
+        found["train"] = _with_groups(splits.train, found["train"])
     if masks:
         with_masks = {name: _whole(one) for name, one in named.items() if one.masks.column}
         of_masks = {id(whole): _fingerprint_masks(whole) for whole in with_masks.values()}
@@ -55,6 +58,19 @@ def fingerprint_splits(
         files = _listed(Path(place)) if place else ""
         found["stream"] = _hash(f"{splits.stream.shards} {files}")
     return found
+
+
+def fingerprint_train(train: Source, grouped: bool) -> str:
+    """As `fingerprint_source`; where the images have groups also of these, on which depends what is
+    cut off for testing and held out."""
+    known = fingerprint_source(train)
+    return _with_groups(train, known) if grouped else known
+
+
+def _with_groups(train: Source, of_whole: str) -> str:
+    whole = _whole(train)
+    groups = hashlib.sha256(whole.group_of(np.arange(len(whole))).astype("<i8").tobytes())
+    return _hash(f"{of_whole} {groups.hexdigest()}")
 
 
 def _step(whole: FullSource, units: ReadUnits) -> int:

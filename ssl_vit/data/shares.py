@@ -139,7 +139,8 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     has there; a group's class is its most frequent label.
 
     Raises:
-        UserError: there is one group alone, or a class would have no images left to train on.
+        UserError: there is one group alone, a class would have no images left to train on, or all
+            groups are too large (`_fitting`).
     """
     rows_N = np.arange(len(whole))
     number_G, group_N, size_G = np.unique(
@@ -152,8 +153,10 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     if _one_label(whole):
         label_N = whole.label_of(rows_N)
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
+    order_G = order_G[_fitting(size_G[order_G], count, key, data)]
     images_G = np.cumsum(size_G[order_G])
-    taken = 1 + int(np.abs(images_G[:-1] - count).argmin())
+    last = min(len(order_G), len(number_G) - 1)  # one group stays
+    taken = 1 + int(np.abs(images_G[:last] - count).argmin())
     inside_N = np.isin(group_N, order_G[:taken])
     if data.labels:
         _check_classes(whole, label_N, inside_N, data)
@@ -161,6 +164,28 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     inside_N = inside_N[rows_N]
     how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
     return Cut(Rows(whole, rows_N[~inside_N]), Rows(whole, rows_N[inside_N]), how)
+
+
+def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
+    """Places of the groups that are no more than twice the images that are wanted: with others a
+    share could be most of the data. Of the default share, which nobody has asked for, where there
+    are none, the first of the smallest groups.
+
+    Raises:
+        UserError: there are none.
+    """
+    fits = np.flatnonzero(size_G <= 2 * count)
+    if len(fits):
+        return fits
+    name = "test" if key == TEST_KEY else "validation"
+    share = getattr(data, name)
+    if share is None:
+        return size_G.argmin()[None]
+    text = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
+    raise UserError(
+        f"data.{name}={share:g}: {text}, more than twice the {count:,} wanted; expected a larger"
+        " share or smaller groups"
+    )
 
 
 def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:

@@ -173,7 +173,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         _shown(held_out.part, data),
         None if tested is None else _shown(tested, data),
         notes=_notes(found, data, names, train, held_out, share),
-        guesses=_guesses(found, data),
+        guesses=(*_guesses(found, data), *_same_held_out(data, names, splits)),
         label_source=whole.label_source if data.labels and whole.lists is None else "",
         testable=_is_testable(data, splits, whole),
     )
@@ -208,7 +208,7 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
     another name for the same role.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it is that of data.train.
     """
     names = {"data.train": data.train}
     if test and isinstance(data.test, str):
@@ -224,8 +224,22 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
                 lacks = _untested(splits[found["data.train"]], data)
                 more = f", or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
             raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
+        if chosen == found.get("data.train"):
+            others = ", ".join(split for split in splits if split != chosen)
+            choices = f"{others}, or a share of train" if others else "a share of train"
+            raise UserError(
+                f"{key}={name}: is what data.train={data.train} names; choices: {choices}"
+            )
         found[key] = chosen
     return found
+
+
+def _same_held_out(data: Data, names: Mapping[str, str], splits: dict[str, Source]) -> list[str]:
+    """A warning where the test images are the held-out ones."""
+    if "data.test" not in names or names["data.test"] != _held_out_name(data, splits):
+        return []
+    what = "its images are the held-out ones too, on which hyperparameters may be chosen"
+    return [f"data.test={data.test}: {what}"]
 
 
 def _untested(train: Source, data: Data) -> str:

@@ -206,7 +206,9 @@ def environment_facts(
     are_classes = splits.train.label_source != FOLDERS or uses_labels(recipe)
     classes = list(splits.train.classes) if are_classes else []
     return {
-        "data": fingerprints.fingerprint_splits(splits, recipe.data.path, measures_masks(recipe))
+        "data": fingerprints.fingerprint_splits(
+            splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)
+        )
         if _first_there(recipe, accelerator)
         else {},
         "images": {} if splits.stream else {"train": len(splits.train)},

@@ -118,7 +118,7 @@ def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, s
 
     data = dataclasses.replace(Data(), **json.loads(place))
     splits = sources.load(data, test, seed=seed)
-    return fingerprints.fingerprint_splits(splits, data.path, masks)
+    return fingerprints.fingerprint_splits(splits, data.path, masks, bool(data.group))
 
 
 def changed_images(run: Run) -> list[str]:

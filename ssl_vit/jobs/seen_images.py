@@ -9,11 +9,12 @@ from ..config import recipe_files
 from ..config.images import Data
 from ..config.init_source import InitSource
 from ..config.schema import Recipe, learns_labels
-from ..data import sources
+from ..data import fingerprints, sources
 from ..data.base import Source, View
 from ..data.layout import ROLE
 from ..data.sources import Splits
 from ..errors import UserError
+from ..runs import identity
 
 MOST = 2**24  # training images whose rows are compared
 
@@ -24,27 +25,37 @@ def seen_images(recipe: Recipe, splits: Splits) -> list[str]:
     learned labels of its test images. Nothing of streams, and of more than MOST images."""
     if splits.stream or len(splits.train) > MOST:
         return []
-    try:
-        runs = list(_upstream(recipe.init_source))
-        return [text for run in runs for text in _of_run(run, recipe, splits)]
-    except UserError:  # what is not here any more, or of a plugin, keeps nobody from going on
-        return []
-
-
-def _upstream(source: InitSource) -> Iterator[Path]:
-    """The folders of the runs that made weights, the last one first."""
+    found: list[str] = []
     known: set[Path] = set()
-    while (run := source.locate().run) and run.resolve() not in known:
-        known.add(run.resolve())
-        yield run
-        source = recipe_files.read(run / "recipe.yaml").init_source
+    place = recipe.init
+    try:
+        while (run := InitSource(place).locate().run) and run.resolve() not in known:
+            known.add(run.resolve())
+            place = str(run)
+            before = recipe_files.read(run / "recipe.yaml")
+            found += _of_run(run, before, recipe, splits)
+            place = before.init
+    except UserError:  # what is not here any more, or of a plugin, keeps nobody from going on
+        found.append(f"which images {place} was trained on cannot be told")
+    return found
 
 
-def _of_run(run: Path, recipe: Recipe, splits: Splits) -> Iterator[str]:
-    before = recipe_files.read(run / "recipe.yaml")
+def _of_run(run: Path, before: Recipe, recipe: Recipe, splits: Splits) -> list[str]:
+    """What to say of one run, whose recipe is `before`."""
     if before.data.stream or _place(before.data) != _place(recipe.data):
-        return
+        return []
+    try:
+        return list(_compared(run, before, recipe, splits))
+    except UserError:  # the runs that it comes from may be told all the same
+        return [f"which images {run} was trained on cannot be told"]
+
+
+def _compared(run: Path, before: Recipe, recipe: Recipe, splits: Splits) -> Iterator[str]:
     trained = sources.load(before.data).train
+    was = identity.recorded(run, "data").get("train")
+    if was and was != fingerprints.fingerprint_train(trained, bool(before.data.group)):
+        yield (f"which images {run} was trained on cannot be told: its images have changed since")
+        return
     seen = {}
     if splits.test is not None:
         named = recipe.data.test if isinstance(recipe.data.test, str) else ""

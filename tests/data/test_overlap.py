@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Pillow
 
@@ -171,3 +172,13 @@ def test_a_study_without_test_images_is_named(tmp_path):
     write(tmp_path / "study.json", plan)
     with pytest.raises(UserError, match="no finished run was measured on test images"):
         find_overlap.main([str(tmp_path)])
+
+
+def test_runs_on_other_pixels_than_bytes_are_named(tested):
+    path = tested / "final-a-0" / "recipe.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["data.range"] = [0, 4095]
+    path.write_text(yaml.safe_dump(values))
+    line = r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB of 8 bits"
+    with pytest.raises(UserError, match=line):
+        find_overlap.main([str(tested)])

@@ -210,3 +210,52 @@ def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:
     assert set(content(shown.train).values()) == {0, 1}
     assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
     assert "labels: names of folders, 2 classes: ant, bee" in shown.notes[-1]
+
+
+def test_the_fingerprint_of_training_images_is_of_their_groups_too(tmp_path: Path) -> None:
+    """An edited column of groups cuts other images off for testing."""
+    by_patient(tmp_path / "own")
+    table = tmp_path / "own" / "metadata.csv"
+    rows = table.read_text().splitlines()
+
+    def prints() -> list[dict[str, str]]:
+        found = load(tmp_path / "own", 0.25, group="patient")
+        return [
+            fingerprints.fingerprint_splits(found, grouped=True),
+            fingerprints.fingerprint_splits(found),
+        ]
+
+    before = prints()
+    assert before[0]["train"] == fingerprints.fingerprint_train(
+        load(tmp_path / "own", group="patient").train, grouped=True
+    )
+    table.write_text("\n".join([*rows[:-1], rows[-1].replace("bee3", "bee2")]) + "\n")
+    after = prints()
+    assert before[0]["train"] != after[0]["train"]
+    assert before[1]["train"] == after[1]["train"]
+
+
+def by_folder(place: Path, *sizes: int) -> Path:
+    images(place, **{f"place{i}": size for i, size in enumerate(sizes)})
+    return place
+
+
+@pytest.mark.parametrize("large", range(5))
+def test_a_group_that_is_most_of_the_images_is_passed_over(large: int, tmp_path: Path) -> None:
+    sizes = [4] * 5
+    sizes[large] = 40  # wherever it stands in the order
+    found = load(by_folder(tmp_path / "own", *sizes), 0.15, group="folder", labels=False)
+    assert len(found.test) == 8  # of 8.4 wanted
+
+
+def test_groups_that_are_all_too_large_for_a_share_are_refused(tmp_path: Path) -> None:
+    place = by_folder(tmp_path / "own", 10, 12)
+    line = r"^data\.test=0\.1: the smallest group of data\.group=folder has 10 images, more than"
+    with pytest.raises(UserError, match=line):
+        load(place, 0.1, group="folder", labels=False)
+
+
+def test_the_default_held_out_share_is_the_smallest_group_at_least(tmp_path: Path) -> None:
+    place = by_folder(tmp_path / "own", 20, 10, 30)
+    found = sources.load(Data(name="own", path=str(place), group="folder", labels=False))
+    assert len(found.validation) == 10

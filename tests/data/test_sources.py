@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import tarfile
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.images import NAMED, png
+from helpers.images import NAMED, images, png
 from helpers.sources import Rows, content, everything, load
 from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
@@ -597,3 +598,27 @@ def test_many_classes_are_counted_where_they_occur(monkeypatch):
     few = base.Subset(whole, 0, 10, 3)
     for train in (whole, few, base.PartlyLabelled(whole, few)):
         assert supervised_classes(sources.Splits(train, few)) == 100_000
+
+
+@pytest.mark.parametrize("key", ["test", "validation"])
+@pytest.mark.parametrize("name", ["train", "training"])
+def test_a_split_that_is_trained_on_is_neither_for_testing_nor_held_out(
+    key: str, name: str, tmp_path: Path
+) -> None:
+    images(tmp_path / "own", train__ant=3, test__ant=2, val__ant=2)
+    data = Data(name="own", path=str(tmp_path / "own"), **{key: name})
+    wanted = rf"^data\.{key}={name}: is what data\.train=train names; choices: .*test"
+    with pytest.raises(UserError, match=wanted):
+        sources.load(data, test=True)
+
+
+@pytest.mark.parametrize("words", [{"test": "val"}, {"validation": "test"}])
+def test_a_split_that_is_both_for_testing_and_held_out_is_said(
+    words: dict[str, str], tmp_path: Path
+) -> None:
+    images(tmp_path / "own", train__ant=3, test__ant=2, val__ant=2)
+    place = str(tmp_path / "own")
+    (guess,) = sources.load(Data(name="own", path=place, **words), test=True).guesses
+    assert guess.startswith(f"data.test={words.get('test', 'test')}: its images are the held-out")
+    assert not sources.load(Data(name="own", path=place), test=True).guesses
+    assert not sources.load(Data(name="own", path=place, **words)).guesses

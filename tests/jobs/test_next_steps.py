@@ -4,6 +4,7 @@ have seen of the images that a run is measured on."""
 import itertools
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -145,6 +146,32 @@ def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
     (printed,) = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
     assert line in printed and str(run) in printed
     assert printed.lstrip().startswith("warning:") == ("with their labels" in line)
+
+
+def test_what_a_run_has_seen_of_images_that_have_changed_since_cannot_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    place = class_folder(tmp_path / "IMAGES")
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
+    image = min((place / "a").iterdir())
+    image.write_bytes(max((place / "b").iterdir()).read_bytes())
+    cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned"])
+    printed = capsys.readouterr().out
+    line = f"which images {run} was trained on cannot be told: its images have changed since"
+    assert line in printed and "was trained on none" not in printed
+
+
+def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    more = [f"data.path={class_folder(tmp_path / 'IMAGES')}", "data.test=0.2"]
+    first, _ = pretrained(tmp_path / "runs", capsys, *more)
+    second, _ = pretrained(tmp_path / "runs", capsys, *more, f"init={first}", name="second")
+    shutil.rmtree(first)
+    cli.finetune([*TUNE, f"init={second}", f"out={tmp_path}/runs", "name=tuned"])
+    printed = capsys.readouterr().out
+    assert f"{second} was trained on none of the test and held-out images" in printed
+    assert f"which images {first} was trained on cannot be told" in printed
 
 
 def test_another_share_for_testing_is_another_run(

@@ -184,6 +184,16 @@ def test_a_run_brings_its_model_and_its_normalisation(pretrained: Run, tiny: lis
         resolve(["recipe=finetune", f"init={pretrained.folder}", "data.mean=[0.5,0.5,0.5]", *out])
 
 
+def test_a_frozen_encoder_of_bytes_takes_no_other_range(pretrained: Run, tiny: list[str]) -> None:
+    out = [w for w in tiny if w.startswith("out=")]
+    given = [f"init={pretrained.folder}", *out]
+    line = r"data\.range=\[0, 4095\]: init=.* was made with \[0, 255\]; leave it out"
+    with pytest.raises(UserError, match=line):
+        resolve(["recipe=evaluate", *given, "data.range=[0,4095]"])
+    assert resolve(["recipe=evaluate", *given, "data.range=[0,255]"]).data.range == [0, 255]
+    assert resolve(["recipe=finetune", *given, "data.range=[0,4095]"]).data.range == [0, 4095]
+
+
 def test_other_weights_under_a_runs_name_are_refused(
     pretrained: Run, tiny: list[str], capsys: pytest.CaptureFixture
 ) -> None:
