@@ -72,6 +72,8 @@ class DinoDeclaration(ObjectiveDeclaration):
     shared = ("views",)
     views = VIEWS
     local_views = True
+    # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
+    no_measure: tuple[str, ...] = ("loss", "same_prototype")
     rules: tuple[Rule, ...] = (
         Rule(
             "model",
