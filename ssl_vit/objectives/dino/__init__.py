@@ -87,8 +87,9 @@ class DinoDeclaration(ObjectiveDeclaration):
             "same_prototype",
             SHARE,
             "the share of views for which the student's first prototype is the one that the teacher"
-            " has for the other view",
+            " has for the other view; of collapsed features it is all of them",
             independent=True,
+            compared=False,
             chart="Prototypes that student and teacher share",
         ),
     )

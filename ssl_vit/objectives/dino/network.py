@@ -5,7 +5,6 @@ Legend: B images of this process, V views (2) and L local ones of each, S = V + 
 prototypes.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Self
 
@@ -142,11 +141,6 @@ class SelfDistillation(Objective):
     def assignments(self, batch: Batch) -> Tensor:
         """The teacher's."""
         return self._assigned(self.taught(batch.image))
-
-    def baselines(self, batch: Batch) -> Metrics:
-        """Guessing: all prototypes are equally likely."""
-        images = count(batch.key)
-        return {"chance_loss": (images * math.log(self.head.prototypes.out_features), images)}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:

@@ -101,10 +101,3 @@ class MaskedSelfDistillation(SelfDistillation):
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
         each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
         return each_X.unflatten(0, (VIEWS, -1)).mean(0)
-
-    def baselines(self, batch: Batch) -> Metrics:
-        """Guessing: all prototypes are equally likely, of views and of masked patches."""
-        guess, images = super().baselines(batch)["chance_loss"]
-        masked_B = self.masks(batch.key).any(1).unflatten(0, (VIEWS, -1)).double().mean(0)
-        each = guess / images
-        return {"chance_loss": (guess + self.weight * each * masked_B.sum(), images)}
