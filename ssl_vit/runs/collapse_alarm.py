@@ -14,7 +14,8 @@ IN_A_ROW = 2  # checks after warm-up
 
 
 class CollapseAlarm(Callback):
-    """Warns once of each measure that is out of bounds at two checks in a row after warm-up.
+    """Warns of a measure at the second check in a row after warm-up at which it is out of bounds;
+    again only once a check was within them.
 
     Args:
         warmup: steps.

@@ -91,6 +91,11 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
     (text,) = of(high, low, low, low, low, low)  # once
     assert text.startswith("step 30: features may be collapsing: effective rank 2.4, under 25%")
     assert "at step 0, 10.0" in text
+    again = of(high, high, low, low, high, low)
+    assert [text.split(":")[0] for text in again] == ["step 30"]
+    steps += [60, 70]
+    again = of(high, high, low, low, low, high, low, low)  # again after a check within bounds
+    assert [text.split(":")[0] for text in again] == ["step 30", "step 70"]
     assert of(low, low, low, low) == []
     (text,) = of(high, high, high, math.nan, math.nan)
     assert text.startswith("step 40: ")
