@@ -109,7 +109,8 @@ class Assignment(nn.Module):
     "centre": a softmax of what is left after a running mean of all logits; the mean moves after
     each training step (equations 1 and 4, algorithm 1). "sinkhorn": the nearest assignment by which
     all prototypes are equally likely in the batch (Caron et al., 2020, equations 3 to 5). In
-    training both are of the global batch, so it is collective; in evaluation of this process's.
+    training both are of the global batch, so it is collective; in evaluation of this process's,
+    but of all processes' with `of_all`.
 
     Args:
         prototypes: K.
@@ -149,11 +150,19 @@ class Assignment(nn.Module):
         return first + (last - first) * progress / self.warmup
 
     @torch.no_grad()
+    def of_all(self, logits_XK: Tensor) -> Tensor:
+        """Probabilities (X, K), of all processes' images as of one batch; processes may hold
+        different numbers of them. Collective; nothing moves."""
+        if self.balance == "sinkhorn":
+            return self._sinkhorn(logits_XK, collective=True)
+        return F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
+
+    @torch.no_grad()
     def forward(self, logits_XK: Tensor) -> Tensor:
         """Probabilities (X, K)."""
         with torch.autocast(logits_XK.device.type, enabled=False):
             if self.balance == "sinkhorn":
-                return self._sinkhorn(logits_XK)
+                return self._sinkhorn(logits_XK, self.training)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
             if self.training:
                 self._move_centre(logits_XK)
@@ -165,13 +174,13 @@ class Assignment(nn.Module):
         known_K = torch.where(mean_K.isfinite(), mean_K, self.centre_K)
         self.centre_K.lerp_(known_K, 1 - self.centre_momentum)
 
-    def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
+    def _sinkhorn(self, logits_XK: Tensor, collective: bool) -> Tensor:
         """Prototypes and images are normalised in turn, images last; in logarithms, as exponentials
         would leave float32's range."""
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
             mass_K = log_XK.logsumexp(0)
-            if self.training:
+            if collective:
                 mass_K = global_batch.gather(mass_K[None]).logsumexp(0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()

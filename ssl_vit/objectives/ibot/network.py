@@ -4,6 +4,8 @@ masked, and gives these the prototypes that the teacher gives them in the whole 
 Legend: B images of this process, V views (2), X = V B, N patches, T tokens, D width, K prototypes.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -71,6 +73,17 @@ class MaskedSelfDistillation(SelfDistillation):
         count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
+
+    def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
+        """And of the patch in the middle of each image: of all patches they might not fit, and
+        prototypes that tell a patch's place alone would pass for information."""
+        side = math.isqrt(self.encoder.patches)
+        middle = self.encoder.prefix + (side + 1) * (side // 2)
+        patch = self.teacher.head.patches(taught_BTD[:, middle])
+        return super().measured_logits(taught_BTD) | {"patch_information": patch}
+
+    def measured_by(self) -> dict[str, Assignment]:
+        return super().measured_by() | {"patch_information": self.assign_patches}
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.whole_views(batch)
