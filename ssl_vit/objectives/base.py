@@ -88,6 +88,11 @@ class Objective(nn.Module, ABC):
         of the run that is done; what is set is a buffer, which a compiled graph reads."""
         return
 
+    def finish_step(self, bad: Tensor) -> None:
+        """Move buffers that follow training, after an optimiser step; not if it was skipped, as
+        `bad` (bool, on the device) says."""
+        return
+
     def summands(self) -> "Iterable[Objective]":
         """The objectives that this one is a sum of; itself."""
         return (self,)

@@ -168,8 +168,8 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
 
 
 def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
-    """centre <- 0.9 centre + 0.1 mean, after the loss; not in evaluation, not by what is not
-    finite."""
+    """centre <- 0.9 centre + 0.1 mean, after the step; not in evaluation, not where the step is
+    skipped, be it for a gradient alone."""
     objective, given = made(), batch()
     plain = deepcopy(objective).double()
     logits = torch.cat(
@@ -181,10 +181,16 @@ def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
     wanted = 0.9 * plain.assign.centre_K + 0.1 * logits.mean(0)
     objective.eval()(given)
     assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)
+    strategy = object.__new__(Strategy)
+    strategy.objective = objective
     objective.train()(given)
+    strategy.update_momentum(0.5, torch.tensor(True))
+    assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)
+    strategy.update_momentum(0.5, torch.tensor(False))
     moved = objective.assign.centre_K.clone()
     torch.testing.assert_close(moved.double(), wanted, rtol=1e-6, atol=1e-7)
     objective.assign(torch.full((4, OPTIONS.prototypes), torch.nan))
+    objective.finish_step(torch.tensor(True))
     assert torch.equal(objective.assign.centre_K, moved)
 
 

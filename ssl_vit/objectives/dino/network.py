@@ -87,6 +87,9 @@ class SelfDistillation(Objective):
         self.assign.start_step(progress)
         self.head.freeze(progress < self.freeze)
 
+    def finish_step(self, bad: Tensor) -> None:
+        self.assign.finish_step(bad)
+
     def momentum_at(self, progress: float) -> float:
         return teacher.cosine_momentum(self.first_momentum, progress)
 

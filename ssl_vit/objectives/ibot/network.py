@@ -15,7 +15,7 @@ from ...config.split_counts import selected_count
 from ...data.batching import Batch
 from ...models.encoder import Encoder
 from .. import corruption
-from ..base import Metrics, Output
+from ..base import Output
 from ..dino import DinoOptions
 from ..dino.network import VIEWS, SelfDistillation, count
 from ..self_distillation import Assignment
@@ -59,6 +59,10 @@ class MaskedSelfDistillation(SelfDistillation):
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
         self.assign_patches.start_step(progress)
+
+    def finish_step(self, bad: Tensor) -> None:
+        super().finish_step(bad)
+        self.assign_patches.finish_step(bad)
 
     def masks(self, key_B: Tensor) -> Tensor:
         """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
