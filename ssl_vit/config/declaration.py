@@ -82,6 +82,8 @@ class ObjectiveDeclaration:
         parts: the objectives that it is a sum of.
         rules: relations between its keys and the rest of the recipe (config/rules).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
+        no_measure: names of metrics whose best value may be that of collapsed features; no
+            checkpoint is chosen by them.
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
             as the caption of figures/predictions.png; empty: it makes none.
     """
@@ -102,6 +104,7 @@ class ObjectiveDeclaration:
     parts: tuple[str, ...] = ()
     rules: "tuple[Rule, ...]" = ()
     metrics: tuple[Metric | Baseline, ...] = ()
+    no_measure: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from .features import feature_reader, gathered
 from .probes import effective_rank
 
 IMAGES_PER_CHANNEL = 10  # of the images that are looked at
+PART = 256  # images whose probabilities are held in float64 at once
 
 
 class CollapseEvaluator:
@@ -36,28 +37,24 @@ class CollapseEvaluator:
         self.accelerator = accelerator
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        read = feature_reader(objective.exported, self.pool or objective.pool, None)
-        _, _, x_ND = gathered(read, self.batches, self.accelerator)
-        share = self._information(objective)
+        device = self.accelerator.device
+        # in bfloat16 features that are nearly the same differ by rounding, in every direction
+        with torch.autocast(device.type, enabled=False):
+            read = feature_reader(objective.exported, self.pool or objective.pool, None)
+            _, _, x_ND = gathered(read, self.batches, self.accelerator)
+            found = objective.assignments(to_device(batch, device) for batch in self.batches)
+            shares = {name: self._information(p_XK) for name, p_XK in found.items()}
         feature_ND = torch.from_numpy(x_ND).double()
         yield "features/effective_rank", centred_rank(feature_ND)
         yield "features/mean_cosine", mean_cosine(feature_ND)
-        if share is not None:
-            yield "features/information", share
+        for name, share in shares.items():
+            yield f"features/{name}", share
 
-    def _information(self, objective: Objective) -> float | None:
-        """`information` of all processes' images; None of an objective without prototypes."""
-        sums: Tensor | None = None
-        for batch in self.batches:
-            p_BK = objective.assignments(to_device(batch, self.accelerator.device))
-            if p_BK is None:
-                return None
-            entropy = entropies(p_BK).sum()
-            images = torch.full_like(entropy, len(p_BK))
-            found = torch.cat([p_BK.double().sum(0), torch.stack([entropy, images])])
-            sums = found if sums is None else sums + found
-        if sums is None:
-            return None
+    def _information(self, p_XK: Tensor) -> float:
+        """`information` of all processes' images."""
+        entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_XK.split(PART)]).sum()
+        images = torch.full_like(entropy, len(p_XK))
+        sums = torch.cat([p_XK.sum(0, dtype=torch.float64), torch.stack([entropy, images])])
         total = self.accelerator.reduce(sums, "sum")
         return information(total[:-2] / total[-1], float(total[-2] / total[-1]))
 

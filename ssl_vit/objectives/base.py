@@ -77,14 +77,20 @@ class Objective(nn.Module, ABC):
         """The encoder that is probed and exported: of some with a teacher the teacher's."""
         return self.encoder
 
-    def assignments(self, batch: Batch) -> Tensor | None:
-        """Probabilities of prototypes (B, K) of images without views, in evaluation; None of an
-        objective without prototypes."""
-        return None
+    def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        """Probabilities of prototypes (X, K) of all these images without views, in evaluation, by
+        the metric that they are measured by (`features/...`); none of an objective without
+        prototypes. Collective."""
+        return {}
 
     def start_step(self, progress: float) -> None:
         """Set what follows a schedule of its own. Called before each training step with the share
         of the run that is done; what is set is a buffer, which a compiled graph reads."""
+        return
+
+    def finish_step(self, bad: Tensor) -> None:
+        """Move buffers that follow training, after an optimiser step; not if it was skipped, as
+        `bad` (bool, on the device) says."""
         return
 
     def summands(self) -> "Iterable[Objective]":

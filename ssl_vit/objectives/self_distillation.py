@@ -107,9 +107,10 @@ class Assignment(nn.Module):
     """The teacher's logits -> its probabilities of prototypes, kept from always being the same.
 
     "centre": a softmax of what is left after a running mean of all logits; the mean moves after
-    each training step (equations 1 and 4, algorithm 1). "sinkhorn": the nearest assignment by which
-    all prototypes are equally likely in the batch (Caron et al., 2020, equations 3 to 5). In
-    training both are of the global batch, so it is collective; in evaluation of this process's.
+    each training step that is not skipped (equations 1 and 4, algorithm 1). "sinkhorn": the nearest
+    assignment by which all prototypes are equally likely in the batch (Caron et al., 2020,
+    equations 3 to 5). In training both are of the global batch, so it is collective; in evaluation
+    of this process's, but of all processes' with `of_all`.
 
     Args:
         prototypes: K.
@@ -120,6 +121,7 @@ class Assignment(nn.Module):
     """
 
     centre_K: Tensor
+    mean_K: Tensor
     temperature: Tensor
 
     def __init__(
@@ -136,6 +138,8 @@ class Assignment(nn.Module):
         self.temperatures = temperatures
         self.warmup = warmup
         self.register_buffer("centre_K", torch.zeros(prototypes))
+        # of the last step's logits, until `finish_step`
+        self.register_buffer("mean_K", torch.zeros(prototypes), persistent=False)
         self.register_buffer("temperature", torch.tensor(temperatures[0]))
 
     def start_step(self, progress: float) -> None:
@@ -149,29 +153,38 @@ class Assignment(nn.Module):
         return first + (last - first) * progress / self.warmup
 
     @torch.no_grad()
+    def of_all(self, logits_XK: Tensor) -> Tensor:
+        """Probabilities (X, K), of all processes' images as of one batch; processes may hold
+        different numbers of them. Collective; nothing moves."""
+        if self.balance == "sinkhorn":
+            return self._sinkhorn(logits_XK, collective=True)
+        return F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
+
+    @torch.no_grad()
     def forward(self, logits_XK: Tensor) -> Tensor:
         """Probabilities (X, K)."""
         with torch.autocast(logits_XK.device.type, enabled=False):
             if self.balance == "sinkhorn":
-                return self._sinkhorn(logits_XK)
+                return self._sinkhorn(logits_XK, self.training)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
             if self.training:
-                self._move_centre(logits_XK)
+                self.mean_K.copy_(global_batch.mean(logits_XK))
             return p_XK
 
-    def _move_centre(self, logits_XK: Tensor) -> None:
-        """Not by a batch that is not finite, whose update is skipped too."""
-        mean_K = global_batch.mean(logits_XK)
-        known_K = torch.where(mean_K.isfinite(), mean_K, self.centre_K)
-        self.centre_K.lerp_(known_K, 1 - self.centre_momentum)
+    def finish_step(self, bad: Tensor) -> None:
+        """Move the centre, if there is any, by the step's logits, unless its update was skipped."""
+        if self.balance != "centre":
+            return
+        moved_K = self.centre_K.lerp(self.mean_K, 1 - self.centre_momentum)
+        self.centre_K.copy_(torch.where(bad, self.centre_K, moved_K))
 
-    def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
+    def _sinkhorn(self, logits_XK: Tensor, collective: bool) -> Tensor:
         """Prototypes and images are normalised in turn, images last; in logarithms, as exponentials
         would leave float32's range."""
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
             mass_K = log_XK.logsumexp(0)
-            if self.training:
+            if collective:
                 mass_K = global_batch.gather(mass_K[None]).logsumexp(0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()

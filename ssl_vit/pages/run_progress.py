@@ -8,7 +8,12 @@ from .blocks import Block, Table, Text
 from .run_record import RunRecord
 
 PROBE = "probe/"
-CHECKS = ("features/effective_rank", "features/mean_cosine", "features/information")
+CHECKS = (
+    "features/effective_rank",
+    "features/mean_cosine",
+    "features/information",
+    "features/patch_information",
+)
 
 
 def still_helping(record: RunRecord) -> Iterator[Block]:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..callbacks import Callback, Row
 
-RANK, COSINE, INFORMATION = (
-    f"features/{name}" for name in ("effective_rank", "mean_cosine", "information")
-)
+RANK, COSINE = "features/effective_rank", "features/mean_cosine"
+INFORMATION = {"features/information": "an image", "features/patch_information": "a patch"}
 LEAST_RANK = 0.25  # of the first
 MOST_COSINE = 0.99
 LEAST_INFORMATION = 0.05  # of log K
@@ -14,7 +13,8 @@ IN_A_ROW = 2  # checks after warm-up
 
 
 class CollapseAlarm(Callback):
-    """Warns once of each measure that is out of bounds at two checks in a row after warm-up.
+    """Warns of a measure at the second check in a row after warm-up at which it is out of bounds;
+    again only once a check was within them.
 
     Args:
         warmup: steps.
@@ -57,10 +57,11 @@ class CollapseAlarm(Callback):
             )
         if row[COSINE] > MOST_COSINE:
             found[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
-        share = row.get(INFORMATION)
-        if share is not None and not share >= LEAST_INFORMATION:
-            found[INFORMATION] = (
-                f"an image tells {share:.1%} of what its prototype could, under"
-                f" {LEAST_INFORMATION:.0%}"
-            )
+        for name, what in INFORMATION.items():
+            share = row.get(name)
+            if share is not None and not share >= LEAST_INFORMATION:
+                found[name] = (
+                    f"{what} tells {share:.1%} of what its prototype could, under"
+                    f" {LEAST_INFORMATION:.0%}"
+                )
         return found

@@ -121,12 +121,14 @@ class Strategy:
 
     @torch.no_grad()
     def update_momentum(self, progress: float, bad: Tensor) -> None:
-        """Move the objective's momentum copy, if it has one, towards the updated weights.
+        """Move the objective's momentum copy, if it has one, towards the updated weights, and what
+        else follows its steps.
 
         Args:
             progress: share of the run that is done.
             bad: whether the update was skipped (bool): then nothing is changed.
         """
+        self.objective.finish_step(bad)
         pairs = list(self.objective.momentum_pairs())
         if not pairs:
             return

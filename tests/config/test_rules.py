@@ -126,6 +126,13 @@ BROKEN = [
         "recipe=dino dino.balance=sinkhorn dino.centre_momentum=0.8",
         "dino.centre_momentum=0.8: dino.balance=sinkhorn has no use for it",
     ),
+    ("recipe=dino checkpoint.best=loss", "checkpoint.best=loss: of objective=dino, collapsed feat"),
+    ("recipe=ibot checkpoint.best=view_loss", "checkpoint.best=view_loss: of objective=ibot, coll"),
+    (
+        "recipe=ibot checkpoint.best=patch_loss",
+        "checkpoint.best=patch_loss: of objective=ibot, collapsed features may have the best; "
+        "expected a probe's accuracy, such as probe/knn",
+    ),
     ("recipe=ibot ibot.rate=[0.5,0.1]", "ibot.rate=[0.5, 0.1]: expected the smaller share first"),
     ("recipe=dino model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=dino needs patches"),
     (

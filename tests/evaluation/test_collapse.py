@@ -7,12 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from helpers.launching import launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import rows, run
+from ssl_vit.config.schema import Data, Model
+from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import collapse
+from ssl_vit.evaluation.collapse import CollapseEvaluator
+from ssl_vit.models.encoder import build_encoder
+from ssl_vit.objectives.ibot import IbotOptions
+from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.runs.collapse_alarm import CollapseAlarm
 
 
@@ -91,6 +98,11 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
     (text,) = of(high, low, low, low, low, low)  # once
     assert text.startswith("step 30: features may be collapsing: effective rank 2.4, under 25%")
     assert "at step 0, 10.0" in text
+    again = of(high, high, low, low, high, low)
+    assert [text.split(":")[0] for text in again] == ["step 30"]
+    steps += [60, 70]
+    again = of(high, high, low, low, low, high, low, low)  # again after a check within bounds
+    assert [text.split(":")[0] for text in again] == ["step 30", "step 70"]
     assert of(low, low, low, low) == []
     (text,) = of(high, high, high, math.nan, math.nan)
     assert text.startswith("step 40: ")
@@ -136,8 +148,56 @@ def test_any_objective_is_looked_at_from_step_0(recipe: str, tmp_path: Path) -> 
     assert "effective rank of features" in (looked.folder / "report.html").read_text()
 
 
-def test_two_processes_measure_as_one(tmp_path: Path) -> None:
+def looked_at(size: int, **own: object) -> tuple[CollapseEvaluator, MaskedSelfDistillation]:
+    """64 images in batches of a size, and an iBOT that looks at them, in evaluation mode."""
+    torch.manual_seed(0)
+    options = IbotOptions(prototypes=12, hidden=24, width=10, **own)
+    model = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
+    objective = MaskedSelfDistillation(build_encoder(model, Data(size=16)), options).eval()
+    index = np.arange(64)
+    images = np.random.default_rng(0).integers(0, 256, (64, 3, 16, 16), dtype=np.uint8)
+    parts = (images, index, index, index)
+    batches = [
+        Batch(*(torch.from_numpy(part[at : at + size]) for part in parts))
+        for at in range(0, 64, size)
+    ]
+    return CollapseEvaluator(batches, None, Accelerator(cpu=True)), objective
+
+
+@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
+def test_batches_of_any_size_measure_as_one(balance: str) -> None:
+    """And the patch in the middle is that of the third row and column of 4."""
+    found = []
+    for size in (8, 32):
+        evaluator, objective = looked_at(size, balance=balance)
+        found.append(dict(evaluator(0, {}, objective)))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert {"features/information", "features/patch_information"} <= found[0].keys()
+    seen: list[Tensor] = []
+    objective.teacher.head.mlp.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    tokens = objective.taught(evaluator.batches[0].image)
+    objective.measured_logits(tokens)
+    assert any(torch.equal(one, tokens[:, 1 + 4 * 2 + 2]) for one in seen)
+
+
+def test_features_are_read_in_float32_under_autocast() -> None:
+    """Else the rank of features that are nearly the same would be that of bfloat16's rounding."""
+    evaluator, objective = looked_at(32)
+    plain = dict(evaluator(0, {}, objective))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dict(evaluator(0, {}, objective)) == plain
+
+
+def test_the_alarm_of_patches() -> None:
+    rows_ = [row(step, 10) | {"features/patch_information": 0.02} for step in (0, 20, 40)]
+    (text,) = warned(rows_)
+    assert "a patch tells 2.0%" in text and "under 5%" in text
+
+
+@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
+def test_two_processes_measure_as_one(balance: str, tmp_path: Path) -> None:
     words = altered(DINO, f"out={tmp_path}", "name=two", "compute.batch=8", "optim.steps=8")
+    words = altered(words, f"dino.balance={balance}")
     codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
     assert codes == [0, 0], outputs
     one = run(altered(words, "name=one", "compute.batch=16"))

@@ -134,6 +134,7 @@ def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
     )
     wanted = 0.9 * plain.assign_patches.centre_K + 0.1 * logits.mean((0, 1))
     objective(given)
+    objective.finish_step(torch.tensor(False))
     found = objective.assign_patches.centre_K.double()
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
@@ -175,14 +176,14 @@ def test_the_exported_head_of_patches_is_the_teachers() -> None:
     assert not torch.equal(found, objective.head.of_patches.weight)
 
 
-def test_guessing_by_hand() -> None:
-    """A student that gives every prototype the same has the loss of guessing."""
+def test_the_loss_without_a_preference_by_hand() -> None:
+    """log K of views, and of masked patches in the share of views that have any; no baseline."""
     objective, given = made(), batch()
-    total, images = objective.baselines(given)["chance_loss"]
-    for module in (objective.head.prototypes,):
-        module.register_forward_hook(lambda _, __, out: 0 * out)
-    assert objective(given).loss.item() == pytest.approx(float(total / images))
-    assert float(total / images) > math.log(12)
+    assert objective.baselines(given) == {}
+    objective.head.prototypes.register_forward_hook(lambda _, __, out: 0 * out)
+    masked = objective.masks(given.key).any(1).double().mean().item()
+    wanted = math.log(12) * (1 + 0.7 * masked)
+    assert objective(given).loss.item() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("shared", ["true", "false"])

@@ -121,6 +121,12 @@ HELD_OUT = (
         lambda r: r.checkpoint.best is not None and r.data.validation == 0,
         "data.validation=0 holds out no images to choose on; expected null, or a share above 0",
     ),
+    Rule(
+        "checkpoint.best",
+        lambda r: r.checkpoint.best in r.declared.no_measure,
+        "of objective={r.objective}, collapsed features may have the best; expected a probe's"
+        " accuracy, such as probe/knn with probe.every=",
+    ),
 )
 LABELS = (
     Rule(

@@ -72,6 +72,8 @@ class DinoDeclaration(ObjectiveDeclaration):
     shared = ("views",)
     views = VIEWS
     local_views = True
+    # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
+    no_measure: tuple[str, ...] = ("loss", "same_prototype")
     rules: tuple[Rule, ...] = (
         Rule(
             "model",
@@ -85,8 +87,9 @@ class DinoDeclaration(ObjectiveDeclaration):
             "same_prototype",
             SHARE,
             "the share of views for which the student's first prototype is the one that the teacher"
-            " has for the other view",
+            " has for the other view; of collapsed features it is all of them",
             independent=True,
+            compared=False,
             chart="Prototypes that student and teacher share",
         ),
     )

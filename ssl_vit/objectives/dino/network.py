@@ -5,8 +5,7 @@ Legend: B images of this process, V views (2) and L local ones of each, S = V + 
 prototypes.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 import torch
@@ -88,6 +87,9 @@ class SelfDistillation(Objective):
         self.assign.start_step(progress)
         self.head.freeze(progress < self.freeze)
 
+    def finish_step(self, bad: Tensor) -> None:
+        self.assign.finish_step(bad)
+
     def momentum_at(self, progress: float) -> float:
         return teacher.cosine_momentum(self.first_momentum, progress)
 
@@ -139,14 +141,23 @@ class SelfDistillation(Objective):
         """The teacher's probabilities (X, K)."""
         return self.assign(self.teacher.head(taught_XTD[:, 0]))
 
-    def assignments(self, batch: Batch) -> Tensor:
-        """The teacher's."""
-        return self._assigned(self.taught(batch.image))
+    @torch.no_grad()
+    def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        """The teacher's, whose logits of all images are held at once."""
+        logits: dict[str, list[Tensor]] = {}
+        for batch in batches:
+            for name, one_BK in self.measured_logits(self.taught(batch.image)).items():
+                logits.setdefault(name, []).append(one_BK)
+        assign = self.measured_by()
+        return {name: assign[name].of_all(torch.cat(parts)) for name, parts in logits.items()}
 
-    def baselines(self, batch: Batch) -> Metrics:
-        """Guessing: all prototypes are equally likely."""
-        images = count(batch.key)
-        return {"chance_loss": (images * math.log(self.head.prototypes.out_features), images)}
+    def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
+        """The teacher's logits (B, K) by the metric of what they are of."""
+        return {"information": self.teacher.head(taught_BTD[:, 0])}
+
+    def measured_by(self) -> dict[str, Assignment]:
+        """What assigns these."""
+        return {"information": self.assign}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ class IbotDeclaration(DinoDeclaration):
     title = "Self-distillation with masked patches (iBOT)"
     tag = "ibot"
     network = "network:MaskedSelfDistillation"
+    no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
     options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
     rules = (
         *DinoDeclaration.rules,

@@ -4,6 +4,8 @@ masked, and gives these the prototypes that the teacher gives them in the whole 
 Legend: B images of this process, V views (2), X = V B, N patches, T tokens, D width, K prototypes.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +15,7 @@ from ...config.split_counts import selected_count
 from ...data.batching import Batch
 from ...models.encoder import Encoder
 from .. import corruption
-from ..base import Metrics, Output
+from ..base import Output
 from ..dino import DinoOptions
 from ..dino.network import VIEWS, SelfDistillation, count
 from ..self_distillation import Assignment
@@ -58,6 +60,10 @@ class MaskedSelfDistillation(SelfDistillation):
         super().start_step(progress)
         self.assign_patches.start_step(progress)
 
+    def finish_step(self, bad: Tensor) -> None:
+        super().finish_step(bad)
+        self.assign_patches.finish_step(bad)
+
     def masks(self, key_B: Tensor) -> Tensor:
         """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
         draws them, as many patches as are drawn evenly between the bounds; none of whole views."""
@@ -71,6 +77,17 @@ class MaskedSelfDistillation(SelfDistillation):
         count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
+
+    def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
+        """And of the patch in the middle of each image: of all patches they might not fit, and
+        prototypes that tell a patch's place alone would pass for information."""
+        side = math.isqrt(self.encoder.patches)
+        middle = self.encoder.prefix + (side + 1) * (side // 2)
+        patch = self.teacher.head.patches(taught_BTD[:, middle])
+        return super().measured_logits(taught_BTD) | {"patch_information": patch}
+
+    def measured_by(self) -> dict[str, Assignment]:
+        return super().measured_by() | {"patch_information": self.assign_patches}
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.whole_views(batch)
@@ -101,10 +118,3 @@ class MaskedSelfDistillation(SelfDistillation):
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
         each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
         return each_X.unflatten(0, (VIEWS, -1)).mean(0)
-
-    def baselines(self, batch: Batch) -> Metrics:
-        """Guessing: all prototypes are equally likely, of views and of masked patches."""
-        guess, images = super().baselines(batch)["chance_loss"]
-        masked_B = self.masks(batch.key).any(1).unflatten(0, (VIEWS, -1)).double().mean(0)
-        each = guess / images
-        return {"chance_loss": (guess + self.weight * each * masked_B.sum(), images)}
