@@ -53,7 +53,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     variables, and files are shared.
 
     Raises:
-        UserError: it cannot be read, is no mapping, or has interpolations.
+        UserError: it cannot be read, is no mapping, has a key twice or interpolations.
     """
     try:
         loaded = copy.deepcopy(_parsed(_text(path)))
@@ -61,7 +61,11 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: expected a mapping")
-    for key, value in flatten(loaded).items():
+    try:
+        flat = flatten(loaded)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    for key, value in flat.items():
         if "${" in str(value):
             raise UserError(
                 f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value"
@@ -76,13 +80,19 @@ def _parsed(text: str) -> Any:
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
-    """A nested mapping as {dotted key: value}."""
+    """A nested mapping as {dotted key: value}.
+
+    Raises:
+        UserError: a key is there both nested and dotted.
+    """
     flat: Values = {}
     for key, value in node.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
+        name = f"{prefix}{key}"
+        below = flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        for one in below:
+            if one in flat:
+                raise UserError(f"{one} is given twice: {flat[one]} and {below[one]}")
+        flat |= below
     return flat
 
 

@@ -132,3 +132,63 @@ def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     assert found.plan == other.plan and len(found.plan) == 16
     one = parse_request(words({}, options | {"seeds": [5]}, StudyOptions))
     assert {task.seed for task in one.plan.values()} == {5}
+
+
+def test_none_of_a_key_without_null_is_not_given() -> None:
+    """It became the text null, and a run was trained into a folder of that name."""
+    left = {"name": None, "out": None, "recipe": None, "data": {"name": None, "path": None}}
+    assert words(left, {"model": None}) == ["data.path=null"]
+    assert words(left, {}, StudyOptions) == ["data.path=null"]
+    assert ssl_vit.resolve(recipe="mpp", name=None, out=None) == ssl_vit.resolve(recipe="mpp")
+
+
+@pytest.mark.parametrize(
+    "options", [{"sweep": {"optim.lr": [1, 2]}}, "sweep optim.lr=1,2", ["sweep", "optim.lr=1,2"]]
+)
+def test_options_of_every_arm_stand_before_the_sweep(options: Any) -> None:
+    """Keywords stood behind it, and became axes."""
+    found = words(options, {"recipe": "mpp", "data.size": 32}, StudyOptions)
+    assert found == ["recipe=mpp", "data.size=32", "sweep", "optim.lr=1,2"]
+    both = words(options, {"seed": 3, "sweep": {"name": ["a", "b"]}}, StudyOptions)
+    assert both == ["seed=3", "sweep", "optim.lr=1,2", "name=a,b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("a,b", "expected a list of values, none with a comma"),
+        (Path("a,b"), "expected a list of values, none with a comma"),
+        (None, "expected a text"),
+    ],
+)
+def test_a_swept_value_that_would_be_another_is_refused(value: Any, says: str) -> None:
+    with pytest.raises(UserError, match=rf"^sweep: out=.*: {says}$"):
+        words((), {"sweep": {"out": [value, "c"]}}, StudyOptions)
+    assert words((), {"sweep": {"optim.betas": [[0.9, 0.95], "[0.9,0.99]"]}}) == [
+        "sweep",
+        "optim.betas=[0.9,0.95],[0.9,0.99]",
+    ]
+
+
+def test_a_text_alone_is_a_path_where_the_tool_takes_one() -> None:
+    """An open quote was a ValueError, and a blank made two words."""
+    for name in ("my runs", "bob's runs"):
+        with pytest.raises(UserError, match=rf"^{name}: no such folder"):
+            ssl_vit.report(name)
+    assert words("runs/mpp --patches", {}, EmbedOptions) == ["runs/mpp", "--patches"]
+    with pytest.raises(UserError, match=r'^"name=\'x": No closing quotation; expected words'):
+        ssl_vit.resolve("name='x")
+
+
+@pytest.mark.parametrize("name", ["a,b", "[a]", "?a", "a b"])
+def test_a_path_is_one_value_of_a_list(name: str) -> None:
+    for options in (Path(name), {"init": Path(name)}, {"init": [name]}):
+        assert parse(FigureOptions, words(options, {}, FigureOptions)).init == [name]
+
+
+def test_a_flag_without_dashes_starts_no_study() -> None:
+    """check=true was taken for an option, and the study ran."""
+    with pytest.raises(UserError, match=r"^unknown option check; did you mean --check\?"):
+        parse_request(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+    with pytest.raises(UserError, match=r"^check: is for the command line"):
+        words(["recipe=study/gap", "check=true"], {}, StudyOptions)

@@ -735,3 +735,12 @@ def test_no_file_has_that_path(option: str, tmp_path: Path) -> None:
     file.write_text(f"base: {long}.yaml\n")
     with pytest.raises(UserError, match=r"own\.yaml: base=a{60}\.\.\.: expected a path of names"):
         resolve([f"recipe={file}"])
+
+
+def test_a_key_nested_and_dotted_in_one_file_is_refused(tmp_path: Path) -> None:
+    """The later one won in silence."""
+    path = tmp_path / "own.yaml"
+    for text in ("optim: {lr: 1}\noptim.lr: 2\n", "optim.lr: 1\noptim: {lr: 2}\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"own\.yaml: optim\.lr is given twice: 1 and 2$"):
+            resolve([f"recipe={path}"])

@@ -178,3 +178,12 @@ def test_a_run_without_fingerprints_of_its_images_is_damaged(data: Any) -> None:
     """Other images would be taken for its own."""
     assert records.fits({"data": {"train": "0123"}}, RunEnvironment)
     assert not records.fits({"data": data}, RunEnvironment)
+
+
+def test_only_fields_and_other_keys_are_looked_up() -> None:
+    """A method was a value too."""
+    found = records.check({"a": 1, "more": [2]}, One)
+    assert (found["a"], found["b"], found["more"]) == (1, None, [2])
+    for name in ("model_dump", "content", "less"):
+        with pytest.raises(KeyError):
+            found[name]

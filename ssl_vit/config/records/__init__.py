@@ -59,11 +59,14 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def __getitem__(self, name: str) -> Any:
-        """A field, or another key: results are mappings in users' scripts."""
-        try:
+        """A field, or another key: results are mappings in users' scripts.
+
+        Raises:
+            KeyError: it is neither; a method is none.
+        """
+        if name in type(self).model_fields:
             return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
+        return (self.model_extra or {})[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.model_fields_set

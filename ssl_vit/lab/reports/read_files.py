@@ -17,13 +17,15 @@ from ...config.records import Kind
 from ...config.records.study import StudyPlan, Task
 from ...errors import UserError
 from .axes import CURVE_OF
+from .results import TYPES
 
 
 def read_plan(path: Path) -> StudyPlan:
     """A study.json whose tasks are in order, each with its coordinates.
 
     Raises:
-        UserError: it is missing or damaged, or coordinates are not where the rest of it says.
+        UserError: it is missing or damaged, or coordinates are not where the rest of it says or are
+            named like a column of the results.
     """
     plan = read_record(path, StudyPlan)
     if not _in_order(plan.tasks) or not _right_shares(plan):
@@ -91,7 +93,8 @@ def _settle_coordinates(plan: StudyPlan, path: Path) -> None:
     """Give each task its coordinates, {axis: value}, where an older version did not record them.
 
     Raises:
-        UserError: recorded ones are not where the part, the arm and the values of their task lie.
+        UserError: recorded ones are not where the part, the arm and the values of their task lie,
+            or one is a column that every table of results has.
     """
     places = {part: one.share for one in plan.labels for part in (one.final, *one.extra)}
     named = _coordinates(plan, places)
@@ -107,6 +110,10 @@ def _settle_coordinates(plan: StudyPlan, path: Path) -> None:
             text = f"{path}: {task.name}: coordinates {recorded}: its part, arm and values say"
             reason = f"{whole}; remove the file and give the study's command again"
             raise UserError(f"{text} {reason}")
+        for axis in task.coordinates:
+            if axis in TYPES:
+                text = "is a column of the results, and no axis"
+                raise UserError(f"{path}: {task.name}: coordinates: {axis} {text}; {_hint(path)}")
 
 
 def _coordinates(plan: StudyPlan, places: Mapping[str, float]) -> dict[str, dict[str, Any]]:

@@ -48,9 +48,8 @@ def _names(study: Study, where: str, mistakes: Mistakes) -> None:
     named = [arm for arm in study.arms if arm not in study.vary and mistakes.arms]
     for kind, names in (("arms", named), ("parts", study.parts), ("places", study.places)):
         for name in names:
-            plain = isinstance(name, str) and NAME.fullmatch(name)
             text = f"{kind}: {name}: expected a name of letters, digits, _ and ."
-            mistakes.hold(plain, where, text)
+            mistakes.hold(NAME.fullmatch(name), where, text)
             taken = kind != "arms" and name == SEED
             text = f"{kind}: {name}: is each task's seed; take another name"
             mistakes.hold(not taken, where, text)
@@ -156,7 +155,8 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
         sure = mistakes.arms if choices is arms else study.parts
         for name in names if sure else ():
             text = f"{key}: unknown {name}; {suggest(str(name), choices)}"
-            mistakes.hold(name in choices, where, text)
+            known = name in choices or str(name) in wrong
+            mistakes.hold(known, where, text)
     texts = all(isinstance(one, str) for one in mistakes.take(listed, [], report, "differs", where))
     mistakes.hold(texts, where, "differs: expected texts")
     for pair in mistakes.take(listed, [], report, "pairs", where) if mistakes.arms else ():

@@ -145,9 +145,10 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     repeated = _repeated(bodies, curve)
     report, points = _report(raw, vary, curve, repeated, where, mistakes)
     own_seeds = mistakes.take(seeds, None, raw, where)
+    places = mistakes.take(listed, [], raw, "places", where)
     study = Study(
         str(raw.get("title")),
-        tuple(mistakes.take(listed, [], raw, "places", where)),
+        tuple(_names_as_texts("places", places, where, mistakes)),
         own_seeds or (0,),
         {arm: setting.text for arm, setting in settings.items()},
         {},
@@ -254,6 +255,9 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
         UserError: a part extends none that it can.
     """
     parts = mapping(raw, "parts", where)
+    texts = _names_as_texts("parts", parts, where, mistakes)
+    mistakes.parts |= {text for text, name in zip(texts, parts, strict=True) if text != name}
+    parts = dict(zip(texts, parts.values(), strict=True))
     options = flatten(mistakes.take(mapping, {}, raw, "options", where))
     whole: Node = {}
     for name, body in parts.items():
@@ -270,6 +274,15 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
                     hold(False, f"{where}: part {name}", f"{text}; {suggest(str(other), parts)}")
         whole[name] = _extended({"options": options}, _extended(shared, body))
     return whole
+
+
+def _names_as_texts(kind: str, names: Collection[Any], where: str, mistakes: Mistakes) -> list[str]:
+    """Names of places or parts. One that YAML has read as a number is a mistake, and its text goes
+    on."""
+    for name in names:
+        text = f"{kind}: {name}: expected a name of letters, digits, _ and ."
+        mistakes.hold(isinstance(name, str), where, f"{text}; in quotes where it is a number")
+    return [str(name) for name in names]
 
 
 def _repeated(bodies: Node, curve: Axis | None) -> list[str]:

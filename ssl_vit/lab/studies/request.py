@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...config import tool_options
+from ...config.fields import FLAG
 from ...config.init_source import SCRATCH
 from ...config.parsing import exists
 from ...config.resolve import run_plugin
@@ -22,7 +23,8 @@ from .optional_places import without_missing
 from .read_study import find, read
 from .study import Study
 
-OWN = tuple(StudyOptions.options())
+# flags are typed with dashes: check=true is no option
+OWN = tuple(key for key, one in StudyOptions.options().items() if one.form != FLAG)
 OF_PLACES = ("init",)  # keys that only a study's file sets, and so may be places
 SEED = re.compile(r"-?[0-9]{1,18}")
 MOST_SEEDS = 1000
@@ -99,7 +101,7 @@ def _sorted(
         UserError: a place is missing, or an option is unknown.
     """
     for place in needed:
-        if place in (*OWN, *options()) and place not in OF_PLACES:
+        if place in (*StudyOptions.options(), *options()) and place not in OF_PLACES:
             raise UserError(f"places: {place}= means something else already; take another name")
     missing = [f"{place}=" for place in needed if place not in given]
     if missing:
@@ -125,8 +127,9 @@ def _check_override(key: str, value: str, places: tuple[str, ...]) -> None:
     known = [name for name in (*options(), "model", "data") if name not in fixed]
     if key not in known:
         check_renamed(key)
-        nearest = suggest(key, [*OWN, *places, *known]).partition("choices:")[0]
-        choices = f"choices: {', '.join((*OWN, *places))}, or a recipe's key"
+        own = [*map(tool_options.option_name, StudyOptions.options().values()), *places]
+        nearest = suggest(key, [*own, *known]).partition("choices:")[0]
+        choices = f"choices: {', '.join(own)}, or a recipe's key"
         raise UserError(f"unknown option {key}; {nearest}{choices}")
     if PLACEHOLDER.search(value):
         raise UserError(f"{key}={value}: braces are for the study's file")

@@ -114,6 +114,19 @@ def test_coordinates_that_contradict_the_plan_are_refused(
     assert task["name"] in text and str(coordinates) in text and str(task["values"]) in text
 
 
+@pytest.mark.parametrize("axis", ["value", "arm"])
+def test_coordinates_named_like_a_column_of_the_results_are_refused(gap: Path, axis: str) -> None:
+    """They ended in a traceback of pandas."""
+    plan = json.loads((gap / "study.json").read_text())
+    for task in plan["tasks"]:
+        task["coordinates"] = task["values"] | {axis: 1}
+    write(gap / "study.json", plan)
+    with pytest.raises(
+        UserError, match=rf"^[^\n]*: coordinates: {axis} is a column of the results"
+    ):
+        load.load_study(gap)
+
+
 def test_parts_beside_the_final_one_of_an_old_study_keep_their_labels(tmp_path: Path) -> None:
     """The plan of study/labels_cifar10 as an earlier version made it: final_0.01 alone was at 1%,
     sweep_0.01 and scratch_0.01 nowhere."""

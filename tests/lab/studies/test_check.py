@@ -347,3 +347,18 @@ def test_a_sweep_is_checked_too(capsys: pytest.CaptureFixture) -> None:
     options = ["recipe=mpp", "sweep", "optim.lr=0.1,-1", "--check"]
     assert study_tool.main(options) == UserError.status
     assert "arm lr=-1.0: optim.lr=-1.0" in capsys.readouterr().err
+
+
+def test_names_that_yaml_reads_as_numbers_are_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """They ended in a traceback."""
+    pre, fin = STUDY["parts"].values()  # type: ignore[attr-defined]
+    parts = {2024: pre, "fin": fin | {"options": fin["options"] | {"init": "{pretrian}"}}}
+    status, _, lines = checked(tmp_path, capsys, parts=parts, places=[3])
+    assert status == UserError.status
+    text = "\n".join(lines)
+    assert "parts: 2024: expected a name" in text and "places: 3: expected a name" in text
+    assert "{pretrian}: no such part or place" in text and len(lines) == 4
+    with pytest.raises(UserError, match="parts: 2024: expected a name"):
+        study_tool.main([f"recipe={tmp_path / 'made.yaml'}"])
