@@ -180,7 +180,7 @@ def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray
     name = "test" if key == TEST_KEY else "validation"
     share = getattr(data, name)
     if share is None:
-        return size_G.argmin()[None]
+        return np.array([size_G.argmin()])
     text = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
     raise UserError(
         f"data.{name}={share:g}: {text}, more than twice the {count:,} wanted; expected a larger"
