@@ -177,7 +177,7 @@ def test_a_study_without_test_images_is_named(tmp_path):
 def test_runs_on_other_pixels_than_bytes_are_named(tested):
     path = tested / "final-a-0" / "recipe.yaml"
     values = yaml.safe_load(path.read_text())
-    values["data.range"] = [0, 4095]
+    values["data"]["range"] = [0, 4095]
     path.write_text(yaml.safe_dump(values))
     line = r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB of 8 bits"
     with pytest.raises(UserError, match=line):
