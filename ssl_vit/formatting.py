@@ -98,7 +98,7 @@ FEW_IMAGES = 100
 SPLIT_NAMES = {"validation": "held out", "train": "training images"}
 
 
-def typed(*words: Any) -> str:
+def shell_command(*words: Any) -> str:
     """A command line, quoted for a shell."""
     return shlex.join(map(str, words))
 

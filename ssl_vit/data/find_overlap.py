@@ -12,7 +12,7 @@ from ..config.schema import Data, Recipe
 from ..config.tool_options import parse
 from ..config.tools import OverlapOptions
 from ..errors import UserError
-from ..formatting import option_text, tool_command, typed
+from ..formatting import option_text, shell_command, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
                 f"are in {train_data.name}, train; {len(found.near):,} more are near one"
             )
     write_atomically(folder / FILE, json.dumps(entries, indent=1) + "\n")
-    print(f"then type   {typed('python', *tool_command('report'), folder)}")
+    print(f"then type   {shell_command('python', *tool_command('report'), folder)}")
 
 
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:

@@ -19,7 +19,7 @@ from ..config.schema import Data
 from ..config.tool_options import parse
 from ..config.tools import ShardOptions
 from ..errors import UserError
-from ..formatting import text_line, tool_command, typed
+from ..formatting import shell_command, text_line, tool_command
 from ..runs import output_folder
 from ..runs.environment import cores
 from ..runs.output_folder import OutputFolder
@@ -153,7 +153,8 @@ def _make(
             )
     print(f"finished    {kept:,} of {seen:,} images, {size / 1e6:.1f} MB: {options.out}")
     arguments = ["recipe=mpp", f"data.path={options.out}", f"data.window={10 * options.rows}"]
-    print(f"next        {typed('accelerate', 'launch', *tool_command('pretrain'), *arguments)}")
+    command = shell_command("accelerate", "launch", *tool_command("pretrain"), *arguments)
+    print(f"next        {command}")
 
 
 def _print_splits(found: Any, splits: dict[str, Any]) -> None:

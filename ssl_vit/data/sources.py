@@ -113,11 +113,11 @@ def every_part(data: Data) -> FoundSplits:
         cut = shares.cut_test(splits[train], data)
         assert cut is not None
         splits[train] = cut.kept
-        splits[test_share_name(splits)] = cut.part
+        splits[name_of_test_share(splits)] = cut.part
     return found._replace(splits={name: _shown(one, data) for name, one in splits.items()})
 
 
-def test_share_name(splits: Collection[str]) -> str:
+def name_of_test_share(splits: Collection[str]) -> str:
     """What the share of data.test is called among other splits."""
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 

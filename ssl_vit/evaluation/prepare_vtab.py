@@ -20,7 +20,7 @@ from ..config.records import Record, Whole
 from ..config.tool_options import parse
 from ..config.tools import PrepareOptions
 from ..errors import UserError, suggest
-from ..formatting import tool_command, typed
+from ..formatting import shell_command, tool_command
 from ..runs import output_folder
 from ..runs.files import replacing, sync
 from ..runs.output_folder import OutputFolder
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     out = options.out.resolve()
     print(f"finished    {len(there)} of {len(task_names(options))} tasks: {out}")
     arguments = ["recipe=study/vtab", "init=RUN", f"data={out}"]
-    print(f"next        {typed(sys.executable, *tool_command('study'), *arguments)}")
+    print(f"next        {shell_command(sys.executable, *tool_command('study'), *arguments)}")
     return 0 if there else 1
 
 

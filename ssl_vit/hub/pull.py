@@ -12,7 +12,7 @@ from ..config.schema import Recipe, dump
 from ..config.tool_options import parse
 from ..config.tools import PullOptions
 from ..errors import UserError
-from ..formatting import typed
+from ..formatting import shell_command
 from ..runs.files import replacing
 from ..runs.folder import Run
 from .payload import BEST, STATE
@@ -96,4 +96,4 @@ def main(arguments: list[str]) -> None:
     )
     print(f"pulled      {run.folder}")
     tool = formatting.tool_command(run.recipe.training_tool)
-    print(f"go on       {typed('accelerate', 'launch', *tool, *resume_options)}")
+    print(f"go on       {shell_command('accelerate', 'launch', *tool, *resume_options)}")

@@ -17,7 +17,7 @@ from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
-from ..formatting import tool_command, typed
+from ..formatting import shell_command, tool_command
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.next_steps import next_steps
@@ -120,7 +120,7 @@ def _check_images(recipe: Recipe, taken: bool) -> None:
 
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
-        command = typed("python", *tool_command("evaluate"), *options)
+        command = shell_command("python", *tool_command("evaluate"), *options)
         raise UserError(f"objective=probe trains nothing; type {command}")
 
 
@@ -169,10 +169,8 @@ def _conclude(run: Run) -> None:
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
         print(f"page        {run.folder / 'report.html'}")
-    print(
-        f"curves      "
-        f"{typed(sys.executable, '-m', 'tensorboard.main', f'--logdir={run.folder.parent}')}"
-    )
+    curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
+    print(f"curves      {shell_command(sys.executable, *curves)}")
     if run.recipe.hub.repo:
         _print_hub_status(run)
     # quoted for Python, too
@@ -182,7 +180,7 @@ def _conclude(run: Run) -> None:
         f" encoder = timm.create_model({place}, pretrained=True); "
         f"print(encoder.num_features)"
     )
-    print(f"load        {typed(sys.executable, '-c', load)}")
+    print(f"load        {shell_command(sys.executable, '-c', load)}")
     with suppress(UserError):  # a finished run whose environment.json was lost
         for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
             print(f"next        {step.what}:\n{step.command}")

@@ -10,7 +10,14 @@ from typing import Any
 
 from ..config.tool_options import parse
 from ..errors import UserError
-from ..formatting import few_images, format_bytes, plain_table, text_line, tool_command, typed
+from ..formatting import (
+    few_images,
+    format_bytes,
+    plain_table,
+    shell_command,
+    text_line,
+    tool_command,
+)
 from ..runs import notebook
 from . import reports
 from .lab_tools import RunsOptions
@@ -238,7 +245,7 @@ def _cleaned(options: RunsOptions, found: Sequence[clean_checkpoints.Cleaning]) 
     else:
         yield f"would free  {format_bytes(freed)} {where}; nothing was removed"
     if gone and not options.yes:
-        command = typed(
+        command = shell_command(
             "python", *tool_command("runs"), options.folder, "clean=checkpoints", "yes=true"
         )
         yield f"then type   {command}"

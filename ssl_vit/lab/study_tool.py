@@ -12,7 +12,7 @@ from ..config.schema import Recipe
 from ..config.tools import PrepareOptions
 from ..errors import UserError, suggest
 from ..evaluation import prepare_vtab
-from ..formatting import duration, process_command, process_environment, tool_command, typed
+from ..formatting import duration, process_command, process_environment, shell_command, tool_command
 from ..runs import notebook
 from ..runs.environment import cores
 from ..runs.folder import Run
@@ -181,7 +181,7 @@ def run_all(request: StudyRequest, needs: dict[str, int]) -> StudyOutcome:
     print(f"finished    {len(done)} of {len(plan)} tasks in {took}: {folder}")
     for name, why in failed.items():
         print(f"not there   {name}: {why}")
-    print(f"next        {typed(sys.executable, *tool_command('report'), folder)}")
+    print(f"next        {shell_command(sys.executable, *tool_command('report'), folder)}")
     return StudyOutcome(request.name, folder, done, failed)
 
 
@@ -207,7 +207,7 @@ def submit_all(request: StudyRequest, options: list[str]) -> StudyOutcome:
     jobs = slurm.submit(*_submission(request, options))
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {request.folder}/slurm/{part}.sh")
-    print(f"next        {typed(sys.executable, *tool_command('report'), request.folder)}")
+    print(f"next        {shell_command(sys.executable, *tool_command('report'), request.folder)}")
     return StudyOutcome(request.name, request.folder, _finished(request), jobs=jobs)
 
 

@@ -222,3 +222,29 @@ def sizes_of_state(state: Mapping[str, Tensor], heads: int | None) -> dict[str, 
     has_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & state.keys()
     sizes["model.layer_scale"] = "a value" if has_scale else "null"
     return sizes
+
+
+def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
+    """Check that a backbone of timm is what the keys of model= say, from which its cost is counted.
+
+    Raises:
+        UserError: model.timm names an architecture with other values.
+    """
+    embed: Any = backbone.patch_embed
+    keys = ("registers", "layer_scale", "qk_norm", "activation")
+    found = sizes_of_state(backbone.state_dict(), None)
+    # parallel blocks show no activation
+    there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found} | {
+        "patch": patch_size,
+        "stem_width": embed.proj.in_channels if model.hybrid else 0,
+    }
+    scale = model.layer_scale
+    here = {key: getattr(model, key) for key in there}
+    here["layer_scale"] = "null" if scale is None else "a value"
+    for key, value in there.items():
+        if here[key] != value:
+            shown = str(here[key]).lower()
+            owner = f"model.timm={model.timm}"
+            if model.positions in CLASSES:  # which decide the architecture
+                owner = f"model.positions={model.positions}"
+            raise UserError(f"model.{key}={shown}: {owner} has {str(value).lower()}")

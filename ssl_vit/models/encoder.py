@@ -27,14 +27,14 @@ from ..data.arrays import evaluation_images
 from ..data.pixel_values import check_integers, normalisation
 from ..errors import UserError
 from .architectures import (
-    CLASSES,
     architecture,
+    check_architecture,
     first_registers,
-    sizes_of_state,
     timm_args,
     timm_class,
 )
 from .attention import Block, allow_wanted, choose_attention, gather_tokens
+from .drop_path import DropPath
 from .positions import Positions, build_positions
 
 # What `feature` takes
@@ -290,26 +290,6 @@ class Encoder(Backbone):
         return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
 
 
-class DropPath(nn.Module):
-    """Stochastic depth as timm's: drops a residual branch for some samples and scales the others.
-
-    The rate is a tensor: a float would be a constant of the graph, and blocks compiled one by one,
-    each with a rate of its own, would exceed torch.compile's limit of graphs and run eagerly.
-    """
-
-    keep: Tensor
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.register_buffer("keep", torch.tensor(1 - rate), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) < self.keep
-        return x * (kept / self.keep).to(x.dtype)
-
-
 def build_backbone(
     model: Model,
     data: Data,
@@ -385,7 +365,7 @@ def build_encoder(
     positions = build_positions(model.positions, grid, model.width)
     net = Encoder(backbone, data, positions)
     net.adapt_channels = model.adapt_channels
-    _check_architecture(net, model)
+    check_architecture(backbone, net.patch_size, model)
     for parent in list(backbone.modules()):
         for child_name, child in parent.named_children():
             if isinstance(child, timm.layers.DropPath):
@@ -396,29 +376,3 @@ def build_encoder(
     if type(backbone.patch_embed) is PatchEmbed:
         backbone.patch_embed.proj.__class__ = PatchProjection
     return net
-
-
-def _check_architecture(net: Encoder, model: Model) -> None:
-    """Check that the backbone is what the keys of model= say, from which its cost is counted.
-
-    Raises:
-        UserError: model.timm names an architecture with other values.
-    """
-    embed: Any = net.backbone.patch_embed
-    keys = ("registers", "layer_scale", "qk_norm", "activation")
-    found = sizes_of_state(net.backbone.state_dict(), None)
-    # parallel blocks show no activation
-    there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found} | {
-        "patch": net.patch_size,
-        "stem_width": embed.proj.in_channels if model.hybrid else 0,
-    }
-    scale = model.layer_scale
-    here = {key: getattr(model, key) for key in there}
-    here["layer_scale"] = "null" if scale is None else "a value"
-    for key, value in there.items():
-        if here[key] != value:
-            shown = str(here[key]).lower()
-            owner = f"model.timm={model.timm}"
-            if model.positions in CLASSES:  # which decide the architecture
-                owner = f"model.positions={model.positions}"
-            raise UserError(f"model.{key}={shown}: {owner} has {str(value).lower()}")

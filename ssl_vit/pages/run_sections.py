@@ -14,9 +14,9 @@ from ..formatting import (
     few_images,
     format_held_out,
     format_value,
+    shell_command,
     text_line,
     tool_command,
-    typed,
 )
 from ..runs.next_steps import next_steps
 from ..runs.objective_facts import facts_of
@@ -277,7 +277,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
 
 
 def _launch(tool: str, *options: str) -> str:
-    return typed("accelerate", "launch", *tool_command(tool), *options)
+    return shell_command("accelerate", "launch", *tool_command(tool), *options)
 
 
 # The page, in this order; the first one has no title

@@ -25,7 +25,7 @@ from ..config.records.run import Environment, RunEnvironment, WithRecipe
 from ..config.resolve import resolve
 from ..config.schema import Recipe, defaults
 from ..errors import UserError
-from ..formatting import tool_command, typed
+from ..formatting import shell_command, tool_command
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 
@@ -276,6 +276,6 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     text = f"{text}; take another name="
     if recipe.eval.test:
         options = ["recipe=evaluate", f"init={folder}", "probe.measures=[top1]"]
-        command = typed("python", *tool_command("evaluate"), *options)
+        command = shell_command("python", *tool_command("evaluate"), *options)
         text = f"{text}, or type {command} for the test split"
     raise UserError(text)

@@ -7,20 +7,22 @@ from typing import NamedTuple
 
 from ..config.records.run import Environment
 from ..config.schema import Recipe
-from ..formatting import tool_command, typed
+from ..formatting import shell_command, tool_command
 from .objective_facts import facts_of
 
 TEST = 0.2  # share of the images that a command tests on, where there are no others
 
 
-class Step(NamedTuple):
+class NextCommand(NamedTuple):
     """What a command does, and the command."""
 
     what: str
     command: str
 
 
-def next_steps(folder: Path, out: Path, recipe: Recipe, facts: Environment) -> Iterator[Step]:
+def next_steps(
+    folder: Path, out: Path, recipe: Recipe, facts: Environment
+) -> Iterator[NextCommand]:
     """Evaluate and fine-tune the encoder, where its images have labels, and look at what it has
     learned; in this order.
 
@@ -40,19 +42,19 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, facts: Environment) -> I
         labels = f"labels ({facts.label_source})" if facts.label_source else "labels"
         test = [f"data.test={TEST}"] if facts.testable is False else []
         held_out = f", {TEST:.0%} of the images held out to test on" if test else ""
-        yield Step(
+        yield NextCommand(
             f"measure the frozen encoder on {labels}{held_out}",
             _typed("evaluate", "recipe=evaluate", init, *test, *place),
         )
-        yield Step(
+        yield NextCommand(
             f"fine-tune it on {labels}{held_out}",
             _typed("finetune", "recipe=finetune", init, *test, *place),
         )
     if not recipe.model.convolutional:
-        yield Step("look at what it has learned", _typed("figures", init, *plugin))
+        yield NextCommand("look at what it has learned", _typed("figures", init, *plugin))
     if not recipe.data.stream:
-        yield Step("write the features of all images", _typed("embed", init, *place))
+        yield NextCommand("write the features of all images", _typed("embed", init, *place))
 
 
 def _typed(tool: str, *options: str) -> str:
-    return typed(sys.executable, *tool_command(tool), *options)
+    return shell_command(sys.executable, *tool_command(tool), *options)

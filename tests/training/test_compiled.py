@@ -14,7 +14,7 @@ from helpers.options import altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.jobs import train as train_job
-from ssl_vit.models import encoder
+from ssl_vit.models import drop_path, encoder
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop, sharding
@@ -75,7 +75,7 @@ def test_blocks_of_all_rates_of_drop_path_share_graphs(counter: CompileCounter) 
 
 def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
     torch.manual_seed(0)
-    layer, x = encoder.DropPath(0.25), torch.ones(20_000, 2, 3)
+    layer, x = drop_path.DropPath(0.25), torch.ones(20_000, 2, 3)
     made = layer(x)
     kept = made[:, 0, 0] > 0
     assert torch.equal(made, (kept / 0.75)[:, None, None].expand_as(x))

@@ -2,7 +2,7 @@
 
 from ...config import records
 from ...config.records.study import Overlap, Task
-from ...formatting import tool_command, typed
+from ...formatting import shell_command, tool_command
 from ...pages.blocks import Commands, Table
 from ...pages.run_wording import machine
 from .formats import whole
@@ -55,6 +55,6 @@ def commands(tasks: list[Task]) -> Commands:
     found: dict[tuple[str, str], str] = {}
     for task in tasks:
         if task.options:
-            command = typed("python", *tool_command(task.tool), *task.options)
+            command = shell_command("python", *tool_command(task.tool), *task.options)
             found.setdefault((task.part, task.arm), command)
     return Commands(list(found.values()))

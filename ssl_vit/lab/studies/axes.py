@@ -5,7 +5,7 @@ part's grid. A task has one setting of each axis of its part (`product`).
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -116,3 +116,9 @@ def keys_naming(parts: Mapping[str, Any], names: Iterable[str]) -> frozenset[str
     ]
     pairs = [pair for group in groups if isinstance(group, dict) for pair in flatten(group).items()]
     return frozenset(key for key, value in pairs if not names_in(value).isdisjoint(names))
+
+
+def name_at(name: str, point: Setting, repeated: Collection[str]) -> str:
+    """The name of a part at a place along the curve: final_0.01; of one that is not repeated its
+    own."""
+    return f"{name}_{point.label}" if name in repeated else name

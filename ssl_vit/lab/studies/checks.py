@@ -10,7 +10,7 @@ from ...evaluation import vtab_folder
 from ...metrics import find_metric
 from ..arms import arm_pairs
 from . import study_keys
-from .mistakes import Mistakes, Node, listed, mapping, meant
+from .mistakes import Mistakes, Node, likely_meant, listed, mapping
 from .read_axes import CURVES
 from .study import SEED, Part, Study, split_reference
 
@@ -49,52 +49,52 @@ def _names(study: Study, where: str, mistakes: Mistakes) -> None:
     for kind, names in (("arms", named), ("parts", study.parts), ("places", study.places)):
         for name in names:
             text = f"{kind}: {name}: expected a name of letters, digits, _ and ."
-            mistakes.hold(NAME.fullmatch(name), where, text)
+            mistakes.require(NAME.fullmatch(name), where, text)
             taken = kind != "arms" and name == SEED
             text = f"{kind}: {name}: is each task's seed; take another name"
-            mistakes.hold(not taken, where, text)
+            mistakes.require(not taken, where, text)
     for place in study.optional:
         choices = suggest(str(place), study.places)
-        mistakes.hold(place in study.places, where, f"optional: {place} is no place; {choices}")
+        mistakes.require(place in study.places, where, f"optional: {place} is no place; {choices}")
     for place in study.places:
         text = f"{place} is a place and a part; take another name for one"
-        mistakes.hold(place not in study.parts, where, text)
+        mistakes.require(place not in study.parts, where, text)
 
 
 def _part(part: Part, study: Study, where: str, mistakes: Mistakes) -> None:
     """Check that what a part needs exists, for each of its arms."""
     text = "that is of the test images; nothing is chosen on them"
-    mistakes.hold(not find_metric(part.by).tested, where, f"best: by={part.by}: {text}")
+    mistakes.require(not find_metric(part.by).tested, where, f"best: by={part.by}: {text}")
     if study.benchmark:
         ends = tuple(f"/{{task}}/{name}" for name in vtab_folder.SIZES)
         path = part.base.get(PATH) if "{task}" in part.base.get(PATH, "") else None
         text = f"expected one that ends in {' or '.join(ends)}"
-        mistakes.hold(str(path).endswith(ends), where, f"{PATH}={path}: {text}")
+        mistakes.require(str(path).endswith(ends), where, f"{PATH}={path}: {text}")
     wrong = mistakes.parts
     gridded = [other.name for other in study.parts.values() if other.swept]
     if part.best is not None:
         found = part.best in (*gridded, *wrong)
         text = f"no part with a grid; {suggest(str(part.best), gridded)}"
-        mistakes.hold(found, where, f"best: of={part.best}: {text}")
+        mistakes.require(found, where, f"best: of={part.best}: {text}")
     for arm, options in part.options.items():
         there = part.tool != "finetune" or "init" in options or part.name in wrong
-        mistakes.hold(there, where, f"arm {arm}: init= is missing")
+        mistakes.require(there, where, f"arm {arm}: init= is missing")
         needed = {} if part.best is None else {f"best: of={part.best}": (part.best, arm)}
         for reference in sorted(part.references(arm)):
             name, of_arm = split_reference(reference, arm)
             choices = suggest(name, [str(one) for one in (*study.parts, *study.places)])
             maybe = name in (*study.parts, *wrong) or reference in mistakes.names
             exists = maybe or reference in (*study.places, SEED)
-            mistakes.hold(exists, where, f"{{{reference}}}: no such part or place; {choices}")
+            mistakes.require(exists, where, f"{{{reference}}}: no such part or place; {choices}")
             reason = "has several runs, one for each value of its grid; `best` chooses among them"
-            mistakes.hold(name not in gridded, where, f"{{{reference}}}: part {name} {reason}")
+            mistakes.require(name not in gridded, where, f"{{{reference}}}: part {name} {reason}")
             needed |= {f"{{{reference}}}": (name, of_arm)}
         for reference, (name, of_arm) in needed.items():
             known = wrong.isdisjoint((name, part.name)) and mistakes.arms
             other = study.parts.get(name) if known else None
             there = other is None or of_arm in other.options
             text = f"that part has no arm {of_arm}; name part {part.name}'s arms in its by_arm"
-            mistakes.hold(there, where, f"{reference}: {text}")
+            mistakes.require(there, where, f"{reference}: {text}")
 
 
 def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
@@ -105,15 +105,18 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
         return
     along, at = f"{{{CURVES[curve.name]}}}", f"{where}: report"
     repeated = {part.name for part in study.parts.values() if part.point.label} | {*wrong}
-    final, extra = study.report.get("final"), mistakes.take(listed, [], study.report, "extra", at)
+    final, extra = (
+        study.report.get("final"),
+        mistakes.read_or(listed, [], study.report, "extra", at),
+    )
     text = f"final: {final}: expected a part with {along} in its options"
-    mistakes.hold(final in repeated or (mistakes.collect and final not in study.parts), at, text)
-    for name in mistakes.take(listed, [], study.report, "probes", at):
+    mistakes.require(final in repeated or (mistakes.collect and final not in study.parts), at, text)
+    for name in mistakes.read_or(listed, [], study.report, "probes", at):
         text = f"probes: {name}: has {along} in its options, which no probe may"
-        mistakes.hold(f"{name}_{curve.settings[0].label}" not in repeated, at, text)
+        mistakes.require(f"{name}_{curve.settings[0].label}" not in repeated, at, text)
     extra = [name for name in extra if name in study.parts or not mistakes.collect]
     beside = dict.fromkeys(str(name) for name in extra if name not in repeated)
-    mistakes.hold(not beside, at, f"extra: {', '.join(beside)}: no {along} in its options")
+    mistakes.require(not beside, at, f"extra: {', '.join(beside)}: no {along} in its options")
     if curve.name != "labels":
         return
     for point in study.points:
@@ -125,7 +128,7 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
             for arm, options in part.options.items():
                 given = options.get("data.share")
                 text = f"part {part.name}, arm {arm}: data.share={given}: expected {along}"
-                mistakes.hold(_number(given) == point.share, where, text)
+                mistakes.require(_number(given) == point.share, where, text)
 
 
 def _number(text: str | None) -> float | None:
@@ -138,16 +141,16 @@ def _number(text: str | None) -> float | None:
 def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     """Check that a report's keys name parts and arms of the study, and comparable ones."""
     report, wrong = study.report, mistakes.parts
-    mistakes.known(report, study_keys.REPORT, where)
+    mistakes.reject_unknown(report, study_keys.REPORT, where)
     parts, arms = [*study.parts, *wrong], list(study.arms)
     roles = [key for key in ("baseline", "candidate", "reference") if key in report]
     final = [report["final"]] if "final" in report else []
-    tested = [*final, *mistakes.take(listed, [], report, "extra", where)]
-    paper = mistakes.take(mapping, {}, report, "paper", where)
+    tested = [*final, *mistakes.read_or(listed, [], report, "extra", where)]
+    paper = mistakes.read_or(mapping, {}, report, "paper", where)
     named: list[tuple[str, Iterable[Any], list[str]]] = [
         ("final", final, parts),
         *((role, [report[role]], arms) for role in roles),
-        ("probes", mistakes.take(listed, [], report, "probes", where), parts),
+        ("probes", mistakes.read_or(listed, [], report, "probes", where), parts),
         ("extra", tested[len(final) :], parts),
         ("paper", paper, arms),
     ]
@@ -156,10 +159,12 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
         for name in names if sure else ():
             text = f"{key}: unknown {name}; {suggest(str(name), choices)}"
             known = name in choices or str(name) in wrong
-            mistakes.hold(known, where, text)
-    texts = all(isinstance(one, str) for one in mistakes.take(listed, [], report, "differs", where))
-    mistakes.hold(texts, where, "differs: expected texts")
-    for pair in mistakes.take(listed, [], report, "pairs", where) if mistakes.arms else ():
+            mistakes.require(known, where, text)
+    texts = all(
+        isinstance(one, str) for one in mistakes.read_or(listed, [], report, "differs", where)
+    )
+    mistakes.require(texts, where, "differs: expected texts")
+    for pair in mistakes.read_or(listed, [], report, "pairs", where) if mistakes.arms else ():
         with mistakes.of(where):
             arm_pairs([str(pair)], study.arms, study.vary)
     with mistakes.of():
@@ -167,32 +172,32 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     if report and not study.vary and not study.benchmark:
         compared = roles or study.points  # a curve is compared with the baseline's
         needed = ("final", "baseline", "candidate") if compared else ("final",)
-        given = report.keys() | meant(report, study_keys.REPORT)
+        given = report.keys() | likely_meant(report, study_keys.REPORT)
         lacking = ", ".join(key for key in needed if key not in given)
         text = f"missing: {lacking}; a report of arms needs {', '.join(needed)}"
-        mistakes.hold(not lacking or not mistakes.arms, where, text)
+        mistakes.require(not lacking or not mistakes.arms, where, text)
     in_roles = [str(report[role]) for role in roles]
     text = f"baseline, candidate and reference are {', '.join(in_roles)}: expected different arms"
-    mistakes.hold(len(set(in_roles)) == len(in_roles), where, text)
+    mistakes.require(len(set(in_roles)) == len(in_roles), where, text)
     for part in (
         part for name, part in study.parts.items() if name in tested and name not in wrong
     ):
         text = "is no part of tool finetune without a grid, whose test images could be compared"
-        mistakes.hold(part.tool == "finetune" and not part.swept, where, f"{part.name} {text}")
+        mistakes.require(part.tool == "finetune" and not part.swept, where, f"{part.name} {text}")
     for arm, value in paper.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        mistakes.hold(number, where, f"paper: {arm}: {value}: expected a number")
+        mistakes.require(number, where, f"paper: {arm}: {value}: expected a number")
 
 
 def _claim(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:
     """Check that a report's claim, axis and measure are about keys that the study varies."""
-    mistakes.known(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
+    mistakes.reject_unknown(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
     if not mistakes.arms:
         return
     keys = list(dict.fromkeys(key for options in study.vary.values() for key in options))
     for key in ("claim", "axis", "measure"):
         text = f"{key}: the study varies nothing that it could be about"
-        mistakes.hold(key not in report or study.vary, where, text)
+        mistakes.require(key not in report or study.vary, where, text)
     axis = report.get("axis")
     text = f"axis: {axis} is not varied; choices: {', '.join(keys)}"
-    mistakes.hold(axis in (None, *keys) or not study.vary, where, text)
+    mistakes.require(axis in (None, *keys) or not study.vary, where, text)

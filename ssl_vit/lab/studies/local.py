@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...formatting import duration, process_command, process_environment, typed
+from ...formatting import duration, process_command, process_environment, shell_command
 from ...runs.environment import cores
 from . import scheduling
 from .expand import Plan, Task, command, finished, seconds_of, unreachable
@@ -180,7 +180,7 @@ class Local:
         line = process_command(*options)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
-            file.write(f"$ {typed(*line)}\n".encode(errors="surrogateescape"))
+            file.write(f"$ {shell_command(*line)}\n".encode(errors="surrogateescape"))
             file.flush()
             start = file.tell()
             # a session of its own: the terminal signals only this process, which passes it on

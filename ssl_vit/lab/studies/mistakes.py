@@ -49,23 +49,23 @@ class Mistakes:
             else:
                 raise
 
-    def take(self, read: Callable[..., Kind], default: Any, *given: Any) -> Kind:
+    def read_or(self, read: Callable[..., Kind], default: Any, *given: Any) -> Kind:
         """What `read` makes of what is given; the default where it finds a mistake."""
         made = [default]
         with self.of():
             made.append(read(*given))
         return made[-1]
 
-    def hold(self, holds: Any, where: str, message: str) -> None:
+    def require(self, holds: Any, where: str, message: str) -> None:
         """A mistake after which others can be found, unless `holds`."""
         with self.of():
-            hold(holds, where, message)
+            require(holds, where, message)
 
-    def known(self, node: Node, keys: Collection[str], where: str) -> None:
+    def reject_unknown(self, node: Node, keys: Collection[str], where: str) -> None:
         """A mistake for each key that is none of `keys`."""
         for key in node:
             choices = suggest(str(key), keys)
-            self.hold(key in keys, where, f"unknown key {key}; {choices}")
+            self.require(key in keys, where, f"unknown key {key}; {choices}")
 
     @property
     def count(self) -> int:
@@ -79,13 +79,13 @@ class Mistakes:
         return [": ".join(filter(None, ("; ".join(at), text))) for text, at in places.items()]
 
 
-def hold(holds: Any, where: str, message: str) -> None:
+def require(holds: Any, where: str, message: str) -> None:
     """Raise UserError `where: message` unless `holds`."""
     if not holds:
         raise UserError(f"{where}: {message}")
 
 
-def meant(node: Node, keys: Collection[str]) -> set[str]:
+def likely_meant(node: Node, keys: Collection[str]) -> set[str]:
     """The keys that unknown ones of a mapping are near to, and which are not missing then."""
     unknown = (str(key) for key in node if key not in keys)
     return {near for key in unknown for near in difflib.get_close_matches(key, keys, n=1)}
@@ -93,13 +93,13 @@ def meant(node: Node, keys: Collection[str]) -> set[str]:
 
 def mapping(node: Node, key: str, where: str) -> Node:
     value = node.get(key)
-    hold(isinstance(value, dict | None), where, f"{key}: expected a mapping")
+    require(isinstance(value, dict | None), where, f"{key}: expected a mapping")
     return value or {}
 
 
 def listed(node: Node, key: str, where: str) -> list[Any]:
     value = node.get(key)
-    hold(isinstance(value, list | None), where, f"{key}: expected a list")
+    require(isinstance(value, list | None), where, f"{key}: expected a list")
     return value or []
 
 
@@ -127,5 +127,5 @@ def seeds(node: Node, where: str) -> tuple[int, ...] | None:
     distinct = whole and len(set(found)) == len(found)
     fits = distinct and all(map(options()["seed"].allows, found))
     text = "expected different whole numbers, each of 64 bits"
-    hold(fits, where, f"seeds: {option_text(list(found))[:200]}: {text}")
+    require(fits, where, f"seeds: {option_text(list(found))[:200]}: {text}")
     return found or None

@@ -22,7 +22,7 @@ from ...evaluation import vtab
 from ...formatting import option_text
 from ..lab_tools import MATCHES
 from .axes import OURS, Axis, Setting, keys_axis, keys_naming, names_in, product
-from .mistakes import Mistakes, Node, have_tools, hold, listed, mapping, pretraining
+from .mistakes import Mistakes, Node, have_tools, listed, mapping, pretraining, require
 
 CURVES = {"labels": "share", "images": "share", "compute": "steps"}  # and what lies along each
 # what a curve of pre-training has to set in the parts that pre-train
@@ -60,26 +60,26 @@ def curve(
         return None
     name, along = given[0], CURVES[given[0]]
     at, trained = f"{where}: {name}", pretraining(parts)
-    hold(len(given) == 1, where, f"{' and '.join(given)}: expected one of them")
+    require(len(given) == 1, where, f"{' and '.join(given)}: expected one of them")
     before = mistakes.count
     entries = _entries(raw[name], along, at, mistakes)
     if mistakes.count > before:
         return None
     if name in TRAINED:
         matched = name != "compute" or raw.get("match", MATCHES[0]) not in MATCHES[:1]
-        mistakes.hold(matched, at, "expected match: exaflop, which makes the arms cost the same")
+        mistakes.require(matched, at, "expected match: exaflop, which makes the arms cost the same")
         key, wanted = TRAINED[name], f"{{{along}}}"
         options = [mapping(body, "options", f"{where}: part {p}") for p, body in trained.items()]
         fits = options and all(str(flatten(one).get(key)) == wanted for one in options)
-        mistakes.hold(
+        mistakes.require(
             fits or not have_tools(parts),
             at,
             f"expected {key}: {wanted} in the parts that pre-train",
         )
     for key in entries[0]:
         taken = key in (*parts, *listed(raw, "places", where))
-        mistakes.hold(not taken, at, f"{key}: is also a part or a place; rename it")
-        mistakes.hold(
+        mistakes.require(not taken, at, f"{key}: is also a part or a place; rename it")
+        mistakes.require(
             str(key) in names_in(parts), at, f"{key}: no part has {{{key}}} in its options"
         )
     settings = tuple(
@@ -93,7 +93,7 @@ def curve(
     _check_distinct(along, settings, at)
     names = settings[0].placeholders
     for key in sorted(keys_naming(trained, names)):
-        mistakes.hold(key not in varied, where, f"vary: {key}: {name}: sets it")
+        mistakes.require(key not in varied, where, f"vary: {key}: {name}: sets it")
     return Axis(name, settings, f"the study's {name} set", keys_naming(parts, names))
 
 
@@ -102,24 +102,24 @@ def _entries(entries: Any, along: str, where: str, mistakes: Mistakes) -> list[N
     share = along == "share"
     places, example = ("shares", "0.01") if share else ("lengths", "100")
     complete = isinstance(entries, list) and len(entries) > 1
-    hold(complete, where, f"expected two {places} or more, each as {{{along}: {example}, ...}}")
+    require(complete, where, f"expected two {places} or more, each as {{{along}: {example}, ...}}")
     keys = next((entry.keys() for entry in entries if isinstance(entry, dict)), {}.keys())
     for entry in entries:
         with mistakes.of():
-            hold(isinstance(entry, dict), where, f"{entry}: expected a mapping with {along}")
+            require(isinstance(entry, dict), where, f"{entry}: expected a mapping with {along}")
             value = entry.get(along)
             number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
             fits = number and (value <= 1 if share else float(value).is_integer())
             expected = "a number in (0, 1]" if share else "a whole number above 0"
-            hold(fits, where, f"{along}={value}: expected {expected}")
+            require(fits, where, f"{along}={value}: expected {expected}")
             lacking = sorted(map(str, keys ^ entry.keys()))
-            hold(not lacking, where, f"{', '.join(lacking)}: is missing in some {places}")
+            require(not lacking, where, f"{', '.join(lacking)}: is missing in some {places}")
     return entries
 
 
 def _check_distinct(key: str, settings: Collection[Setting], where: str) -> None:
     distinct = len({setting.label for setting in settings}) == len(settings)
-    hold(distinct, where, f"{key}: a value is there twice")
+    require(distinct, where, f"{key}: a value is there twice")
 
 
 def benchmark(
@@ -133,14 +133,14 @@ def benchmark(
     """
     name = raw["benchmark"]
     fits = isinstance(name, str) and name in BENCHMARKS
-    hold(fits, where, f"benchmark={name}: unknown; {suggest(str(name), BENCHMARKS)}")
+    require(fits, where, f"benchmark={name}: unknown; {suggest(str(name), BENCHMARKS)}")
     for key in ALONE:
-        mistakes.hold(
+        mistakes.require(
             key not in raw, where, f"{key}: the arms are the tasks of {name}; leave it out"
         )
     report = raw.get("report")
     only = isinstance(report, dict) and report.keys() <= {"final", "differs"} and "final" in report
-    mistakes.hold(
+    mistakes.require(
         only, where, f"report: of {name} expected final and perhaps differs, as tasks differ"
     )
     arms = {}
@@ -169,12 +169,12 @@ def vary(
     """
     if isinstance(vary, dict):
         found = _keys_axes(vary, "the study varies", where, mistakes, _values, fewest=2)
-        hold(vary, where, "no key is there")
+        require(vary, where, "no key is there")
         axes = tuple(found.values())
         every = product(axes)
         arms = {_arm(setting.options): setting for setting in every}
         text = "two combinations would have one name; say them as a list of named settings"
-        hold(len(arms) == len(every), where, text)
+        require(len(arms) == len(every), where, text)
     else:
         axis, arms = _named_settings(vary, where, mistakes)
         axes = (axis,)
@@ -187,22 +187,22 @@ def vary(
 
 def _named_settings(vary: Any, where: str, mistakes: Mistakes) -> tuple[Axis, dict[str, Setting]]:
     several = isinstance(vary, list) and len(vary) > 1
-    hold(several, where, "expected keys with lists of values, or two settings or more")
+    require(several, where, "expected keys with lists of values, or two settings or more")
     named: dict[str, Values] = {}
     for entry in vary:
         with mistakes.of():
             text = "a setting is a mapping of keys to values, and a name"
-            hold(isinstance(entry, dict), where, f"{entry}: {text}")
+            require(isinstance(entry, dict), where, f"{entry}: {text}")
             flat = flatten({key: value for key, value in entry.items() if key != "name"})
             before = mistakes.count
             options = _values(flat, where, mistakes)
             if mistakes.count > before:
                 continue
             arm = _plain(str(entry.get("name") or "")) or _arm(options)
-            hold(arm, where, "a setting without keys needs a name")
-            hold(arm not in named, where, f"{arm}: two settings have that name")
+            require(arm, where, "a setting without keys needs a name")
+            require(arm not in named, where, f"{arm}: two settings have that name")
             twice = options in named.values()
-            hold(not twice, where, f"{_described(options)}: a setting is there twice")
+            require(not twice, where, f"{_described(options)}: a setting is there twice")
             named[arm] = options
     axis = keys_axis("vary", named.values(), "the study varies")
     return axis, dict(zip(named, axis.settings, strict=True))
@@ -219,14 +219,14 @@ def _values(options: dict[str, Any], where: str, mistakes: Mistakes) -> dict[str
 
 def _value(key: str, value: Any, where: str) -> Any:
     """A value of a key that can be varied, as its key's type."""
-    hold(not has_interpolation(value), where, f"{key}: {value}: cannot be taken as a value")
-    hold(key != "seed", where, "seed: say seeds= for that")
+    require(not has_interpolation(value), where, f"{key}: {value}: cannot be taken as a value")
+    require(key != "seed", where, "seed: say seeds= for that")
     if key in PRESETS:
         return str(value)
     try:
         check_key(key, "")
         idle = not counts(key) and key not in PLACE
-        hold(not idle, key, "changes nothing that is computed, so there is nothing to compare")
+        require(not idle, key, "changes nothing that is computed, so there is nothing to compare")
         return typed(key, value)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
@@ -272,9 +272,9 @@ def grids(
         at = f"{where}: grid_by_arm: {arm}"
         with mistakes.of():
             there = arm in chosen or not mistakes.arms
-            hold(there, where, f"grid_by_arm: unknown arm {arm}; {suggest(str(arm), chosen)}")
+            require(there, where, f"grid_by_arm: unknown arm {arm}; {suggest(str(arm), chosen)}")
             axes = _keys_axes(mapping({"grid": own}, "grid", at), decides, f"{at}: grid", mistakes)
-            mistakes.known(axes, list(flatten(mapping(body, "grid", where))), at)
+            mistakes.reject_unknown(axes, list(flatten(mapping(body, "grid", where))), at)
             found[arm] = tuple((common | axes).values())
     return found
 
@@ -297,15 +297,17 @@ def _keys_axes(
     axes: dict[str, Axis] = {}
     for name, values in flatten(node).items():
         with mistakes.of():
-            hold(isinstance(values, list) and values, where, f"{name}: expected a list of values")
+            require(
+                isinstance(values, list) and values, where, f"{name}: expected a list of values"
+            )
             kinds = {
                 tuple(sorted(flatten(one))) if isinstance(one, dict) else None for one in values
             }
             fits = len(kinds) == 1 and () not in kinds
-            hold(fits, where, f"{name}: expected values, or mappings of the same keys")
+            require(fits, where, f"{name}: expected values, or mappings of the same keys")
             together = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
             several = len(together) >= fewest
-            hold(several, where, f"{name}: one value cannot be compared; expected two at least")
+            require(several, where, f"{name}: one value cannot be compared; expected two at least")
             before = mistakes.count
             settings = [read(one, where, mistakes) for one in together]
             if mistakes.count == before:
@@ -313,6 +315,6 @@ def _keys_axes(
                 _check_distinct(name, axes[name].settings, where)
     keys = [key for axis in axes.values() for key in axis.keys]
     for key in keys:
-        mistakes.hold(keys.count(key) == 1, where, f"{key}: is swept twice")
-        mistakes.hold(key not in OURS, where, f"{key}: that is {OURS.get(key)}; leave it out")
+        mistakes.require(keys.count(key) == 1, where, f"{key}: is swept twice")
+        mistakes.require(key not in OURS, where, f"{key}: that is {OURS.get(key)}; leave it out")
     return axes

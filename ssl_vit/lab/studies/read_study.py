@@ -10,23 +10,22 @@ from ...config.fields import LONGEST_NAME
 from ...config.parsing import flatten, has_interpolation, load_yaml
 from ...config.parsing import parse_path as place_of
 from ...config.recipe_files import RECIPES, study_names
-from ...config.records.study import CurvePoint
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ..arms import Settings, find_arm
+from ..arms import Settings
 from ..lab_tools import MATCHES
-from . import checks, read_axes, study_keys
-from .axes import OURS, Axis, Setting, fill, names_in, product
+from . import checks, read_axes, read_report, study_keys
+from .axes import OURS, Axis, Setting, fill, name_at, names_in, product
 from .mistakes import (
     TOOLS,
     Mistakes,
     Node,
     have_tools,
-    hold,
+    likely_meant,
     listed,
     mapping,
-    meant,
     pretraining,
+    require,
     seeds,
 )
 from .study import Part, Study
@@ -83,14 +82,14 @@ def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
     name = raw.pop("extends", None)
     if name is None:
         return raw
-    hold(isinstance(name, str), where, f"extends={name}: expected a study or a file's path")
+    require(isinstance(name, str), where, f"extends={name}: expected a study or a file's path")
     if name.endswith((".yaml", ".yml")):
         below = path.parent / place_of(name, f"{where}: extends")
-        hold(below.is_file(), where, f"extends={name}: no such file")
+        require(below.is_file(), where, f"extends={name}: no such file")
     else:
         below = find(name)
     circle = below.resolve() in (path.resolve(), *derived)
-    hold(not circle, where, f"extends={name}: files extend one another in a circle")
+    require(not circle, where, f"extends={name}: files extend one another in a circle")
     base = _load(below, (path.resolve(), *derived))
     base.pop("title", None)
     own = flatten(mapping(raw, "options", where))
@@ -126,10 +125,10 @@ def _extended(base: Any, body: Any) -> Any:
 def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     """Build the study from a mapping; errors begin with `where`."""
     mistakes = mistakes or Mistakes()
-    mistakes.known(raw, study_keys.STUDY, where)
-    misspelt = meant(raw, study_keys.STUDY)
+    mistakes.reject_unknown(raw, study_keys.STUDY, where)
+    misspelt = likely_meant(raw, study_keys.STUDY)
     mistakes.names |= _words_in([raw[key] for key in raw if key not in study_keys.STUDY])
-    bodies = mistakes.take(_bodies, {}, raw, where, mistakes)
+    bodies = mistakes.read_or(_bodies, {}, raw, where, mistakes)
     axes, settings, vary = _arms_as_known(raw, bodies, where, mistakes)
     curve = _curve_as_known(raw, bodies, vary, where, mistakes)
     for key, value in (
@@ -137,15 +136,15 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
         ("arms", settings),
         ("parts", raw.get("parts")),
     ):
-        mistakes.hold(value or key in misspelt, where, f"{key}: is missing")
+        mistakes.require(value or key in misspelt, where, f"{key}: is missing")
     match = str(raw.get("match", MATCHES[0]))
-    mistakes.hold(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
+    mistakes.require(match in MATCHES, where, f"match={match}: unknown; {suggest(match, MATCHES)}")
     several = "match" not in raw or len(settings) > 1 or not mistakes.arms
-    mistakes.hold(several, where, "match: expected several arms, there is one")
+    mistakes.require(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
-    report, points = _report(raw, vary, curve, repeated, where, mistakes)
-    own_seeds = mistakes.take(seeds, None, raw, where)
-    places = mistakes.take(listed, [], raw, "places", where)
+    report, points = read_report.read(raw, vary, curve, repeated, where, mistakes)
+    own_seeds = mistakes.read_or(seeds, None, raw, where)
+    places = mistakes.read_or(listed, [], raw, "places", where)
     study = Study(
         str(raw.get("title")),
         tuple(_names_as_texts("places", places, where, mistakes)),
@@ -159,14 +158,16 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
         match,
         points,
         raw.get("benchmark"),
-        tuple(mistakes.take(listed, [], raw, "optional", where)),
+        tuple(mistakes.read_or(listed, [], raw, "optional", where)),
     )
     for name, body in bodies.items():
         points_of = product([curve] if curve and name in repeated else [])
         for point in points_of:
-            new = _at(name, point, repeated)
+            new = name_at(name, point, repeated)
             taken = new != name and new in bodies
-            mistakes.hold(not taken, where, f"parts: {new}: is what {name} is called at that share")
+            mistakes.require(
+                not taken, where, f"parts: {new}: is what {name} is called at that share"
+            )
             # what is wrong at one place is at all
             own = mistakes if point is points_of[0] or not mistakes.collect else Mistakes(True)
             before = own.count
@@ -189,7 +190,7 @@ def _arms_as_known(
     before = mistakes.count
     with mistakes.of():
         found = _arms(raw, bodies, where, mistakes)
-        misspelt = meant(raw, study_keys.STUDY) & {"arms", "vary", "benchmark"}
+        misspelt = likely_meant(raw, study_keys.STUDY) & {"arms", "vary", "benchmark"}
         if mistakes.count == before and not misspelt:
             return found
     mistakes.arms = False
@@ -233,7 +234,7 @@ def _arms(
     texts = mapping(raw, "arms", where)
     for arm in texts:  # which YAML may have read as a number
         text = f"arms: {arm}: expected a name of letters, digits, _ and ."
-        mistakes.hold(isinstance(arm, str), where, text)
+        mistakes.require(isinstance(arm, str), where, text)
     named = {arm: Setting(arm, text=text) for arm, text in texts.items()}
     if "vary" not in raw:
         return (), named, {}
@@ -241,9 +242,9 @@ def _arms(
     axes, varied = read_axes.vary(raw["vary"], taken, f"{where}: vary", mistakes)
     for arm in named:
         text = f"arms: {arm} is the name of a setting under vary; take another one"
-        mistakes.hold(arm not in varied, where, text)
+        mistakes.require(arm not in varied, where, text)
     text = "vary: no part with tool: pretrain, whose options could be varied"
-    mistakes.hold(pretraining(bodies) or not have_tools(bodies), where, text)
+    mistakes.require(pretraining(bodies) or not have_tools(bodies), where, text)
     return axes, varied | named, {arm: setting.options for arm, setting in varied.items()}
 
 
@@ -258,7 +259,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
     texts = _names_as_texts("parts", parts, where, mistakes)
     mistakes.parts |= {text for text, name in zip(texts, parts, strict=True) if text != name}
     parts = dict(zip(texts, parts.values(), strict=True))
-    options = flatten(mistakes.take(mapping, {}, raw, "options", where))
+    options = flatten(mistakes.read_or(mapping, {}, raw, "options", where))
     whole: Node = {}
     for name, body in parts.items():
         shared: Node = {}
@@ -271,7 +272,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
                 mistakes.parts.add(name)
                 text = f"extends={other}: expected a part that extends none"
                 with mistakes.of():
-                    hold(False, f"{where}: part {name}", f"{text}; {suggest(str(other), parts)}")
+                    require(False, f"{where}: part {name}", f"{text}; {suggest(str(other), parts)}")
         whole[name] = _extended({"options": options}, _extended(shared, body))
     return whole
 
@@ -281,7 +282,7 @@ def _names_as_texts(kind: str, names: Collection[Any], where: str, mistakes: Mis
     on."""
     for name in names:
         text = f"{kind}: {name}: expected a name of letters, digits, _ and ."
-        mistakes.hold(isinstance(name, str), where, f"{text}; in quotes where it is a number")
+        mistakes.require(isinstance(name, str), where, f"{text}; in quotes where it is a number")
     return [str(name) for name in names]
 
 
@@ -303,25 +304,19 @@ def _names(body: Any) -> set[Any]:
     return names_in(body) | ({of} if isinstance(of, str) else set())
 
 
-def _at(name: str, point: Setting, repeated: Collection[str]) -> str:
-    """The name of a part at a place along the curve: final_0.01; of one that is not repeated its
-    own."""
-    return f"{name}_{point.label}" if name in repeated else name
-
-
 def _at_point(body: Any, point: Setting, repeated: Collection[str], study: Study) -> Any:
     """A part with its placeholders, and the parts that it names, at a place along the curve."""
     if not point.label:
         return body
     others = {
-        f"{name}{arm}": f"{{{_at(name, point, repeated)}{arm}}}"
+        f"{name}{arm}": f"{{{name_at(name, point, repeated)}{arm}}}"
         for name in repeated
         for arm in ("", *(f"@{arm}" for arm in study.arms))
     }
     filled = fill(body, point.placeholders | others)
     best = filled.get("best") if isinstance(filled, dict) else None
     if isinstance(best, dict) and best.get("of") in repeated:
-        filled["best"] = best | {"of": _at(best["of"], point, repeated)}
+        filled["best"] = best | {"of": name_at(best["of"], point, repeated)}
     return filled
 
 
@@ -330,23 +325,23 @@ def _part(
 ) -> Part:
     """A part, with the options of its arms: the part's, those that the arm sets, and the arm's own
     of this part."""
-    hold(isinstance(body, dict), where, "expected a mapping")
-    mistakes.known(body, study_keys.PART, where)
+    require(isinstance(body, dict), where, "expected a mapping")
+    mistakes.reject_unknown(body, study_keys.PART, where)
     tool = body.get("tool")
     # of a part whose `extends` is wrong, what it extends would say it
-    unsaid = tool is None and ("extends" in body or "tool" in meant(body, study_keys.PART))
+    unsaid = tool is None and ("extends" in body or "tool" in likely_meant(body, study_keys.PART))
     text = f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}"
-    mistakes.hold(tool in TOOLS or unsaid, where, text)
-    by_arm, best = (mistakes.take(mapping, {}, body, key, where) for key in ("by_arm", "best"))
-    common = _options(mistakes.take(mapping, {}, body, "options", where), where, mistakes)
+    mistakes.require(tool in TOOLS or unsaid, where, text)
+    by_arm, best = (mistakes.read_or(mapping, {}, body, key, where) for key in ("by_arm", "best"))
+    common = _options(mistakes.read_or(mapping, {}, body, "options", where), where, mistakes)
     listed_arms = "by_arm" in body and study.benchmark
-    mistakes.hold(not listed_arms, where, "expected options, no by_arm")
+    mistakes.require(not listed_arms, where, "expected options, no by_arm")
     for arm, own in by_arm.items():
         there = arm in study.arms or not mistakes.arms or listed_arms
         choices = suggest(str(arm), study.arms)
-        mistakes.hold(there, where, f"by_arm: unknown arm {arm}; {choices}")
+        mistakes.require(there, where, f"by_arm: unknown arm {arm}; {choices}")
         fits = isinstance(own, dict | None)
-        mistakes.hold(fits, where, f"by_arm: {arm}: expected a mapping")
+        mistakes.require(fits, where, f"by_arm: {arm}: expected a mapping")
         by_arm[arm] = own if fits else {}
     varied = study.vary if tool == "pretrain" else {}
     options = {}
@@ -354,9 +349,9 @@ def _part(
         if not by_arm or arm in by_arm or arm in varied:
             flat = varied.get(arm, {}) | flatten(by_arm.get(arm) or {})
             options[arm] = fill(common | _options(flat, where, mistakes), setting.placeholders)
-    mistakes.known(best, ("of", "by"), f"{where}: best")
-    complete = not best or {"of", "by"} <= best.keys() | meant(best, ("of", "by"))
-    mistakes.hold(complete, where, "best: expected of (a part) and by (a metric)")
+    mistakes.reject_unknown(best, ("of", "by"), f"{where}: best")
+    complete = not best or {"of", "by"} <= best.keys() | likely_meant(best, ("of", "by"))
+    mistakes.require(complete, where, "best: expected of (a part) and by (a metric)")
     none: dict[str, tuple[Axis, ...]] = dict.fromkeys(options, ())
     return Part(
         name,
@@ -364,8 +359,8 @@ def _part(
         options,
         common,
         point,
-        mistakes.take(seeds, None, body, where),
-        mistakes.take(read_axes.grids, none, name, body, options, where, mistakes),
+        mistakes.read_or(seeds, None, body, where),
+        mistakes.read_or(read_axes.grids, none, name, body, options, where, mistakes),
         None if best.get("of") is None else str(best["of"]),
         str(best.get("by", "")),
     )
@@ -376,63 +371,10 @@ def _options(node: Node, where: str, mistakes: Mistakes) -> dict[str, str]:
     options = {key: option_text(value) for key, value in flatten(node).items()}
     for key, value in options.items():
         ours = OURS.get(key)
-        mistakes.hold(not ours, where, f"{key}={value}: that is {ours}; leave it out")
+        mistakes.require(not ours, where, f"{key}={value}: that is {ours}; leave it out")
         text = f"{key}={' '.join(value.split())}: cannot be taken as a value"
-        mistakes.hold(not has_interpolation(value), where, text)
+        mistakes.require(not has_interpolation(value), where, text)
     return options
-
-
-def _report(
-    raw: Node,
-    vary: Settings,
-    curve: Axis | None,
-    repeated: Collection[str],
-    where: str,
-    mistakes: Mistakes,
-) -> tuple[Node, tuple[CurvePoint, ...]]:
-    """The report's keys with the names that parts and arms have in the study, and the places along
-    the curve. `final` becomes the part of the first place, which the study's answer is about; the
-    values of a claim become the arms that have them."""
-    report = mistakes.take(mapping, {}, raw, "report", where)
-    at = f"{where}: report"
-    claim = report.get("claim")
-    if vary and isinstance(claim, dict):
-        report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim", mistakes)}
-    if curve is None:
-        return report, ()
-    final = str(report.get("final"))
-    extra = mistakes.take(listed, [], report, "extra", at)
-    points = tuple(
-        CurvePoint(
-            share=float(point.coordinates[curve.name]),
-            final=_at(final, point, repeated),
-            extra=[_at(str(part), point, repeated) for part in extra],
-        )
-        for point in curve.settings
-    )
-    extra = [part for one in points for part in one.extra]
-    return report | {"final": points[0].final, "extra": extra}, points
-
-
-def _claimed(claim: Node, vary: Settings, where: str, mistakes: Mistakes) -> dict[str, str]:
-    """The arms that a claim is about.
-
-    Raises:
-        UserError: it has none, no arm has that value alone, or both are one.
-    """
-    arms: dict[str, str] = {}
-    for role in ("better", "worse"):
-        with mistakes.of():
-            if role not in claim and role in meant(claim, study_keys.CLAIM):
-                continue
-            hold(role in claim, where, f"{role}: is missing")
-            arm = find_arm(claim[role], vary)
-            choices = suggest(str(claim[role]), vary)
-            hold(arm, where, f"{role}={claim[role]}: is not varied; {choices}")
-            arms[role] = str(arm)
-    alike = len(arms) == 2 and arms["better"] == arms["worse"]
-    mistakes.hold(not alike, where, f"better and worse are both {claim.get('better')}")
-    return arms
 
 
 def _ordered(parts: dict[str, Part], where: str) -> dict[str, Part]:

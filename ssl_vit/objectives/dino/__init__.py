@@ -35,7 +35,7 @@ class DinoOptions:
     )
     teacher_temperature: list[float] = option(
         [0.04, 0.04],
-        "What the teacher's are divided by, at first and from dino.warmup on; it rises linearly.",
+        "What the teacher's are divided by, at first and after the warm-up; it rises linearly.",
         length=2,
         above=0,
         maximum=1e3,

@@ -17,13 +17,6 @@ class IbotOptions(DinoOptions):
     prototypes: int = option(
         8192, "Prototypes that teacher and student choose from.", above=1, maximum=2**20
     )
-    teacher_temperature: list[float] = option(
-        [0.04, 0.04],
-        "What the teacher's are divided by, at first and from ibot.warmup on; it rises linearly.",
-        length=2,
-        above=0,
-        maximum=1e3,
-    )
     patch_temperature: list[float] = option(
         [0.04, 0.07], "The same of patches.", length=2, above=0, maximum=1e3
     )

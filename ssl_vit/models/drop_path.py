@@ -1,0 +1,24 @@
+"""Stochastic depth (Huang et al., 2016)."""
+
+import torch
+from torch import Tensor, nn
+
+
+class DropPath(nn.Module):
+    """Stochastic depth as timm's: drops a residual branch for some samples and scales the others.
+
+    The rate is a tensor: a float would be a constant of the graph, and blocks compiled one by one,
+    each with a rate of its own, would exceed torch.compile's limit of graphs and run eagerly.
+    """
+
+    keep: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.register_buffer("keep", torch.tensor(1 - rate), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) < self.keep
+        return x * (kept / self.keep).to(x.dtype)
