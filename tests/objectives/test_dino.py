@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, assert_same_end, rows, run
-from ssl_vit import costs, rng
+from helpers.view_batches import view_batch
+from ssl_vit import costs
 from ssl_vit.config.optimisation import Optim
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
@@ -67,13 +67,7 @@ def made(**own: object) -> SelfDistillation:
 
 
 def batch(count: int = 5, local: int = 3) -> Batch:
-    generator = np.random.default_rng(0)
-    views = generator.integers(0, 256, (count, 2, 3, 16, 16), dtype=np.uint8)
-    crops = generator.integers(0, 256, (count, local, 3, 8, 8), dtype=np.uint8)
-    index = np.arange(count)
-    parts = (views[:, 0], np.full(count, -1), index, rng.key(0, 0, index))
-    given = Batch(*map(torch.from_numpy, parts), views=torch.from_numpy(views))
-    return given._replace(local=torch.from_numpy(crops)) if local else given
+    return view_batch(count, local)
 
 
 # The referee: of a copy in float64, written from the paper and timm's own forward pass

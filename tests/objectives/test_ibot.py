@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, assert_same_end, rows, run
+from helpers.view_batches import view_batch
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
@@ -49,13 +50,7 @@ def made(**own: object) -> MaskedSelfDistillation:
 
 
 def batch(count: int = 6, local: int = 0) -> Batch:
-    generator = np.random.default_rng(0)
-    views = generator.integers(0, 256, (count, 2, 3, 16, 16), dtype=np.uint8)
-    crops = generator.integers(0, 256, (count, local, 3, 8, 8), dtype=np.uint8)
-    index = np.arange(count)
-    parts = (views[:, 0], np.full(count, -1), index, rng.key(0, 0, index))
-    given = Batch(*map(torch.from_numpy, parts), views=torch.from_numpy(views))
-    return given._replace(local=torch.from_numpy(crops)) if local else given
+    return view_batch(count, local)
 
 
 def plain_tokens(net: encoder.Encoder, pixels: Tensor, mask: Tensor | None, token: Tensor | None):
