@@ -39,7 +39,7 @@ def is_time_limit(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """What each task of a study asks of SLURM."""
+    """What each task of a study requests of SLURM."""
 
     time: str | None = option(
         None,
@@ -136,7 +136,7 @@ class StudyOptions(ToolOptions):
         "Start nothing: print every mistake of the study's file, or its tasks and what they cost,"
         " with device= and price= as of tools/plan.py."
     )
-    slurm: Slurm = group(Slurm, "What launcher=slurm asks of SLURM.")
+    slurm: Slurm = group(Slurm, "What each task requests of SLURM.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,9 +170,9 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
     monkeypatch.chdir(here)
     words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
     (tmp_path / "bin").mkdir()
-    asked = Slurm(gpus=gpus, options={"comment": "$(touch gone)' `touch gone`"})
-    heads = slurm_script.heads("gap", "final", "0,2", tmp_path / "50% 'runs'", asked)
-    text = slurm_script.script(heads, "final", words, asked)
+    resources = Slurm(gpus=gpus, options={"comment": "$(touch gone)' `touch gone`"})
+    heads = slurm_script.heads("gap", "final", "0,2", tmp_path / "50% 'runs'", resources)
+    text = slurm_script.script(heads, "final", words, resources)
     found = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         ["bash", "-c", text],
@@ -189,7 +189,7 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
 
 
 @pytest.mark.parametrize(
-    ("folder", "asked", "word"),
+    ("folder", "resources", "word"),
     [
         ("a\ntouch gone", Slurm(), "out="),
         ("a\\b", Slurm(), "out="),
@@ -199,8 +199,8 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
     ],
 )
 def test_what_cannot_stand_in_a_line_for_sbatch_is_refused(
-    folder: str, asked: Slurm, word: str, tmp_path: Path
+    folder: str, resources: Slurm, word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=f"launcher=slurm: {word}") as caught:
-        slurm_script.heads("gap", "final", "0", tmp_path / folder, asked)
+        slurm_script.heads("gap", "final", "0", tmp_path / folder, resources)
     assert len(str(caught.value).splitlines()) == 1

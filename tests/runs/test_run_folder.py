@@ -54,8 +54,8 @@ def test_cores_of_one_process_of_several(bound, variables, share, monkeypatch):
     names = ("LOCAL_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    asked = {"SLURM_CPUS_PER_TASK": "6"} if "SLURM_NTASKS" in variables else {}
-    for name, value in (variables | asked).items():
+    of_job = {"SLURM_CPUS_PER_TASK": "6"} if "SLURM_NTASKS" in variables else {}
+    for name, value in (variables | of_job).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(bound)), raising=False)
     assert environment.process_cores() == share

@@ -25,7 +25,7 @@ class Submission:
         plan: its tasks.
         folder: of the study.
         options: of the study's command, without the launcher's.
-        asked: of SLURM, for each task.
+        resources: that each task requests.
         parallel: tasks of a part at once; None: all.
     """
 
@@ -33,7 +33,7 @@ class Submission:
     plan: Plan
     folder: Path
     options: list[str]
-    asked: Slurm
+    resources: Slurm
     parallel: int | None = None
 
     def heads(self, part: str, indices: list[int]) -> dict[str, str]:
@@ -43,7 +43,7 @@ class Submission:
             UserError: as slurm_script.heads.
         """
         array = ",".join(map(str, indices)) + (f"%{self.parallel}" if self.parallel else "")
-        return slurm_script.heads(self.name, part, array, self.folder, self.asked)
+        return slurm_script.heads(self.name, part, array, self.folder, self.resources)
 
 
 def of_part(plan: Plan, part: str) -> list[Task]:
@@ -73,7 +73,7 @@ def check_batches(study: Submission, recipes: dict[str, Recipe]) -> None:
     Raises:
         UserError: they do not.
     """
-    count = slurm_script.processes(study.asked)
+    count = slurm_script.processes(study.resources)
     for name, recipe in recipes.items():
         if recipe.objective == "probe":  # which takes any
             continue
@@ -81,7 +81,7 @@ def check_batches(study: Submission, recipes: dict[str, Recipe]) -> None:
         try:
             BatchLayout.divide(batch, recipe.compute.batch, batch, 0, count)
         except UserError as error:
-            raise UserError(f"slurm.gpus={study.asked.gpus}: {name}: {error}") from None
+            raise UserError(f"slurm.gpus={study.resources.gpus}: {name}: {error}") from None
 
 
 def _parts(plan: Plan) -> list[str]:
@@ -100,7 +100,7 @@ def write_scripts(study: Submission) -> dict[str, Path]:
         if indices:
             scripts[part] = folder / "slurm" / f"{part}.sh"
             heads = study.heads(part, indices)
-            text = slurm_script.script(heads, part, study.options, study.asked)
+            text = slurm_script.script(heads, part, study.options, study.resources)
             write_atomically(scripts[part], text)
     return scripts
 

@@ -80,16 +80,16 @@ exec scontrol requeue Incomplete "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 """
 
 
-def _gpus(asked: Slurm) -> int:
-    return int((asked.gpus or "0").rpartition(":")[2])
+def _gpus(resources: Slurm) -> int:
+    return int((resources.gpus or "0").rpartition(":")[2])
 
 
-def processes(asked: Slurm) -> int:
+def processes(resources: Slurm) -> int:
     """Processes of a task: one for each GPU, at least one."""
-    return max(1, _gpus(asked))
+    return max(1, _gpus(resources))
 
 
-def heads(name: str, part: str, array: str, folder: Path, asked: Slurm) -> dict[str, str]:
+def heads(name: str, part: str, array: str, folder: Path, resources: Slurm) -> dict[str, str]:
     """{option of sbatch: its value; of one without a value empty} of a part's script.
 
     Args:
@@ -97,7 +97,7 @@ def heads(name: str, part: str, array: str, folder: Path, asked: Slurm) -> dict[
         part: of the study.
         array: the indices of the tasks to run, as sbatch's --array.
         folder: of the study.
-        asked: of SLURM, for each task.
+        resources: that each task requests.
 
     Raises:
         UserError: slurm.options= sets what the launcher does, or a value cannot be written for
@@ -105,14 +105,14 @@ def heads(name: str, part: str, array: str, folder: Path, asked: Slurm) -> dict[
     """
     # sbatch replaces %a and the like by numbers
     place = str(folder.resolve() / "slurm").replace("%", "%%")
-    given = {head: getattr(asked, key) for key, head in OPTIONS.items()}
-    if _gpus(asked) == 0:
+    given = {head: getattr(resources, key) for key, head in OPTIONS.items()}
+    if _gpus(resources) == 0:
         del given["gpus-per-node"]
     own = {
         "job-name": f"{name}-{part}",
         "array": array,
         "nodes": "1",
-        "ntasks": str(processes(asked)),
+        "ntasks": str(processes(resources)),
         **{head: str(value) for head, value in given.items() if value is not None},
         "signal": SIGNAL,
         "requeue": "",
@@ -121,25 +121,25 @@ def heads(name: str, part: str, array: str, folder: Path, asked: Slurm) -> dict[
     }
     for head, value in own.items():
         _check(TAKEN[head], value)
-    options = asked.options or {}
+    options = resources.options or {}
     for head, value in options.items():
         _check_option(head, value)
     return own | {head: "" if value == FLAG else value for head, value in options.items()}
 
 
-def script(heads: dict[str, str], part: str, options: list[str], asked: Slurm) -> str:
+def script(heads: dict[str, str], part: str, options: list[str], resources: Slurm) -> str:
     """The text of a part's script.
 
     Args:
         heads: as `heads` gives them.
         part: of the study.
         options: of the study's command, without the launcher's.
-        asked: of SLURM, for each task.
+        resources: that each task requests.
     """
     # srun of 22.05 to 23.02 does not have it from sbatch
-    srun = [*SRUN, *([f"--cpus-per-task={asked.cpus}"] if asked.cpus else [])]
-    start = (SEVERAL if processes(asked) > 1 else ONE).format(
-        processes=processes(asked),
+    srun = [*SRUN, *([f"--cpus-per-task={resources.cpus}"] if resources.cpus else [])]
+    start = (SEVERAL if processes(resources) > 1 else ONE).format(
+        processes=processes(resources),
         srun=shlex.join(srun),
         run=shlex.join(process_command("study", *options, f"only={part}")),
     )

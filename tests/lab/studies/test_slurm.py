@@ -41,7 +41,7 @@ def one_arm():
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, GAP)
-    monkeypatch.setattr(formatting, "PROGRAM", made.program)
+    monkeypatch.setattr(formatting, "PROGRAM", [interpreter(), *made.program[1:]])
     # stand-in tools leave no recipe to compare
     monkeypatch.setattr(study_tool, "check_finished", lambda task, plan, folder: [])
     return made
@@ -275,9 +275,12 @@ def test_a_dry_run_writes_and_shows_the_scripts_alone(bench, slurm, monkeypatch,
 
 def test_a_dry_run_of_a_study_that_is_there(bench, slurm, capsys):
     """It leaves the plan as it is, shows what has not finished, and finds another plan."""
-    assert main([*bench.words, "parallel=2"]) == 0
-    shutil.rmtree(bench.runs / "probe-mpp-1")
+    assert main([*bench.words, ON_SLURM]) == 0
     plan = (bench.runs / "study.json").read_text()
+    for task in json.loads(plan)["tasks"]:
+        if task["name"] != "probe-mpp-1":
+            (bench.runs / task["name"]).mkdir()
+            (bench.runs / task["name"] / "result.json").write_text("{}")
     capsys.readouterr()
     assert main([*bench.words, ON_SLURM, "dry=true", "seeds=3"]) == 0
     shown = capsys.readouterr().out
