@@ -39,7 +39,8 @@ class StudyOutcome:
         folder: which holds a folder for each task's run.
         finished: the tasks that have a result.
         failed: {task: why it has none}, of this call.
-        jobs: {part: number of the job array}, of launcher=slurm, which waits for none of them.
+        jobs: {part: number of the job array}, of launcher=slurm, which waits for none of them; none
+            with dry=true.
     """
 
     name: str
