@@ -1,7 +1,7 @@
 """The sections of a run's page. No torch here."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config import records
@@ -98,8 +98,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     if fought:
         head = ["baseline", "difference", "the model's", "its value", "measure"]
         yield Table(head, [_baseline(one) for one in fought])
-        guesses = [f"{one.baseline}: {one.guess}" for one in fought]
-        yield Fold("What the baselines guess", [Listing(guesses)])
+        guesses = dict.fromkeys(f"{one.called}: {one.guess}" for one in fought)
+        yield Fold("What the baselines guess", [Listing(list(guesses))])
     if any(row.interval != "-" for row in rows):
         yield Text(
             "Intervals are Wilson's, of a share of n cases (images, or patches of them) taken as "
@@ -109,11 +109,12 @@ def results(record: RunRecord) -> Iterator[Block]:
 
 
 def _baseline(one: BaselineComparison) -> list[str]:
-    """A baseline beside the model's metric."""
-    apart = metric_tables.number(one.measure, one.here - one.there)
-    sign = "+" if one.here > one.there else ""
+    """A baseline beside the model's metric, by its name for readers; of a joint run with its part
+    before it."""
+    part = one.baseline.rpartition("/")[0]
     here, there = (metric_tables.number(one.measure, value) for value in (one.here, one.there))
-    return [one.baseline, f"{sign}{apart}", here, there, one.measure]
+    apart = metric_tables.difference(one.measure, one.here - one.there)
+    return [f"{part} {one.called}".lstrip(), apart, here, there, one.measure]
 
 
 def learning_curves(record: RunRecord) -> Iterator[Block]:
@@ -213,13 +214,25 @@ def environment(record: RunRecord) -> Iterator[Block]:
         ["images of a process at once", batch],
         ["steps of gradient accumulation", passes],
         *([f"images of {name}", size] for name, size in found.images.items()),
-        *([f"fingerprint of {name}", text] for name, text in found.data.items()),
+        *(
+            [f"fingerprint of {names}", text]
+            for text, names in _by_fingerprint(found.data).items()
+        ),
         *([f"first weights, {kind}", text] for kind, text in (found.init or {}).items()),
     ]
     yield Table(["fact", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
     if found.classes:
         names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])
+
+
+def _by_fingerprint(data: Mapping[str, Any]) -> dict[str, str]:
+    """{fingerprint: what it is of}: shares of a split have that of the whole."""
+    found: dict[str, list[str]] = {}
+    for name, text in data.items():
+        found.setdefault(str(text), []).append(name)
+    whole = "the whole split of "
+    return {text: whole * (len(names) > 1) + " and ".join(names) for text, names in found.items()}
 
 
 def load(record: RunRecord) -> Iterator[Block]:
