@@ -201,8 +201,15 @@ def rounded_count(count: int) -> str:
     return str(count)
 
 
+def count_of(count: int, things: str) -> str:
+    """A number of things, which are given in the plural: "2 .txt files", "1 .txt file"."""
+    if count == 1:
+        things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
+    return f"{count:,} {things}"
+
+
 def count_of_images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
+    return count_of(count, "images")
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:

@@ -84,7 +84,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "run", f"{job.run.folder}{resumed}"
     yield "objective", job.objective.describe()
     held_out = min(recipe.eval.images, len(splits.validation))
-    many = f"{len(splits.train):,} images"
+    many = formatting.count_of_images(len(splits.train))
     if splits.stream:
         many = f"a stream of {splits.stream.shards:,} shards"
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
@@ -122,7 +122,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)
-    yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work}"
+    yield "length", f"{o.steps:,} steps, {formatting.count_of_images(images)},{epochs} {work}"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     loading = f"{job.workers} data workers"
     if job.decoded:
