@@ -362,3 +362,36 @@ def test_names_that_yaml_reads_as_numbers_are_mistakes(
     assert "{pretrian}: no such part or place" in text and len(lines) == 4
     with pytest.raises(UserError, match="parts: 2024: expected a name"):
         study_tool.main([f"recipe={tmp_path / 'made.yaml'}"])
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_report_about_what_is_no_part_is_one_line(
+    curve: bool, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    report = STUDY["report"] | {"extra": [[1]]}
+    more = CURVE if curve else {}
+    status, _, lines = checked(tmp_path, capsys, **more, report=report)
+    assert status == UserError.status
+    assert [" extra: unknown [1]; choices: " in line for line in lines].count(True) == 1
+    assert "Traceback" not in "".join(lines)
+    with pytest.raises(UserError, match=r"report: extra: unknown \[1\]; choices: "):
+        study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}"])
+
+
+def test_a_broken_rule_is_one_mistake_with_the_number_of_its_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """2 arms x 2 seeds x (1 of `again` + 4 values of the grid at 2 shares) = 36."""
+    fin = CURVE["parts"]["fin"]
+    swept = {**fin, "grid": {"optim.lr": [0.1, 0.2], "optim.warmup": [40, 50]}}
+    own = {**fin, "options": {**fin["options"], "optim.warmup": 1}}
+    again = {**PRE, "options": {**PRE["options"], "optim.warmup": 20}}
+    parts = {"pre": PRE, "again": again, "fin": own, "swept": swept}
+    status, _, lines = checked(tmp_path, capsys, **CURVE | {"parts": parts, "seeds": [0, 1]})
+    assert status == UserError.status
+    (line,) = [one for one in lines if "optim.warmup=" in one]
+    assert lines[1:] == ["1 mistake; nothing was started"]
+    first = "part again, arm a; part again, arm b: optim.warmup=20: "
+    assert line.startswith(f"error: {first}") and "optim.steps=20" in line
+    assert "(36 tasks break this rule, also part swept_0.1, arm a; " in line
+    assert line.endswith("and 1 more)")
