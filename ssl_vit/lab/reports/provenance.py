@@ -36,6 +36,7 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
         [
             f"{one.test.data}, test",
             f"{one.train.data}, train",
+            whole(one.train.images),
             whole(one.test.images),
             whole(one.exact),
             whole(one.near),
@@ -45,7 +46,8 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
     ]
     if not rows:
         return None
-    head = ["test split", "training split", "test images", "same pixels", "near"]
+    head = ["test split", "training split", "training images", "test images"]
+    head += ["same pixels", "near"]
     counts = Table(head, rows, labels=2)
     return {"counts": counts, "bits": entries[0].bits}
 
