@@ -59,6 +59,11 @@ class StudyOptions(ToolOptions):
         metavar="N",
     )
     parallel: int | None = count(None, "Runs at once; default: the GPUs, else the cores.")
+    labels_seen: bool = option(
+        False,
+        "true: run a study although its first weights have learned labels of its test images, which"
+        " is refused else; its report says of how many.",
+    )
     launcher: str = one_of("local", "What starts the runs.", ("local", "slurm"))
     source: Path | None = path(
         "Of a benchmark such as study/vtab: data sets to prepare its tasks from.", None

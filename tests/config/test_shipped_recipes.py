@@ -146,7 +146,10 @@ def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path:
         (("extends: pretrain", "extends: [pretrain]"), "part again: extends="),
         (("title: base", "extends: 3"), "extends=3: expected"),
         (("extends: pretrain", "extends: pretran"), "part again: extends=pretran: .*pretrain"),
-        (("extends: pretrain", "extends: again"), "extends=again: is the part itself.*: pretrain, probe$"),
+        (
+            ("extends: pretrain", "extends: again"),
+            "extends=again: is the part itself.*: pretrain, probe$",
+        ),
         (("title: base", "extends: {path}"), "extends={path}: files extend one another"),
     ],
     ids=["a list", "a number", "an unknown part", "a part itself", "a file itself"],

@@ -76,7 +76,11 @@ LAB_MAY_IMPORT = {
     "costs": ALL,
     # the folder of a run
     **dict.fromkeys(
-        ("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"), ALL
+        (
+            *("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"),
+            "runs.seen_text",
+        ),
+        ALL,
     ),
     "runs.notebook": ("report_tool", "runs_tool", "studies.progress", "study_tool"),
     "runs.environment": ("studies.local", "study_tool"),
