@@ -43,10 +43,8 @@ def build(record: RunRecord) -> list[Section]:
 def first(record: RunRecord) -> Iterator[Block]:
     """Three sentences: what the run is, how it went, what came of it."""
     yield Text(" ".join(sentences(record)))
-    for one in record.environment.seen or ():
-        if seen_text.learned_labels([one]):
-            told = "what it measures of test images is no measure of images it has not seen"
-            yield Text(f"{seen_text.sentence(one)}: {told}.", warning=True)
+    for text in seen_text.cautions(record.environment.seen or ()):
+        yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
         count = "1 warning" if number == 1 else f"{number} warnings"
         yield Text(f"{count}: see the section Warnings.", warning=True)

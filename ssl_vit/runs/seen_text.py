@@ -27,6 +27,12 @@ def sentence(one: SeenImages) -> str:
     return f"{one.run} was trained on {_counted(one.images)} images, {how}"
 
 
+def cautions(seen: Iterable[SeenImages]) -> list[str]:
+    """What to say beside results on test images whose labels were learned before."""
+    told = "what is measured on the test images is no measure of images that it has not seen"
+    return [f"{sentence(one)}: {told}" for one in seen if learned_labels([one])]
+
+
 def _named(splits: Iterable[str]) -> str:
     return " and ".join(NAMES[split] for split in splits)
 

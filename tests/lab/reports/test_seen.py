@@ -13,8 +13,12 @@ from helpers.arm_studies import task
 from helpers.images import put
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
 from helpers.reports import write
-from ssl_vit.lab import report_tool, reports, runs_tool
+from ssl_vit.errors import UserError
+from ssl_vit.hub import card
+from ssl_vit.lab import report_tool, reports, runs_tool, study_tool
 from ssl_vit.lab.run_table import index_page, listed_run, ranking
+from ssl_vit.lab.studies import task_recipes
+from ssl_vit.lab.studies.request import parse_request
 
 SPLIT = "data.test=0.2"
 WHOLE = "data.validation_from=train"
@@ -80,15 +84,18 @@ def test_only_labels_that_were_shown_count_as_learned(study: Path) -> None:
     assert one["images"]["test"] == 5 and 0 < one["labels"]["test"] < 5
 
 
-def test_the_page_and_the_json_of_a_run_say_it(
+def test_the_page_the_card_and_the_json_of_a_run_say_it(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (study / "final-learned-0" / "report.html").read_text()
     line = "pretrain-learned-0 was trained on 5 test and 1 held-out images, with their labels"
-    assert f"{line}: what it measures of test images is no measure" in text
+    assert f"{line}: what is measured on the test images is no measure" in text
     clean = (study / "final-clean-0" / "report.html").read_text()
     assert "pretrain-clean-0 was trained on none of the test and held-out images." in clean
     assert "is no measure" not in clean
+    for name, is_said in (("final-learned-0", True), ("final-looked-0", False)):
+        shown = card.write(ssl_vit.load_run(study / name), study / name / "export")
+        assert ("test and 1 held-out images, with their labels: what" in shown) == is_said
     report_tool.main([str(study / "final-learned-0"), "--json"])
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert shown["seen"] == [recorded(study / "final-learned-0")]
@@ -240,3 +247,27 @@ def test_runs_tested_on_other_images_are_another_question(study: Path, tmp_path:
     runs = {name: [*own, "eval.test=true"] for name, own in runs.items()}
     apart = [["again", "share"], ["larger"], ["patients"]]
     assert ranked(tmp_path / "runs", images, "top1", runs) == apart
+
+
+@pytest.mark.parametrize(
+    ("arm", "learned"), [("clean", False), ("learned", True), ("looked", False)]
+)
+def test_a_study_that_starts_from_a_run_is_refused_for_what_that_run_has_learned(
+    arm: str, learned: bool, study: Path, tmp_path: Path
+) -> None:
+    options = {"recipe": "finetune", "init": "{init}", "data.test": 0.2}
+    parts = {"final": {"tool": "finetune", "options": options}}
+    raw = {"title": "t", "arms": {"a": "a"}, "places": ["init"], "parts": parts}
+    write(tmp_path / "mine.yaml", raw | {"report": {"final": "final"}})
+    words = [f"recipe={tmp_path}/mine.yaml", f"init={study}/pretrain-{arm}-0", f"out={tmp_path}"]
+    request = parse_request(words)
+    if not learned:
+        assert list(task_recipes.check(request.study, request.plan)) == ["final-a-0"]
+        return
+    with pytest.raises(UserError) as caught:
+        study_tool.main(words)
+    line = str(caught.value)
+    assert line.startswith("part final, arm a: data.test=0.2: ") and "\n" not in line
+    assert f"{study}/pretrain-{arm}-0 (data.train=train data.test=test) has learned" in line
+    assert not (tmp_path / "mine").exists()
+    assert task_recipes.check(request.study, request.plan, labels_seen=True)
