@@ -1,6 +1,7 @@
 """Whether the runs that first weights come from trained on the images that a run is measured on."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,11 @@ def _of_run(
         if was and was != fingerprints.fingerprint_train(trained, bool(data.group)):
             return [SeenImages(run=str(run), unknown=CHANGED)]
         learned = sources.labelled_images(trained) if learns_labels(before) else None
-        return [_counted(str(run), data, trained, learned, recipe.data, splits)]
+        alike = {split for split, text in prints.items() if text == was}
+        of_splits = _measured(recipe.data, splits, data, alike)
+        seen = [_counts(of_splits, one) for one in (trained, learned)]
+        of = {split: len(part) for split, (part, _) in of_splits.items()}
+        return [SeenImages(run=str(run), of=of, images=seen[0], labels=seen[1])]
     except UserError:  # the runs that it comes from may be told all the same
         return [SeenImages(run=str(run), unknown=NOT_HERE)]
 
@@ -89,31 +94,44 @@ def _same_images(run: Path, before: Data, now: Data, prints: dict[str, str]) -> 
     names = {"train": now.train, "validation": now.validation, "test": now.test}
     for split, name in names.items():  # a copy of them in another place
         if was is not None and was == prints.get(split) and isinstance(name, str):
-            place = {"name": now.name, "path": now.path, "hub": now.hub}
-            return dataclasses.replace(before, train=name, **place)
+            there = dataclasses.replace(before, name=now.name, path=now.path, hub=now.hub)
+            return dataclasses.replace(there, train=name)
     return None
 
 
-def _counted(
-    run: str, before: Data, trained: Source, learned: Source | None, now: Data, splits: Splits
-) -> SeenImages:
-    """How many test and held-out images are among those that a run trained on, and among those
-    whose labels it learned."""
-    tested: dict[str, tuple[Source, str]] = {}  # and the split's name, empty of a share of train
+def _measured(
+    now: Data, splits: Splits, before: Data, alike: Collection[str]
+) -> dict[str, tuple[Source, bool]]:
+    """{split: its images, and whether their rows are those of what another run trained on}: of the
+    test and the held-out images.
+
+    Args:
+        now, splits: of the run that is measured.
+        before: the `data` of the other.
+        alike: splits with the fingerprint of what it trained on.
+    """
+    found: dict[str, tuple[Source, bool]] = {}
+
+    def add(split: str, part: Source, name: str) -> None:
+        """`name` is empty of a share of the training images."""
+        same = _role(name or now.train) == _role(before.train)
+        found[split] = part, same or (bool(name) and split in alike)
+
     if splits.test is not None:
-        tested["test"] = splits.test, now.test if isinstance(now.test, str) else ""
+        add("test", splits.test, now.test if isinstance(now.test, str) else "")
     if now.validation != 0:
         named = now.validation if isinstance(now.validation, str) else "validation"
         shared = _origin(splits.validation) is _origin(splits.train)
-        tested["validation"] = splits.validation, "" if shared else named
-    counts: list[dict[str, int]] = []
-    for source in (trained, learned):
-        counts.append(dict.fromkeys(tested, 0))
-        for split, (part, name) in tested.items() if source is not None else ():
-            if _role(name or now.train) == _role(before.train):
-                counts[-1][split] = int(np.isin(_rows(part), _rows(source)).sum())
-    of = {split: len(part) for split, (part, _) in tested.items()}
-    return SeenImages(run=run, of=of, images=counts[0], labels=counts[1])
+        add("validation", splits.validation, "" if shared else named)
+    return found
+
+
+def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> dict[str, int]:
+    """{split: how many of its images are among others}."""
+    return {
+        split: int(np.isin(_rows(part), _rows(among)).sum()) if among is not None and same else 0
+        for split, (part, same) in measured.items()
+    }
 
 
 def _rows(source: Source) -> np.ndarray:

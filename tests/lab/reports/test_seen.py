@@ -177,6 +177,18 @@ def test_a_copy_of_the_images_is_known_by_its_fingerprint(study: Path, tmp_path:
     assert recorded(tmp_path / "tuned") == recorded(study / "final-learned-0")
 
 
+def test_a_test_split_that_is_a_copy_of_the_training_split_is_seen(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in "ab":
+            put(tmp_path / "IMAGES" / split / name, 12)
+    more = ["eval.every=2", f"data.path={tmp_path}/IMAGES", f"out={tmp_path}"]
+    own = ["recipe=supervised", "data.validation=0.25", "eval.test=false", "name=first"]
+    ssl_vit.pretrain(altered(TINY, *SHORT, *more, *own))
+    ssl_vit.finetune(altered(TUNE, f"init={tmp_path}/first", f"out={tmp_path}", "name=tuned"))
+    one = recorded(tmp_path / "tuned")
+    assert (one["of"]["test"], one["labels"]["test"]) == (24, 18)
+
+
 def test_what_was_recorded_stays_where_a_run_before_is_gone(study: Path, tmp_path: Path) -> None:
     """Of a run that goes on from a checkpoint."""
     first = shutil.copytree(study / "pretrain-learned-0", tmp_path / "first")
