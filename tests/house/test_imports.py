@@ -62,7 +62,8 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.python_options", "config.recipe_files", "config.records"),
+            *("config.plugins", "config.python_options", "config.recipe_files"),
+            *("config.recipe_images", "config.records"),
             *("config.records.run", "config.records.study"),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",
@@ -99,7 +100,12 @@ LAB_MAY_IMPORT = {
     ),
     # images of a plan, and VTAB's
     "data.layout": ("studies.task_recipes",),
-    "data.batch_layout": ("planning.budget", "planning.forecast", "planning.network"),
+    "data.batch_layout": (
+        "planning.budget",
+        "planning.forecast",
+        "planning.network",
+        "studies.slurm",
+    ),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
