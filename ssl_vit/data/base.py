@@ -210,6 +210,13 @@ class View(Source):
         """Rows of this view -> rows of the whole."""
 
 
+def origin(source: Source) -> FullSource:
+    """The source that a share, or a share of a share, is cut from."""
+    while isinstance(source, View):
+        source = source.whole
+    return cast(FullSource, source)
+
+
 class SameRows(View):
     """A source with other labels; of a source in shards, in the same shards."""
 
