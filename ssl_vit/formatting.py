@@ -219,12 +219,15 @@ def format_held_out(measured_on: Mapping[str, int] | None) -> str:
     return f"{count:,} held-out images" if count else "held-out images"
 
 
-def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> list[str]:
+def few_images(
+    measured_on: Mapping[str, int], chosen: Sequence[str] = (), remedy: str = ""
+) -> list[str]:
     """A caution for each split on which fewer than FEW_IMAGES images were measured.
 
     Args:
         measured_on: {split: images}, as environment.json has it.
         chosen: what is chosen on those that are not the test split's.
+        remedy: the option that would hold out more of those.
     """
     found = []
     for split, count in measured_on.items():
@@ -233,6 +236,8 @@ def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> li
             text += f" {FEW_IMAGES} an accuracy is uncertain by 10 points or more"
             if chosen and split != "test":
                 text += f", and {' and '.join(chosen)} is chosen on them"
+            if remedy and split == "validation":
+                text += f"; {remedy} holds out more"
             found.append(text)
     return found
 

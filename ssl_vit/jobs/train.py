@@ -106,8 +106,9 @@ def _measure_baselines(job: Job) -> None:
         )
         device = job.accelerator.device
         job.objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
-    with torch.no_grad():
-        job.held_out.measure_baselines(job.objective)
+    if resources.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
+        with torch.no_grad():
+            job.held_out.measure_baselines(job.objective)
 
 
 def _train_to_end(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
