@@ -317,12 +317,16 @@ def _notes(
             kept += f": data.share={data.share:g} of the other {rest:,}"
         notes.append(f"validation: {_taken(cut)}, {kept}")
     if test is not None:
-        notes.append(f"test: {_taken(test)}, not trained on")
+        notes.append(f"test: {_taken(test)}, which this run does not train on")
     if "data.test" in names:
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
-    unused = [f"{name} ({count_of_images(len(x))})" for name, x in found.splits.items() if name not in used]
+    unused = [
+        f"{name} ({count_of_images(len(x))})"
+        for name, x in found.splits.items()
+        if name not in used
+    ]
     if unused:
         notes.append(f"not used: {', '.join(unused)}")
     if found.skipped:

@@ -8,7 +8,7 @@ from typing import Any
 from ..config.records.run import Result
 from ..formatting import count_of, count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
-from ..pages import run_page
+from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..runs import notebook
 from ..runs.folder import Run
@@ -70,6 +70,8 @@ class RunResult(Result):
             yield f"{name:<11} {format_metrics(values)}{of}"
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
+        if fought := metric_tables.finite_comparisons(self.metrics):
+            yield f"verdict     {metric_tables.verdict(fought)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

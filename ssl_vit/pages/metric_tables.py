@@ -152,6 +152,16 @@ def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
     )
 
 
+def finite_comparisons(metrics: Mapping[str, Measured]) -> list[BaselineComparison]:
+    """Those that a verdict is about."""
+    return [one for one in comparisons(metrics) if math.isfinite(one.here)]
+
+
+def is_beaten(metrics: Mapping[str, Measured]) -> bool:
+    """Whether the model beats all that it is compared with."""
+    return all(one.verb == WON for one in comparisons(metrics))
+
+
 def verdict(fought: Sequence[BaselineComparison]) -> str:
     """One sentence: which baselines the model beats, and which it does not."""
     by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
