@@ -75,7 +75,7 @@ def test_the_best_two_of_each_objective_go_on_for_three_times_as_long(tmp_path: 
     chosen = {arm: [t.values["optim.lr"] for t in long if t.arm == arm] for arm in arms}
     assert chosen == {arm: [3e-4, 1e-3] for arm in arms} | {arms[1]: [1e-2, 3e-4]}
     (mpp, _) = (task.options for task in long if task.arm == "mpp")
-    assert (mpp["optim.steps"], mpp["optim.warmup"]) == ("750", "75")
+    assert (mpp["optim.steps"], mpp["optim.warmup"]) == ("1500", "150")
 
 
 def test_the_table_marks_what_was_chosen_and_an_edge() -> None:

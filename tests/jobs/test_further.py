@@ -9,10 +9,12 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from helpers.options import TINY, altered
+from helpers.commands import commands
+from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import Job
 from ssl_vit.models.encoder import Encoder
@@ -132,3 +134,14 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
         assert all(torch.equal(first[name], given[name]) for name in given)
         assert torch.equal(positions[:, 5:], table) and not positions[:, :5].any()
     started.assert_trained(run)
+
+
+def test_the_pages_first_command_runs(start: Path, tmp_path: Path) -> None:
+    """With the page's learning rate, and the run's own model and images."""
+    page = (ROOT / "docs" / "further.md").read_text()
+    first = next(command.partition("pretrain.py ")[2].split() for command in commands(page))
+    assert {"recipe=dino", "init=runs/mpp", "optim.lr=1e-4"} <= {*first}
+    cli.pretrain([*altered(first, *going_on("dino", f"init={start}")), f"out={tmp_path}"])
+    run = Run(resolve([f"recipe={tmp_path}/dino/recipe.yaml"]))
+    assert (run.folder / "result.json").exists()
+    assert (run.recipe.optim.lr, run.recipe.model.positions) == (1e-4, "learned_2d")
