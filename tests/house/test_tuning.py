@@ -65,7 +65,9 @@ def test_the_best_two_of_each_objective_go_on_for_three_times_as_long(tmp_path: 
     rows = [
         one
         for number, arm in enumerate(arms)
-        for one in tries(arm, dict(zip(rates, [0.2, 0.4, 0.4, 0.3, 0.5 * (number == 1)], strict=True)))
+        for one in tries(
+            arm, dict(zip(rates, [0.2, 0.4, 0.4, 0.3, 0.5 * (number == 1)], strict=True))
+        )
     ]
     runs = finished(tmp_path / "runs", "methods_tuning", rows)
     file = tmp_path / "long.yaml"

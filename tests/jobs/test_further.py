@@ -23,7 +23,9 @@ from ssl_vit.objectives.base import Objective
 from ssl_vit.runs.folder import Run
 
 OBJECTIVES = sorted(declaration.objectives().keys() - {"probe"})
-TRAINED = altered(TINY, "optim.steps=2", "optim.warmup=1", "eval.every=2", "checkpoint.every=2", "log.every=1")
+TRAINED = altered(
+    TINY, "optim.steps=2", "optim.warmup=1", "eval.every=2", "checkpoint.every=2", "log.every=1"
+)
 OF_MODEL = ("model.patch", "model.width", "model.depth", "model.heads", "model.mlp")
 RELEASED = "vit_small_patch14_reg4_dinov2"  # registers, LayerScale, no positions of prefix tokens
 POSITIONS = "pos_embed"

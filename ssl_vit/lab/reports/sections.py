@@ -52,7 +52,7 @@ def build(study: StudyResults, numbers: Numbers) -> list[Section]:
 
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
-    """The study's answer: its claim, then the pairs that it is about, on the main measure and by the
+    """The study's answer: its claim, then the pairs that it is about, by the main measure and by the
     probes, then the best of the varied settings; each where the study has it. Of arms that are not
     compared, what each has."""
     main = numbers.measure(numbers.main)
