@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ssl_vit.lab.studies.read_study import find, read
+
 KEPT = ("recipe.yaml", "environment.json", "result.json")
 
 
@@ -44,15 +46,17 @@ class Rounds(NamedTuple):
     lengths: tuple[str, ...]
 
 
+WORTH = Rounds(
+    "What is pre-training worth against a tuned baseline? Tuning, the long fine-tuning",
+    short="sweep",
+    by="accuracy",
+    best=3,
+    times=3,
+    lengths=("optim.steps",),
+)
 ROUNDS = {
-    "worth_tuning": Rounds(
-        "What is pre-training worth against a tuned baseline? Tuning, the long fine-tuning",
-        short="sweep",
-        by="accuracy",
-        best=3,
-        times=3,
-        lengths=("optim.steps",),
-    ),
+    "worth_tuning": WORTH,
+    "worth_tuning_10": WORTH._replace(title=f"{WORTH.title}, 10% of the labels"),
     "methods_tuning": Rounds(
         "Which objective, each with a learning rate of its own? Tuning, the long round",
         short="short",
@@ -163,15 +167,19 @@ def long_study(runs: Path) -> dict[str, Any]:
     """The study in a folder with a part `long`: the best settings of each arm."""
     name, rounds = rounds_of(runs)
     settings = best_settings(runs, rounds)
-    source = Path(__file__).parent.parent / "recipes" / "study" / f"{name}.yaml"
-    short = yaml.safe_load(source.read_text())["parts"][rounds.short]
+    study = read(find(f"study/{name}"))
+    short = study.parts[rounds.short]
     long = {
         "extends": rounds.short,
-        "options": {key: rounds.times * short["options"][key] for key in rounds.lengths},
+        "options": {key: rounds.times * int(short.base[key]) for key in rounds.lengths},
         "grid": {"setting": next(iter(settings.values()))},
         "grid_by_arm": {arm: {"setting": values} for arm, values in settings.items()},
     }
-    long |= {"by_arm": short["by_arm"]} if "by_arm" in short else {}
+    if not study.vary:  # else the study sets them
+        long["by_arm"] = {
+            arm: dict(options.items() - short.base.items())
+            for arm, options in short.options.items()
+        }
     return {"title": rounds.title, "extends": f"study/{name}", "parts": {"long": long}}
 
 

@@ -52,9 +52,9 @@ def build(study: StudyResults, numbers: Numbers) -> list[Section]:
 
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
-    """The study's answer: its claim, then the pairs that it is about, by the main measure and by the
-    probes, then the best of the varied settings; each where the study has it. Of arms that are not
-    compared, what each has."""
+    """The study's answer: its claim, then the pairs that it is about, by the main measure and by
+    the probes, then the best of the varied settings; each where the study has it. Of arms that are
+    not compared, what each has."""
     main = numbers.measure(numbers.main)
     likely = [one for one in main.results if one.probability is not None]
     others = [one for one in likely if one is not main.best]
