@@ -94,5 +94,7 @@ def test_what_cannot_go_on_is_said_in_one_line(name: str, tmp_path: Path) -> Non
     (runs / rows[0]["name"] / "result.json").unlink()
     with pytest.raises(SystemExit) as left:
         tuning.long_study(runs)
-    expected = "not finished: short-dino-10-lr=0.0001" if name != "gap" else "study gap; expected one"
+    expected = (
+        "not finished: short-dino-10-lr=0.0001" if name != "gap" else "study gap; expected one"
+    )
     assert expected in str(left.value) and "\n" not in str(left.value)
