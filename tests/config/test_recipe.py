@@ -18,6 +18,8 @@ from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
+from ssl_vit.objectives.mae import MaeOptions
+from ssl_vit.objectives.moco_v3 import MocoOptions
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
@@ -451,6 +453,13 @@ def test_what_does_not_suit_an_objective_is_refused():
     assert "grid_color" in refusal(
         "recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32"
     )
+
+
+def test_a_group_that_the_objective_does_not_use_is_not_in_its_recipe():
+    recipe = resolve(["recipe=mae"])
+    assert recipe.group(MaeOptions) is recipe.mae
+    with pytest.raises(KeyError, match="the objective does not use MocoOptions"):
+        recipe.group(MocoOptions)
 
 
 def test_whole_numbers_are_read_in_tens():

@@ -150,6 +150,22 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     assert "held-out loss: arm" not in text
 
 
+@pytest.mark.parametrize("images", ["shapes", "others"])
+def test_probes_while_training_compare_on_images_of_one_name(tmp_path, undrawn, images):
+    """Whatever was predicted: they learn the labels."""
+    recipes = {arm: {**one, "data.name": "shapes", "target": arm} for arm, one in RATES.items()}
+    recipes["rate=0.5"]["data.name"] = images
+    folder = study(tmp_path / "made", recipes=recipes)
+    for path in folder.glob("pretrain-*/result.json"):
+        metrics = json.loads(path.read_text())["metrics"]
+        knn = {"value": 0.5, "n": 9, "split": "validation"}
+        altered(path, metrics=metrics | {"probe/knn": knn})
+    numbers = reports.write(folder).numbers
+    compared = images == "shapes"
+    assert ("probe/knn" in [one.name for one in numbers.measures]) == compared
+    assert numbers.incomparable.get("probe/knn") == (None if compared else ["data.name"])
+
+
 def question_keys(name, recipes):
     return comparable.question_keys(name, recipes, facts_of(Environment(), recipes[0]))
 
