@@ -159,11 +159,11 @@ def test_probes_while_training_compare_on_images_of_one_name(tmp_path, undrawn, 
     for path in folder.glob("pretrain-*/result.json"):
         metrics = json.loads(path.read_text())["metrics"]
         knn = {"value": 0.5, "n": 9, "split": "validation"}
-        altered(path, metrics=metrics | {"probe/knn": knn})
+        altered(path, metrics=metrics | {"probe_knn": knn})
     numbers = reports.write(folder).numbers
     compared = images == "shapes"
-    assert ("probe/knn" in [one.name for one in numbers.measures]) == compared
-    assert numbers.incomparable.get("probe/knn") == (None if compared else ["data.name"])
+    assert ("probe_knn" in [one.name for one in numbers.measures]) == compared
+    assert numbers.incomparable.get("probe_knn") == (None if compared else ["data.name"])
 
 
 def question_keys(name, recipes):
