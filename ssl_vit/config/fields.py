@@ -68,6 +68,13 @@ class Option:
         )
 
     @property
+    def is_mapping(self) -> bool:
+        """Whether it is {text: text}, which a tool's option may be."""
+        return any(
+            typing.get_origin(kind) is dict for kind in (self.kind, *typing.get_args(self.kind))
+        )
+
+    @property
     def is_optional(self) -> bool:
         return type(None) in typing.get_args(self.kind)
 

@@ -31,7 +31,7 @@ from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
 from ..errors import UserError
 from ..formatting import option_text
-from ..runs.environment import cores
+from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
 
@@ -119,9 +119,8 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     """Data loading processes of one process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
-    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # on a CPU they take cores from training (docs/log.md)
-    return min(16, max(1, share - 1)) if accelerator.device.type == "cuda" else 0
+    return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
 def resident_images(

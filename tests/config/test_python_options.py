@@ -195,6 +195,16 @@ def test_a_path_is_one_value_of_a_list(name: str) -> None:
         assert parse(FigureOptions, words(options, {}, FigureOptions)).init == [name]
 
 
+def test_a_mapping_of_texts_is_one_option() -> None:
+    """Beside the keys of its group, which are options each."""
+    others = {"exclude": "n1,n2", "exclusive": True, "nice": 10, "comment": 'a: "b"'}
+    slurm = {"time": "4:00:00", "gpus": 2, "options": others}
+    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": slurm}, {}, StudyOptions))
+    assert (made.slurm.time, made.slurm.gpus) == ("4:00:00", "2")
+    texts = {"exclude": "n1,n2", "exclusive": "true", "nice": "10", "comment": 'a: "b"'}
+    assert made.slurm.options == texts
+
+
 def test_a_flag_without_dashes_starts_no_study() -> None:
     """check=true was taken for an option, and the study ran."""
     with pytest.raises(UserError, match=r"^unknown option check; did you mean --check\?"):

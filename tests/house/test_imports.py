@@ -95,7 +95,12 @@ LAB_MAY_IMPORT = {
     ),
     # images of a plan, and VTAB's
     "data.layout": ("studies.task_recipes",),
-    "data.batch_layout": ("planning.budget", "planning.forecast", "planning.network"),
+    "data.batch_layout": (
+        "planning.budget",
+        "planning.forecast",
+        "planning.network",
+        "studies.slurm",
+    ),
     "data.sources": ("planning.forecast",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
