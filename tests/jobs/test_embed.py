@@ -404,8 +404,8 @@ def test_a_page_shows_the_first_images_and_says_so(
     assert capsys.readouterr().out.count("0.5000 train: ") == count
     page = (tmp_path / nearest_images.PAGE).read_text()
     assert page.count("<img") == 1 + nearest_images.SHOWN and "Of 1,200 images" in page
-    said = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."
-    assert (said in page) == (count > nearest_images.SHOWN)
+    line = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."
+    assert (line in page) == (count > nearest_images.SHOWN)
 
 
 ITS_PIXELS = [

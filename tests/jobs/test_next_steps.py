@@ -185,8 +185,8 @@ def test_of_images_that_are_too_many_or_not_measured_nothing_is_told(
     run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
     recipe = resolve([*TUNE, f"init={run}"])
     splits = sources.load(recipe.data, test=True)
-    told = f"{run} was trained on none of the test and held-out images"
-    assert seen_images.seen_images(recipe, splits) == [told]
+    line = f"{run} was trained on none of the test and held-out images"
+    assert seen_images.seen_images(recipe, splits) == [line]
     monkeypatch.setattr(seen_images, "MOST", len(splits.train) - 1)
     assert seen_images.seen_images(recipe, splits) == []
     monkeypatch.undo()

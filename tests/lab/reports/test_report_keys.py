@@ -215,6 +215,12 @@ def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
     text = (folder / "report.md").read_text()
     assert [row[1] for row in table(text, "few shot 5, %: arm")[1:]] == ["3", "3", "2"]
     assert [row[1] for row in table(text, "linear, %: arm")[1:]] == ["3", "3", "3"]
+    for seed in (0, 2):
+        path = folder / f"probe-rate=0.95-{seed}" / "result.json"
+        altered(path, metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}})
+    reports.write(folder)
+    rows = table((folder / "report.md").read_text(), "few shot 5, %: arm")[1:]
+    assert [row[0] for row in rows] == ["corruption.rate=0.15", "corruption.rate=0.5"]
 
 
 def test_arms_that_are_no_setting_stand_beside(tmp_path):
