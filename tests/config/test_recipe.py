@@ -425,7 +425,7 @@ def test_a_local_copy_of_the_data_set_that_a_recipe_names(images):
     )
 
 
-def test_names_stay_short_enough_for_a_folder():
+def test_names_stay_short_enough_for_a_folder(tmp_path):
     words = [
         "recipe=mpp",
         *(f"{key}=[0.1234567,0.2345678,0.3456789]" for key in ("data.mean", "data.std")),
@@ -434,6 +434,11 @@ def test_names_stay_short_enough_for_a_folder():
     one, other = (resolve([*words, f"optim.lr={lr}"]).name for lr in (0.1, 0.2))
     assert len(one) <= 120 and len(other) <= 120 and one != other
     assert "name" in refusal("recipe=mpp", "name=" + "a" * 300)
+    names = set()
+    for place in (tmp_path / f"{'猫' * 84}{end}" for end in "ab"):  # 253 bytes, 85 characters
+        place.mkdir()
+        names.add(resolve(["recipe=mpp", f"data.path={place}"]).name)
+    assert len(names) == 2 and max(len(name.encode()) for name in names) <= 240
 
 
 def test_no_word_is_ignored():
