@@ -2,11 +2,13 @@
 
 import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -16,12 +18,23 @@ from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.sources import load
 from ssl_vit.config.schema import Data
 from ssl_vit.config.shared_groups import ViewOptions
-from ssl_vit.data import augment, channels, image_formats, measure_range, sources, transforms
+from ssl_vit.data import (
+    augment,
+    channels,
+    fingerprints,
+    image_formats,
+    measure_range,
+    sources,
+    transforms,
+)
+from ssl_vit.data.array_cells import array_cell
+from ssl_vit.data.arrays import evaluation_images
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import shown_image, shown_note
 from ssl_vit.errors import UserError
 
 KEYS = np.arange(5, dtype=np.int64)
+LISTS = pyarrow.list_(pyarrow.list_(pyarrow.uint16()))
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -75,6 +88,7 @@ def test_pillow_gives_its_own_channels() -> None:
     rgba = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
     found = channels.decoder(data(range=[0, 255]))(png(rgba))
     assert found.dtype == torch.uint8 and np.array_equal(found.permute(1, 2, 0), rgba)
+    assert torch.equal(channels.decoder(data(range=None))(png(rgba)), found), "bytes have a range"
     grey = values(1, channels=1)[..., 0]
     assert np.array_equal(channels.decoder(data(channels=1))(png(grey))[0], grey)
     rgb = channels.decoder(data(channels=3, range=[0, 255]))(png(rgba[..., :3].copy()))
@@ -110,6 +124,12 @@ def test_a_png_of_16_bits_whose_channels_pillow_reduces_is_refused() -> None:
     raw = image_formats.PNG + b"".join(parts)
     with pytest.raises(ValueError, match="16 bits and several channels"):
         channels.decoder(data(channels=3))(raw)
+
+
+def test_a_tiff_without_tifffile_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(ValueError, match=r"ssl_vit\[tiff\]"):
+        channels.decoder(data())(b"II*\0 and no more")
 
 
 def test_a_header_of_more_values_than_fit_is_refused() -> None:
@@ -152,6 +172,12 @@ def test_mixed_images_keep_their_bits() -> None:
     assert torch.equal(mixed[:, 0, 0, 0], wanted)
 
 
+@pytest.mark.parametrize("images", [[], [np.zeros((0, 4, CHANNELS), np.uint16)]])
+def test_images_of_a_caller_have_pixels(images: list) -> None:
+    with pytest.raises(ValueError, match="no images, or one without pixels; expected an array"):
+        evaluation_images(images, data())
+
+
 def test_views_are_crops_and_the_blur() -> None:
     images = [channels.decoder(data())(values(n, side=20)) for n in range(2)]
     plain = ViewOptions(jitter=0, grayscale=0, blur=[0.0, 0.0], solarize=[0.0, 0.0])
@@ -190,6 +216,9 @@ def test_what_is_given_is_not_measured(tmp_path: Path) -> None:
     measure_range.complete(given, split)
     assert given.range == [0, 4095] and given.mean == [0.1, 0.2, 0.3, 0.4]
     assert len(given.std) == CHANNELS
+    other = Data(channels=CHANNELS, range=[0, 4095], std=[0.2] * CHANNELS)
+    measure_range.complete(other, split)
+    assert other.std == [0.2] * CHANNELS and len(other.mean) == CHANNELS
     rgb = Data()
     measure_range.complete(rgb, split)
     assert rgb == Data(), "of RGB nothing is"
@@ -243,11 +272,40 @@ def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: t
     assert label.tolist() == [1, 0, 1]
     for one, row in zip(raw, order, strict=True):
         assert np.array_equal(one, arrays[row])
+    measured = Data(channels=CHANNELS, window=window)
+    measure_range.complete(measured, split)
+    measured.window = None
+    other = Data(channels=CHANNELS)
+    measure_range.complete(other, load(tmp_path, channels=CHANNELS, validation=0.0).train)
+    assert measured == other, "all images, whichever shards they are read from"
     made = data()
     batch = ImageDataset(split, made, train=True).__getitems__(Samples(order, order))
     assert batch.image.shape == (3, CHANNELS, 8, 8) and not batch.unreadable
     with pytest.raises(UserError, match=r"data\.channels="):  # as RGB
         ImageDataset(split, Data(size=8), train=True).__getitems__(Samples(order, order))
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path, window: int | None) -> None:
+    features = datasets.Features({"bands": datasets.Array3D(shape=(6, 5, 4), dtype="uint16")})
+    prints = set()
+    for first in (0, 1):
+        cells = [values(first)[:6, :5].tolist(), None]
+        folder_ = tmp_path / str(first)
+        datasets.Dataset.from_dict({"bands": cells}, features=features).to_parquet(
+            str(folder_ / "train.parquet")
+        )
+        split = load(folder_, channels=CHANNELS, window=window, validation=0.0).train
+        raw, label = split.fetch(np.arange(2))
+        assert np.array_equal(raw[0], values(first)[:6, :5]) and raw[1] == b""
+        assert label.tolist() == split.label_of(np.arange(2)).tolist() == [-1, -1]
+        prints.add(fingerprints.fingerprint_source(split))
+    assert len(prints) == 2
+    for rows in (5, 0):  # instead of 6
+        cut = pyarrow.array([values(0)[:rows, :5].tolist()], pyarrow.list_(LISTS))
+        assert array_cell(cut, (6, 5, 4)) == b""
+        read = array_cell(cut, (None, 5, 4))
+        assert isinstance(read, np.ndarray) and read.shape == (rows, 5, 4)
 
 
 def test_a_stream_of_arrays_is_refused(tmp_path: Path) -> None:

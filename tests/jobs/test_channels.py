@@ -1,6 +1,7 @@
 """Runs on images of four channels and 16 bits."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,14 @@ import torch
 from PIL import Image
 
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder
-from helpers.options import LOADED, TUNE, altered
+from helpers.options import LOADED, PROBE, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
-from ssl_vit.jobs import draw_figures, embed
+from ssl_vit.jobs import cli, draw_figures, embed
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import planned_differences
@@ -138,6 +139,9 @@ def test_features_and_figures_of_such_images_are_made(
     embed.main([f"init={done.folder}", *cli_words, f"query={query}", "top=1", *LOADED[:1]])
     assert "test/ant/1.npy, ant" in capsys.readouterr().out
     assert (tmp_path / "made" / "nearest.html").exists()
+    measured = ["probe.measures=[knn]", f"init={done.folder}", f"out={tmp_path}", "name=measured"]
+    cli.evaluate(altered(PROBE, *measured))
+    assert re.search(r"pixels +4 channels, \d+ to [\d,]+\n", capsys.readouterr().out)
     draw_figures.main([f"init={done.folder}", f"out={tmp_path}", "name=drawn"])
     assert (tmp_path / "drawn" / "reconstruction.png").exists()
 
