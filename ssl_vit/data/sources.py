@@ -256,7 +256,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     names = _named(data, False, found.splits)
     held_out = names.get("data.validation", data.validation)
     if held_out is None:
-        held_out = next((name for name in HELD_OUT if name in found.splits), None)
+        held_out = _by_default(data, found.splits)
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
         raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
@@ -379,7 +379,13 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
         return layout.choose(data.validation, splits)
     if data.validation is not None:
         return None
-    return next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
+    return _by_default(data, {name for name, source in splits.items() if len(source)})
+
+
+def _by_default(data: Data, splits: Collection[str]) -> str | None:
+    """The split that data.validation=null holds out, never that which is trained on."""
+    trained = layout.choose(data.train, splits)
+    return next((name for name in HELD_OUT if name in splits and name != trained), None)
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:
