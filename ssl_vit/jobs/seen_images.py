@@ -10,7 +10,7 @@ from ..config.images import Data
 from ..config.init_source import InitSource
 from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
-from ..data.base import Source, View
+from ..data.base import Source, View, origin
 from ..data.layout import ROLE
 from ..data.sources import Splits
 from ..errors import UserError
@@ -62,7 +62,7 @@ def _compared(run: Path, before: Recipe, recipe: Recipe, splits: Splits) -> Iter
         seen["test"] = _seen(splits.test, named, trained, before.data, recipe.data)
     if recipe.data.validation != 0:
         named = recipe.data.validation if isinstance(recipe.data.validation, str) else "validation"
-        if _origin(splits.validation) is _origin(splits.train):
+        if origin(splits.validation) is origin(splits.train):
             named = ""
         seen["held-out"] = _seen(splits.validation, named, trained, before.data, recipe.data)
     how = "with their labels" if learns_labels(before) else "without labels"
@@ -85,11 +85,6 @@ def _seen(part: Source, named: str, trained: Source, before: Data, now: Data) ->
 
 def _rows(source: Source) -> np.ndarray:
     return source.full_rows() if isinstance(source, View) else np.arange(len(source))
-
-
-def _origin(source: Source) -> Source:
-    """The source that a share is a share of."""
-    return _origin(source.whole) if isinstance(source, View) else source
 
 
 def _role(split: str) -> str:
