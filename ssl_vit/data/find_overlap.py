@@ -45,8 +45,13 @@ def main(arguments: list[str]) -> None:
             assert source is not None
             print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
             found = overlap.hash_images(source)
-            grouped = split == "train" and bool(data.group)
-            hashed[key] = source, found, fingerprints.fingerprint_train(source, grouped)
+            # as environment.json: of training images that of the whole split, of a share for
+            # testing that of the share
+            if split == "test":
+                named = fingerprints.fingerprint_part(source)
+            else:
+                named = fingerprints.fingerprint_train(source, bool(data.group))
+            hashed[key] = source, found, named
         return hashed[key]
 
     entries = []

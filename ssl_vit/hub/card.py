@@ -28,6 +28,7 @@ from ..formatting import (
     rounded_count,
 )
 from ..pages import metric_tables
+from ..runs import seen_text
 from ..runs.folder import Run
 from ..runs.objective_facts import facts_of
 
@@ -49,7 +50,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     config = export_files.read_config(export)
     objective = facts_of(facts, run.recipe.values())
     values = _description(run.recipe, config, objective, step)
-    values |= _results(run, result, objective)
+    values |= _results(run, result, objective, facts)
     values |= _cost(run.recipe, result, facts)
     metadata = _metadata(run.recipe, objective.tag, config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
@@ -242,15 +243,19 @@ def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict[str, Any]:
+def _results(
+    run: Run, result: Result | None, objective: ObjectiveFacts, facts: Environment
+) -> dict[str, Any]:
     figure = str(objective.figure or "what the objective predicts of held-out images")
     caption = escape_markdown(figure[:1].upper() + figure[1:])
     metrics = result.metrics if result else {}
     measured_on = result.measured_on if result else None
+    cautions = few_images(measured_on or {}, chosen_on_held_out(run.recipe))
+    cautions += [escape_markdown(text) for text in seen_text.cautions(facts.seen or ())]
     comparisons = list(metric_tables.comparisons(metrics))
     return {
         "results": metric_tables.results(metrics),
-        "few": few_images(measured_on or {}, chosen_on_held_out(run.recipe)),
+        "cautions": cautions,
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),

@@ -218,12 +218,16 @@ def environment_facts(
     are_classes = splits.train.label_source != FOLDERS or uses_labels(recipe)
     classes = list(splits.train.classes) if are_classes else []
     clipped = {"clipped": splits.clipped} if splits.clipped else {}
-    return clipped | {
-        "data": fingerprints.fingerprint_splits(
-            splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)
+    data, held_out = {}, {}
+    if _first_there(recipe, accelerator):
+        grouped = bool(recipe.data.group)
+        data = fingerprints.fingerprint_splits(
+            splits, recipe.data.path, measures_masks(recipe), grouped
         )
-        if _first_there(recipe, accelerator)
-        else {},
+        held_out = {"held_out": fingerprints.fingerprint_held_out(splits, data)}
+    return clipped | {
+        "data": data,
+        **held_out,
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": measured_on(recipe, splits),
         "classes": classes,  # label 0 is the first

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from datasets import ClassLabel, Dataset, Features, Image
+from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
 from helpers.arm_studies import study, task
@@ -132,6 +132,46 @@ def test_the_tool_counts_and_names_the_pairs(tested, capsys):
     assert entry["test"]["print"] == environment["data"]["test"]
 
 
+@pytest.mark.parametrize("group", [[], ["data.group=patient"]], ids=["images", "groups"])
+def test_a_share_for_testing_is_named_as_its_runs_name_it(tmp_path, capsys, group):
+    """Of 48 images 16 share their pixels with another, whichever side of the cut that is on; one
+    arm was pre-trained on all of them, the share too."""
+    rows = {
+        "image": [{"bytes": saved(picture(n % 40, 16)), "path": None} for n in range(48)],
+        "label": [n % 2 for n in range(48)],
+        "patient": [n // 2 for n in range(48)],
+    }
+    features = {"image": Image(), "label": ClassLabel(names=["a", "b"]), "patient": Value("int64")}
+    Dataset.from_dict(rows, Features(features)).to_parquet(tmp_path / "train-0.parquet")
+    folder = tmp_path / "runs" / "s"
+    of_all = (f"data.path={tmp_path}", f"out={folder}", "optim.steps=2", "optim.warmup=1")
+    cli.pretrain(altered(TINY, *of_all, "eval.test=false", "name=pretrain-a-0"))
+    tested = ("recipe=supervised", "eval.test=true", "data.test=0.25", *group)
+    cli.pretrain(altered(TINY, *of_all, *tested, "name=final-a-0"))
+    tasks = [task("pretrain", "a", 0, "pretrain"), task("final", "a", 0)]
+    plan = {"name": "s", "title": "s", "arms": {"a": "a"}, "seeds": [0]}
+    write(folder / "study.json", plan | {"tasks": tasks, "report": {"final": "final"}})
+    find_overlap.main([str(folder)])
+    whole, rest = sorted(
+        json.loads((folder / "overlap.json").read_text()),
+        key=lambda entry: entry["train"]["images"],
+        reverse=True,
+    )
+    tested = json.loads((folder / "final-a-0" / "environment.json").read_text())
+    for entry, run in ((whole, "pretrain-a-0"), (rest, "final-a-0")):
+        facts = json.loads((folder / run / "environment.json").read_text())
+        assert entry["train"]["print"] == facts["data"]["train"]
+        assert entry["test"]["print"] == tested["data"]["test"]
+    test = whole["test"]["images"]
+    assert (whole["train"]["images"], rest["train"]["images"]) == (48, 48 - test)
+    assert whole["exact"] == test > rest["exact"]
+    reports.write(folder)
+    text = " ".join((folder / "report.md").read_text().split())
+    for entry in (whole, rest):
+        counts = [entry["train"]["images"], test, entry["exact"], entry["near"]]
+        assert f", train | {' | '.join(map(str, counts))} |" in text
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_the_report_shows_what_is_of_its_images(tmp_path, same):
     folder = study(tmp_path / "gap")
@@ -146,7 +186,7 @@ def test_the_report_shows_what_is_of_its_images(tmp_path, same):
     write(folder / "overlap.json", [entry])
     reports.write(folder)
     text = " ".join((folder / "report.md").read_text().split())
-    assert ("| cifar10, test | cifar10, train | 400 | 3 | 12 |" in text) == same
+    assert ("| cifar10, test | cifar10, train | 1,000 | 400 | 3 | 12 |" in text) == same
     write(folder / "overlap.json", [{"exact": 3}])
     with pytest.raises(UserError, match=r"overlap\.json is damaged"):
         reports.write(folder)
