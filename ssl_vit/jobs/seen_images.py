@@ -10,7 +10,7 @@ from ..config.images import Data
 from ..config.records.run import SeenImages
 from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
-from ..data.base import Source, View
+from ..data.base import Source, View, origin
 from ..data.layout import ROLE
 from ..data.sources import Splits
 from ..errors import UserError
@@ -121,7 +121,7 @@ def _measured(
         add("test", splits.test, now.test if isinstance(now.test, str) else "")
     if now.validation != 0:
         named = now.validation if isinstance(now.validation, str) else "validation"
-        shared = _origin(splits.validation) is _origin(splits.train)
+        shared = origin(splits.validation) is origin(splits.train)
         add("validation", splits.validation, "" if shared else named)
     return found
 
@@ -136,11 +136,6 @@ def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> d
 
 def _rows(source: Source) -> np.ndarray:
     return source.full_rows() if isinstance(source, View) else np.arange(len(source))
-
-
-def _origin(source: Source) -> Source:
-    """The source that a share is a share of."""
-    return _origin(source.whole) if isinstance(source, View) else source
 
 
 def _role(split: str) -> str:

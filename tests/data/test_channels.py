@@ -53,7 +53,9 @@ def data(**words) -> Data:
     return Data(**({"channels": CHANNELS, "range": [0, 65535], "size": 8} | words))
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int16, np.int64])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int16, np.int64, np.uint64]
+)
 @pytest.mark.parametrize("first", [False, True])
 def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
     array = (values(3) % 200).astype(kind)
@@ -84,6 +86,116 @@ def test_a_tiff_is_its_samples_or_pages(compression: str | None, order: str, kin
     assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
 
+def tiff(array: np.ndarray, **options) -> bytes:
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **{"photometric": "minisblack"} | options)
+    return file.getvalue()
+
+
+def packed_tiff(array: np.ndarray, bits: int) -> bytes:
+    """A TIFF of one strip of grey values of so many bits, without padding between them; TIFF 6.0,
+    section 2, written out."""
+    height, width = array.shape
+    bits_HWB = np.unpackbits(array.astype(">u2")[..., None].view(np.uint8), axis=2)[..., -bits:]
+    content = np.packbits(bits_HWB.reshape(height, -1), axis=1).tobytes()
+    first = 8 + 2 + 12 * 9 + 4
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: first, 277: 1, 278: height}
+    tags[279] = len(content)
+    listed = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<IH", 8, 9) + listed + bytes(4) + content
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_a_tiff_is_turned_as_its_tag_says(tag: int, last: bool) -> None:
+    """As Pillow turns RGB of 8 bits."""
+    array = np.random.default_rng(tag).integers(0, 256, (6, 5, 3), np.uint8)
+    turned = {"extratags": [(274, 3, 1, tag, True)]}
+    wanted = transforms.decode(tiff(array, photometric="rgb", **turned))
+    given = array if last else array.transpose(2, 0, 1)
+    raw = tiff(given, planarconfig="contig" if last else "separate", **turned)
+    found = channels.decoder(data(channels=3, range=[0, 255]))(raw)
+    assert found.shape == ((3, 5, 6) if tag > 4 else (3, 6, 5))
+    assert torch.equal(found, wanted)
+    grey = channels.decoder(data(channels=1, range=[0, 255]))(tiff(array[..., 0], **turned))
+    assert torch.equal(grey[0], wanted[0])
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 4), (4, 4, 4), (4, 4, 6)])
+def test_which_side_is_the_channels_is_known_or_refused(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).integers(0, 65536, shape).astype(np.uint16)
+    decode = channels.decoder(data())
+    first, last = (
+        tiff(array, planarconfig=kind) if shape[axis] == 4 else b""
+        for kind, axis in (("separate", 0), ("contig", 2))
+    )
+    if first:
+        assert np.array_equal(decode(first), array)
+    if last:
+        assert np.array_equal(decode(last).permute(1, 2, 0), array)
+    for raw in (array, npy(array), tiff(array)):  # the last as pages, and in an array's shape
+        if first and last:
+            with pytest.raises(ValueError, match=r"data.channels=4 expects .* no side of it"):
+                decode(raw)
+        else:
+            assert np.array_equal(decode(raw), array)
+
+
+def test_further_images_of_a_tiff_are_refused() -> None:
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    bands, file = values(0), io.BytesIO()
+    with tifffile.TiffWriter(file) as pages:
+        pages.write(bands, planarconfig="contig", photometric="minisblack", metadata=None)
+        pages.write(bands[:7, :7, 0], subfiletype=1, metadata=None)  # of less resolution
+        whole = file.getvalue()
+        pages.write(bands[:9, :5, 0], metadata=None)
+    assert channels.decoder(data())(whole).shape == (4, 16, 16)
+    with pytest.raises(ValueError, match=r"2 images, \(16, 16, 4\) and \(9, 5\); expected one"):
+        channels.decoder(data())(file.getvalue())
+
+
+def test_a_tiff_of_other_colours_and_bits_is_what_it_shows() -> None:
+    """It was read as indices of colours, as 0 and 1, or inverted."""
+    grey = np.arange(0, 240, 8, np.uint8).reshape(5, 6)
+    one, rgb = (channels.decoder(data(channels=n, range=[0, 255])) for n in (1, 3))
+    assert np.array_equal(one(tiff(grey, photometric="miniswhite"))[0], 255 - grey)
+    assert np.array_equal(one(tiff(grey > 99))[0], np.where(grey > 99, 255, 0))
+    of_16 = grey.astype(np.uint16) * 257
+    inverted = tiff(of_16, photometric="miniswhite")
+    assert np.array_equal(channels.decoder(data(channels=1))(inverted)[0], 65535 - of_16)
+    assert np.array_equal(transforms.decode(inverted)[2], 255 - grey)
+    colours = np.random.default_rng(0).integers(0, 256, (3, 256)).astype(np.uint16)
+    palette = tiff(grey, photometric="palette", colormap=colours * 257)
+    assert np.array_equal(rgb(palette), colours[:, grey])
+    assert np.array_equal(transforms.decode(palette), colours[:, grey])
+    with pytest.raises(ValueError, match="a TIFF of 2 images of a palette or few bits; expected"):
+        one(tiff(np.stack([grey, grey]) > 99))
+
+
+def test_twelve_bits_without_padding_are_read() -> None:
+    """Of RGB the upper 8 were taken of 16 bits, of which four are none: black."""
+    pytest.importorskip("imagecodecs", reason="needs the extra [tiff]")
+    array = np.array([[0, 1000, 4095], [16, 15, 2048]], np.uint16)
+    raw = packed_tiff(array, 12)
+    assert np.array_equal(channels.decoder(data(channels=1))(raw)[0], array)
+    assert transforms.decode(raw)[1].tolist() == [[0, 62, 255], [1, 0, 128]]
+
+
+def test_a_dark_image_of_portable_grey_values_stays_dark() -> None:
+    """One of 12 bits without a value above 15 was taken for one of 8."""
+    dark = b"P5 3 1 4095\n" + np.array([0, 7, 15], ">u2").tobytes()
+    assert transforms.decode(dark)[0].tolist() == [[0, 0, 0]]
+    assert transforms.decode(dark[:-2] + b"\x0f\xff")[0].tolist() == [[0, 0, 255]]
+
+
+def test_values_of_no_byte_are_not_clipped_unseen_to_rgb() -> None:
+    for low, high in ((-5, 900), (0, 70_000)):
+        array = np.array([[low, high]], np.int32)
+        with pytest.raises(ValueError, match=rf"from {low} to {high}; expected whole numbers"):
+            transforms.decode(tiff(array))
+
+
 def test_pillow_gives_its_own_channels() -> None:
     rgba = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
     found = channels.decoder(data(range=[0, 255]))(png(rgba))
@@ -93,6 +205,11 @@ def test_pillow_gives_its_own_channels() -> None:
     assert np.array_equal(channels.decoder(data(channels=1))(png(grey))[0], grey)
     rgb = channels.decoder(data(channels=3, range=[0, 255]))(png(rgba[..., :3].copy()))
     assert torch.equal(rgb, transforms.decode(png(rgba[..., :3].copy())))
+    file = io.BytesIO()
+    colours = Image.fromarray(rgba[..., :3].copy()).quantize(4)
+    colours.save(file, "PNG", transparency=bytes([0, 99]))  # of which Pillow would warn
+    found = channels.decoder(data(channels=3, range=[0, 255]))(file.getvalue())
+    assert np.array_equal(found.permute(1, 2, 0), colours.convert("RGB"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +258,7 @@ def test_a_header_of_more_values_than_fit_is_refused() -> None:
 
 
 def test_values_beyond_the_range_are_clipped() -> None:
-    array = np.array([[[5], [50], [60000]]], np.uint16)
+    array = np.array([[5, 50, 60000]], np.uint16)
     for highest, kind in ((4095, torch.int32), (200, torch.uint8)):
         found = channels.decoder(data(channels=1, range=[10, highest]))(array)
         assert found.dtype == kind and found.tolist() == [[[10, 50, highest]]]
@@ -245,7 +362,7 @@ def test_bytes_have_their_whole_range_and_one_value_has_a_range_too() -> None:
     measure_range.complete(made, Constant(np.full((4, 4, 2), 51, np.uint8)))  # type: ignore[arg-type]
     assert made.range == [0, 255] and made.mean == [0.2, 0.2] and made.std == [1.0, 1.0]
     made = Data(channels=2)
-    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint16)))  # type: ignore[arg-type]
+    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint64)))  # type: ignore[arg-type]
     assert made.range == [65534, 65535] and made.mean == [1.0, 1.0]
     with pytest.raises(
         UserError, match=r"data.channels=5: none of 1 .* row 0: an image \(4, 4, 2\)"
