@@ -31,6 +31,27 @@ def gather(x_BC: Tensor) -> Tensor:
     return x_GC
 
 
+class _Gather(torch.autograd.Function):
+    """`gather`; the gradient of a row is the sum of what all processes' losses give it."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BC: Tensor) -> Tensor:
+        return gather(x_BC)
+
+    @staticmethod
+    def backward(ctx: Any, grad_GC: Tensor) -> Tensor:
+        total_GC = grad_GC.clone()
+        distributed.all_reduce(total_GC)
+        return total_GC.chunk(processes())[rank()]
+
+
+def gather_with_gradient(x_BC: Tensor) -> Tensor:
+    """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
+    the mean over processes has the gradient that it has on one process. Collective, backwards
+    too."""
+    return x_BC if processes() == 1 else _Gather.apply(x_BC)
+
+
 class _Sum(torch.autograd.Function):
     """The sum of a tensor over all processes; its gradient is the sum of theirs."""
 

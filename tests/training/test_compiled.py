@@ -40,7 +40,10 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
         ["recipe=supervised"],
         ["recipe=mae", "model.positions=rotary", "model.registers=1"],
         ["recipe=moco_v3"],
-        ["recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"],
+        [
+            *("recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"),
+            "dino.koleo=0.1",
+        ],
         ["recipe=dino", "views.local=0", "dino.balance=sinkhorn", "dino.prototypes=32"],
         ["recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false"],
         ["recipe=supervised", "data.mixup=0.5", "optim.average=0.9"],

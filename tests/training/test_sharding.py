@@ -99,7 +99,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         run(f"{way}_moco", way, "recipe=moco_v3", "compute.batch=8")
         dino = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "dino.freeze=0.4")
-        run(f"{way}_dino", way, *dino, "eval.collapse=null", "compute.batch=8")
+        more = ("dino.koleo=0.1", "eval.collapse=null", "compute.batch=8")
+        run(f"{way}_dino", way, *dino, *more)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
         run(f"{way}_ibot", way, *ibot, "eval.collapse=null", "compute.batch=8")
     run("averaged", "zero3", "optim.average=0.5")
