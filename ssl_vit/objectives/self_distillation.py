@@ -90,18 +90,12 @@ class Head(nn.Module):
         return self.prototypes(self.mlp(x_XC))
 
 
-class Teacher(nn.Module):
-    """Running averages of an encoder and its head, always in evaluation mode: without dropout and
-    drop path, as the authors'."""
+class Teacher(teacher.Teacher):
+    """And of the head."""
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = teacher.copy_of(encoder)
-        self.head = teacher.copy_of(head)
-        self.eval()
-
-    def train(self, mode: bool = True) -> "Teacher":
-        return super().train(False)
+        super().__init__(encoder)
+        self.head = teacher.copy_of(head).eval()
 
 
 class Assignment(nn.Module):

@@ -103,6 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_dino", way, *dino, *more)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
         run(f"{way}_ibot", way, *ibot, "eval.collapse=null", "compute.batch=8")
+        run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", "compute.batch=8")
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
@@ -124,7 +125,7 @@ def export(folder: Path, part: str = "model") -> Path:
         ("zero2", "_mae"),
         *((w, "_moco") for w in ("zero2", "zero3", "fsdp2")),
         *((w, "_dino") for w in ("zero2", "zero3", "fsdp2")),
-        *((w, "_ibot") for w in ("zero2", "fsdp2")),
+        *((w, f"_{name}") for w in ("zero2", "fsdp2") for name in ("ibot", "ijepa")),
     ],
 )
 def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
