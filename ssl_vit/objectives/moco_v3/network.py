@@ -110,6 +110,17 @@ class MomentumContrast(Objective):
         """As the authors' code with `--moco-m-cos`."""
         return teacher.cosine_momentum(self.first_momentum, progress)
 
+    def start_step(self, progress: float) -> None:
+        for norm in self._norms():
+            norm.start_step()
+
+    def finish_step(self, bad: Tensor) -> None:
+        for norm in self._norms():
+            norm.finish_step(bad)
+
+    def _norms(self) -> Iterator[GlobalBatchNorm]:
+        yield from (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
+
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         yield from teacher.pairs(self.momentum.encoder, self.encoder)
         yield from teacher.pairs(self.momentum.projector, self.projector)
