@@ -5,29 +5,29 @@ models.yaml and datasets.yaml), the file's own values, presets named on the comm
 replace the whole group, but for how training mixes images), all other options in any order.
 """
 
-import copy
-import hashlib
-import importlib.util
-import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
-from . import declaration, recipe_files, schema, values
-from .computed import computed_values, keys
+from . import recipe_files, schema, values
+from .default_name import default_name
 from .fields import Values
-from .images import BYTES, EMBEDDED, OF_PIXELS, Data
+from .images import BYTES, EMBEDDED
 from .init_source import SCRATCH, InitSource
-from .parsing import parse_path
-from .recipe_files import FileValues, without_group
+from .plugins import check_plugin_is_given, run_plugin
+from .recipe_files import without_group
+from .recipe_images import (
+    fitting_channels,
+    gives_images,
+    names_images,
+    other_images,
+    preprocessing_brought,
+    with_images,
+    without_images,
+)
 from .schema import Recipe
 from .validate import check, check_place, check_used
-
-NULL = ("", "null", "none")  # texts of a null
-LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
-PLACES = ("data", "data.path", "data.hub")  # options that name images
-OTHERS = "give data=, data.path= or data.hub="
 
 
 def resolve(options: Iterable[str], here: bool = True) -> Recipe:
@@ -46,7 +46,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     named = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
     for key in given:
         values.check_key(key)
-    places = {key for key in ("data.path", "data.hub") if given.get(key, "null") not in NULL}
+    places = {key for key in ("data.path", "data.hub") if not values.is_null(given.get(key))}
     if len(places) == 2:
         both = f"data.path={given['data.path']} and data.hub={given['data.hub']}"
         raise UserError(f"{both}: expected one of them")
@@ -58,17 +58,19 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     follows = not names_images(options)
     data_name = named["data"]
     if data_name is not None:
-        known = _without_images(known) | recipe_files.preset("data", data_name)
+        known = without_images(known) | recipe_files.preset("data", data_name)
     elif places and known.get("data.name", EMBEDDED) == EMBEDDED:
-        other = _other_images(given, known)
+        other = other_images(given, known)
         data_name = other["data.name"]
-        known = _without_images(known) | other
+        known = without_images(known) | other
     elif follows and (images := source.images()):
-        known = _with_images(known, images, file)
+        known = with_images(known, images, file)
     if "data.hub" in places:
         known["data.path"] = None
-    known |= _preprocessing(_fitting(start, known, given), file, given, named["data"])
-    _check_plugin_is_given(given, known.get("plugin"), path)
+    known |= preprocessing_brought(
+        fitting_channels(start, known, given), file, given, named["data"]
+    )
+    check_plugin_is_given(given, known.get("plugin"), path)
     before = values.build(known)
     recipe = values.build(known | given)
     check_used(recipe, given)
@@ -77,7 +79,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         before.init = recipe.init
         weights = f"init={Path(given['init'].split(':')[-1]).name}" if "init" in given else None
         parts = [before.name or path.stem, data_name, named["model"], weights]
-        recipe.name = _default_name([part for part in parts if part], before, recipe)
+        recipe.name = default_name([part for part in parts if part], before, recipe)
     check(recipe)
     if here:
         check_place(recipe.data)
@@ -118,56 +120,6 @@ def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
     return recipe
 
 
-def of_images() -> list[str]:
-    """Of the keys of a run's data those that say which images they are and how they are read; the
-    others say how images are cropped, mixed and normalised, which each recipe does for itself."""
-    return keys(
-        lambda option: (
-            option.key.startswith("data.")
-            and not option.training
-            and (option.reading or not option.preprocessing)
-        )
-    )
-
-
-def names_images(options: Iterable[str]) -> bool:
-    """Whether options, or the recipe file among them, choose their images. Without, what starts
-    from a run uses that run's images."""
-    given = values.parse(options)
-    path = recipe_files.find_recipe(given.get("recipe"))
-    return gives_images(given) or recipe_files.names_images(path)
-
-
-def gives_images(given: Mapping[str, str]) -> bool:
-    """Whether options ({key: text}) name images."""
-    return any(given.get(key, "null") not in NULL for key in PLACES)
-
-
-def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """`images_taken` of a recipe; None where its options name the images.
-
-    Args:
-        options: those that `resolve` made the recipe of.
-        recipe: that recipe.
-    """
-    return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
-
-
-def images_taken(source: InitSource, data: Data) -> str | None:
-    """A line that says which images are used where none are named: those of the run that made the
-    first weights or, of weights that do not say theirs, others. None for fresh weights."""
-    if source.is_scratch:
-        return None
-    if not source.images():
-        text = "which images it was trained on is not known here"
-        return (
-            f"warning: init={source.place}: {text}; data={data.name} is used; for others {OTHERS}"
-        )
-    place = data.path or data.hub or f"data={data.name}"
-    share = "" if data.share == 1 else f", data.share={data.share:g}"
-    return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
-
-
 def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
     """What environment.json records about the recipe file that a run's options name.
 
@@ -205,111 +157,6 @@ def _with_model(known: Values, name: str | None, start: Values) -> Values:
     return without_group(known, "model") | model if model else known
 
 
-def _without_images(known: Values) -> Values:
-    """The values without those of the recipe's images. What training does with any images
-    (data.mixup, data.cutmix, data.labelled) stays."""
-    kept = keys(lambda option: option.training and option.key.startswith("data."))
-    return without_group(known, "data") | {key: known[key] for key in kept if key in known}
-
-
-def _other_images(given: dict[str, str], known: Values) -> Values:
-    """The data of images that no preset describes: a name from their place, and the recipe's
-    preprocessing."""
-    name = given.get("data.hub", "")
-    if "data.path" in given:
-        place = parse_path(given["data.path"] or ".", "data.path").resolve()
-        name = place.stem if place.is_file() else place.name
-    return _preprocessing_of(known) | {"data.name": name.replace("/", "--")}
-
-
-def _preprocessing_of(known: Values) -> Values:
-    """Of the recipe's data, what also holds for other images (data.path= or data.hub= without
-    data=)."""
-    return {key: known[key] for key in keys(lambda option: option.preprocessing) if key in known}
-
-
-def _with_images(known: Values, images: Values, file: FileValues) -> Values:
-    """The values with a run's images. What is not of the images is as if they had been named: of
-    their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
-    name = str(images.get("data.name"))
-    rest = _preprocessing_of(known)
-    if recipe_files.has_preset("data", name):
-        rest = recipe_files.preset("data", name)
-    of_run = {key: images[key] for key in of_images() if key in images}
-    of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
-    return _without_images(known) | rest | of_run | of_file
-
-
-def _preprocessing(
-    start: Values, file: FileValues, given: dict[str, str], data: str | None
-) -> Values:
-    """The preprocessing that first weights bring along: the normalisation always; for a frozen
-    encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
-    it. Arms that are trained are evaluated as their recipe says, all alike."""
-    brought = {key: value for key, value in start.items() if key.startswith("data.")}
-    objective = given.get("objective", (file.presets | file.own).get("objective"))
-    explicit: Collection[str] = given.keys()
-    if data is None:  # else the preset replaces the file's values
-        explicit = explicit | file.own.keys()
-    evaluation = set(keys(lambda option: option.brought == "evaluation"))
-    if objective == "probe" and evaluation.isdisjoint(explicit):
-        return brought
-    return {key: value for key, value in brought.items() if key not in evaluation}
-
-
-def _fitting(start: Values, known: Values, given: dict[str, str]) -> Values:
-    """What first weights say of their images, without what is of other channels than the images
-    have."""
-    there = start.get("data.channels", 3)
-    wanted = known.get("data.channels", there)
-    if "data.channels" in given:
-        wanted = values.typed("data.channels", given["data.channels"])
-    if not start or wanted == there:
-        return start
-    of_pixels = {f"data.{key}" for key in OF_PIXELS}
-    return {key: value for key, value in start.items() if key not in of_pixels}
-
-
-def _check_plugin_is_given(given: dict[str, str], plugin: str | None, path: Path) -> None:
-    """Check that the command line names the plugin that a recipe file names: recipe files are
-    passed on, and a plugin is code.
-
-    Raises:
-        UserError: it does not.
-    """
-    if plugin and "plugin" not in given:
-        text = f"{path} names it; plugins run only if the command line names them"
-        raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
-
-
-def run_plugin(plugin: str | None) -> None:
-    """Run a plugin's file, once per process: it declares objectives or targets.
-
-    Raises:
-        UserError: there is no such file, or it fails.
-    """
-    if plugin is None or plugin in NULL:
-        return
-    path = parse_path(plugin, "plugin").resolve()
-    name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"plugin={plugin}: no such Python file")
-    if name in sys.modules:
-        return
-    module = importlib.util.module_from_spec(spec)
-    before = {*declaration.objectives(), *declaration.targets()}
-    try:
-        spec.loader.exec_module(module)
-        schema.options()  # its keys are none of others
-    except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
-        for declared in {*declaration.objectives(), *declaration.targets()} - before:
-            declaration.withdraw(declared)
-        text = str(error) if isinstance(error, UserError) else repr(error)
-        raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
-    sys.modules[name] = module
-
-
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """Check that images have the channels that the first weights expect, or that these are adapted
     to them, and are normalised as they expect."""
@@ -338,32 +185,6 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
         )
 
 
-def _default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
-    """The name of a run: the recipe's, the presets', and each option that changes what is computed,
-    sorted, since their order does not matter. Long ones end in a hash."""
-    was = computed_values(before)
-    now = computed_values(recipe)
-    default = schema.defaults()
-    changed = sorted(
-        key for key in now if now[key] != was.get(key, default.get(key)) and key != "data.hub"
-    )
-    words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
-    name = "-".join(words).replace("/", "_").strip()
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
-    if len(name) > LONGEST_DEFAULT_NAME:
-        return f"{name[:110]}-{digest}"
-    # Characters of several bytes: file systems count bytes
-    if len(name.encode(errors="replace")) - LONGEST_DEFAULT_NAME > LONGEST_DEFAULT_NAME:
-        return f"{name[:50]}-{digest}"
-    return name
-
-
-def _name_text(value: Any) -> str:
-    text = str(value)
-    plain = not isinstance(value, bool | list) and value is not None
-    return text if plain else text.replace(" ", "").lower()
-
-
 def _make_paths_absolute(recipe: Recipe) -> None:
     """So that recipe.yaml repeats the run from any folder."""
     if recipe.data.path:
@@ -372,30 +193,3 @@ def _make_paths_absolute(recipe: Recipe) -> None:
         recipe.plugin = str(Path(recipe.plugin).resolve())
     if recipe.init_source.is_local:
         recipe.init = str(Path(recipe.init).resolve())
-
-
-def without_private(recipe: Recipe) -> Recipe:
-    """The recipe without what belongs to one machine or one person: it is neither published nor
-    taken from others."""
-    public = copy.deepcopy(recipe)
-    for key, option in schema.options().items():
-        if option.private:
-            *groups, name = key.split(".")
-            owner = getattr(public, groups[0]) if groups else public
-            setattr(owner, name, option.default)
-    public.init = public.init_source.public_name
-    return public
-
-
-def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """The public part of a recipe file that others wrote, checked except for its images, which may
-    not be here.
-
-    Raises:
-        UserError: as `resolve`.
-    """
-    recipe = without_private(recipe_files.read(path))
-    recipe.out = out
-    recipe.name = name or recipe.name.replace("/", "_")
-    check(recipe)
-    return recipe

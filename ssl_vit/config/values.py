@@ -106,6 +106,11 @@ def _has_control(value: Any) -> bool:
     return not CONTROL.isdisjoint(categories)
 
 
+def is_null(text: str | None) -> bool:
+    """Whether what a command line gives for a key, if it does, is nothing."""
+    return text is None or text.lower() in ("", *NULLS)
+
+
 def typed(key: str, value: Any) -> Any:
     """As `convert`, of a key of the recipe."""
     return convert(schema.options()[key], value)

@@ -12,8 +12,8 @@ from .. import costs, hub_files
 from ..config import export_files
 from ..config.computed import counts
 from ..config.images import EMBEDDED, Data
+from ..config.public_recipe import without_private
 from ..config.records.run import Environment, ObjectiveFacts, Result
-from ..config.resolve import without_private
 from ..config.schema import Recipe, chosen_on_held_out
 from ..formatting import (
     duration,

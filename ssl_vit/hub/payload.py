@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..config.computed import FACTS
 from ..config.parsing import flatten, load_yaml
-from ..config.resolve import without_private
+from ..config.public_recipe import without_private
 from ..config.schema import dump
 from ..config.values import build
 from ..errors import UserError

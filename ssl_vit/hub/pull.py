@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import formatting, hub_files
 from ..config.images import EMBEDDED
-from ..config.resolve import from_untrusted
+from ..config.public_recipe import from_untrusted
 from ..config.schema import Recipe, dump
 from ..config.tool_options import parse
 from ..config.tools import PullOptions

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from .. import hub_files
 from ..config.computed import computed_values, counts, differences, facts
 from ..config.parsing import flatten, load_yaml
-from ..config.resolve import without_private
+from ..config.public_recipe import without_private
 from ..config.schema import options
 from ..config.tool_options import parse
 from ..config.tools import PushOptions

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ..config import tool_options
 from ..config.init_source import CHOICES, SCRATCH
+from ..config.recipe_images import OTHERS, image_notice
 from ..config.records.run import Result
-from ..config.resolve import OTHERS, image_notice, recipe_file, resolve
+from ..config.resolve import recipe_file, resolve
 from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..config.validate import check_place

@@ -15,7 +15,8 @@ import torch
 from ..config import export_files, recipe_files, values
 from ..config.computed import keys
 from ..config.init_source import InitSource
-from ..config.resolve import OTHERS, gives_images, images_taken, resolve_encoder
+from ..config.recipe_images import OTHERS, gives_images, images_taken
+from ..config.resolve import resolve_encoder
 from ..config.schema import Data, Recipe
 from ..config.validate import check_place
 from ..data import layout, loaders, sources

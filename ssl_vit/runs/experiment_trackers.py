@@ -21,7 +21,7 @@ from typing import Any
 
 from ..callbacks import Callback, Row
 from ..config.operation import TRACKERS
-from ..config.resolve import without_private
+from ..config.public_recipe import without_private
 from ..errors import UserError
 from .files import write_atomically
 from .folder import Run

@@ -62,7 +62,8 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(
         (
             *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.python_options", "config.recipe_files", "config.records"),
+            *("config.plugins", "config.python_options", "config.recipe_files"),
+            *("config.recipe_images", "config.records"),
             *("config.records.run", "config.records.study"),
             *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
             "config.values",

@@ -12,7 +12,8 @@ from ... import costs
 from ...config.computed import computed_values, keys
 from ...config.fields import KEY
 from ...config.parsing import exists, load_yaml
-from ...config.resolve import image_notice, resolve
+from ...config.recipe_images import image_notice
+from ...config.resolve import resolve
 from ...config.schema import Data, Recipe, defaults
 from ...data.batch_layout import BatchLayout
 from ...errors import UserError, suggest

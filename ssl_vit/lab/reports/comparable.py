@@ -14,9 +14,10 @@ from ...config import parsing, values
 from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
+from ...config.recipe_images import names_images, of_images
 from ...config.records.run import Environment, ObjectiveFacts, Result
 from ...config.records.study import Task
-from ...config.resolve import names_images, of_images, resolve
+from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
 from ...formatting import option_text

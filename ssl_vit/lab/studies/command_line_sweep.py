@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from ...config.computed import keys
 from ...config.parsing import load_yaml
 from ...config.recipe_files import TABLES
-from ...config.resolve import names_images, of_images, resolve
+from ...config.recipe_images import names_images, of_images
+from ...config.resolve import resolve
 from ...config.schema import Recipe
 from ...config.validate import has_use
 from ...config.values import parse

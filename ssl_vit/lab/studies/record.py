@@ -8,8 +8,9 @@ from ...config import records
 from ...config.computed import computed_values, counts, keys
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten, load_yaml
+from ...config.recipe_images import names_images
 from ...config.records.study import StudyPlan
-from ...config.resolve import names_images, resolve
+from ...config.resolve import resolve
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...jobs import reuse

@@ -9,7 +9,7 @@ from ...config import tool_options
 from ...config.fields import FLAG
 from ...config.init_source import SCRATCH
 from ...config.parsing import exists
-from ...config.resolve import run_plugin
+from ...config.plugins import run_plugin
 from ...config.schema import options
 from ...config.validate import check_value
 from ...config.values import check_renamed, parse

@@ -6,7 +6,8 @@ from pathlib import Path
 from ...config.computed import computed_values
 from ...config.fields import Values
 from ...config.recipe_files import find_recipe, preset
-from ...config.resolve import names_images, of_images, resolve
+from ...config.recipe_images import names_images, of_images
+from ...config.resolve import resolve
 from ...config.schema import Data, Recipe, options
 from ...config.validate import check_value
 from ...config.values import check_key, typed

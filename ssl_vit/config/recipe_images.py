@@ -1,0 +1,131 @@
+"""Which images a recipe is about: those that its options name, those of the run that made its first
+weights, or the recipe file's. No torch here."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from . import recipe_files, values
+from .computed import keys
+from .fields import Values
+from .images import OF_PIXELS, Data
+from .init_source import InitSource
+from .parsing import parse_path
+from .recipe_files import FileValues, without_group
+from .schema import Recipe
+
+PLACES = ("data", "data.path", "data.hub")  # options that name images
+OTHERS = "give data=, data.path= or data.hub="
+
+
+def of_images() -> list[str]:
+    """Of the keys of a run's data those that say which images they are and how they are read; the
+    others say how images are cropped, mixed and normalised, which each recipe does for itself."""
+    return keys(
+        lambda option: (
+            option.key.startswith("data.")
+            and not option.training
+            and (option.reading or not option.preprocessing)
+        )
+    )
+
+
+def names_images(options: Iterable[str]) -> bool:
+    """Whether options, or the recipe file among them, choose their images. Without, what starts
+    from a run uses that run's images."""
+    given = values.parse(options)
+    path = recipe_files.find_recipe(given.get("recipe"))
+    return gives_images(given) or recipe_files.names_images(path)
+
+
+def gives_images(given: Mapping[str, str]) -> bool:
+    """Whether options ({key: text}) name images."""
+    return not all(values.is_null(given.get(key)) for key in PLACES)
+
+
+def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
+    """`images_taken` of a recipe; None where its options name the images.
+
+    Args:
+        options: those that `resolve` made the recipe of.
+        recipe: that recipe.
+    """
+    return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
+
+
+def images_taken(source: InitSource, data: Data) -> str | None:
+    """A line that says which images are used where none are named: those of the run that made the
+    first weights or, of weights that do not say theirs, others. None for fresh weights."""
+    if source.is_scratch:
+        return None
+    if not source.images():
+        text = "which images it was trained on is not known here"
+        return (
+            f"warning: init={source.place}: {text}; data={data.name} is used; for others {OTHERS}"
+        )
+    place = data.path or data.hub or f"data={data.name}"
+    share = "" if data.share == 1 else f", data.share={data.share:g}"
+    return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
+
+
+def without_images(known: Values) -> Values:
+    """The values without those of the recipe's images. What training does with any images
+    (data.mixup, data.cutmix, data.labelled) stays."""
+    kept = keys(lambda option: option.training and option.key.startswith("data."))
+    return without_group(known, "data") | {key: known[key] for key in kept if key in known}
+
+
+def other_images(given: dict[str, str], known: Values) -> Values:
+    """The data of images that no preset describes: a name from their place, and the recipe's
+    preprocessing."""
+    name = given.get("data.hub", "")
+    if "data.path" in given:
+        place = parse_path(given["data.path"] or ".", "data.path").resolve()
+        name = place.stem if place.is_file() else place.name
+    return _preprocessing_of(known) | {"data.name": name.replace("/", "--")}
+
+
+def _preprocessing_of(known: Values) -> Values:
+    """Of the recipe's data, what also holds for other images (data.path= or data.hub= without
+    data=)."""
+    return {key: known[key] for key in keys(lambda option: option.preprocessing) if key in known}
+
+
+def with_images(known: Values, images: Values, file: FileValues) -> Values:
+    """The values with a run's images. What is not of the images is as if they had been named: of
+    their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
+    name = str(images.get("data.name"))
+    rest = _preprocessing_of(known)
+    if recipe_files.has_preset("data", name):
+        rest = recipe_files.preset("data", name)
+    of_run = {key: images[key] for key in of_images() if key in images}
+    of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
+    return without_images(known) | rest | of_run | of_file
+
+
+def preprocessing_brought(
+    start: Values, file: FileValues, given: dict[str, str], data: str | None
+) -> Values:
+    """The preprocessing that first weights bring along: the normalisation always; for a frozen
+    encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
+    it. Arms that are trained are evaluated as their recipe says, all alike."""
+    brought = {key: value for key, value in start.items() if key.startswith("data.")}
+    objective = given.get("objective", (file.presets | file.own).get("objective"))
+    explicit: Collection[str] = given.keys()
+    if data is None:  # else the preset replaces the file's values
+        explicit = explicit | file.own.keys()
+    evaluation = set(keys(lambda option: option.brought == "evaluation"))
+    if objective == "probe" and evaluation.isdisjoint(explicit):
+        return brought
+    return {key: value for key, value in brought.items() if key not in evaluation}
+
+
+def fitting_channels(start: Values, known: Values, given: dict[str, str]) -> Values:
+    """What first weights say of their images, without what is of other channels than the images
+    have."""
+    there = start.get("data.channels", 3)
+    wanted = known.get("data.channels", there)
+    if "data.channels" in given:
+        wanted = values.typed("data.channels", given["data.channels"])
+    if not start or wanted == there:
+        return start
+    of_pixels = {f"data.{key}" for key in OF_PIXELS}
+    return {key: value for key, value in start.items() if key not in of_pixels}
