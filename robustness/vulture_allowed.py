@@ -66,7 +66,8 @@ _.label_names
 # Fields that dataclasses.asdict reads: of a plan's record, of what sbatch is given
 _.least
 _.account
-_.cpus
+_.constraint
+_.qos
 
 # Fields of an estimate, which is printed as a mapping (lab/plan_tool.py)
 _.image_bytes

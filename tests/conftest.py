@@ -27,6 +27,7 @@ SLOWEST_FIRST = [
     "training/test_sharding.py",
     "training/test_heartbeat.py",
     "lab/studies/test_studies.py",
+    "lab/studies/test_slurm.py",
     "jobs/test_train.py",
     "robustness/test_chaos.py",
     "runs/test_identity.py",

@@ -68,6 +68,13 @@ class Option:
         )
 
     @property
+    def is_mapping(self) -> bool:
+        """Whether it is {text: text}, which a tool's option may be."""
+        return any(
+            typing.get_origin(kind) is dict for kind in (self.kind, *typing.get_args(self.kind))
+        )
+
+    @property
     def is_optional(self) -> bool:
         return type(None) in typing.get_args(self.kind)
 
@@ -78,7 +85,7 @@ class Option:
         values = value if isinstance(value, list) else [value]
         if isinstance(value, list) and not self._has_length(value):
             return False
-        if self.choices is not None and not set(values) <= set(self.choices):
+        if self.choices is not None and not all(one in self.choices for one in values):
             return False
         if not all(self._in_range(one) for one in values if isinstance(one, int | float)):
             return False

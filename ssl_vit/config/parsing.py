@@ -136,6 +136,26 @@ def yaml_texts(text: str) -> list[str]:
     return cast(list[str], found)
 
 
+def yaml_text_mapping(text: str) -> dict[str, str]:
+    """A mapping's text, as YAML writes mappings, as the texts of its keys and values: 4:00 stays
+    4:00. The text of a key without a value is empty.
+
+    Raises:
+        ValueError: it is no mapping of texts, or has a key twice.
+    """
+    try:
+        _check_depth(text)
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(node, yaml.MappingNode):
+        raise ValueError("not a mapping")
+    for key, value in node.value:
+        if not (isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode)):
+            raise ValueError(f"the value of {getattr(key, 'value', key)!s:.60} is no text")
+    return _without_duplicates([(key.value, value.value) for key, value in node.value])
+
+
 def _text(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("not a regular file")  # reading a pipe would block

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,8 @@ def _place(path: str | os.PathLike[str], kind: type[ToolOptions] | None) -> str:
 
 def _plain(options: Mapping[str, Any], own: Mapping[str, Option]) -> Iterator[str]:
     """The words of a mapping but for what it sweeps."""
-    for key, value in _pairs({key: one for key, one in options.items() if key != SWEEP}):
+    whole = {key for key, option in own.items() if option.is_mapping}
+    for key, value in _pairs({key: one for key, one in options.items() if key != SWEEP}, whole):
         yield from _word(key, value, own.get(key))
 
 
@@ -122,11 +123,14 @@ def _swept_text(key: str, value: Any) -> str:
     return text
 
 
-def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values, one that is there twice twice."""
+def _pairs(
+    options: Mapping[str, Any], whole: Collection[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values, one that is there twice twice; `whole` are those whose value is
+    a mapping itself."""
     for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _pairs(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping) and f"{prefix}{key}" not in whole:
+            yield from _pairs(value, whole, f"{prefix}{key}.")
         elif key == "name" and prefix.removesuffix(".") in PRESETS:
             yield prefix.removesuffix("."), value
         else:
@@ -158,6 +162,9 @@ def _is_left(key: str, option: Option | None) -> bool:
 def _value(key: str, value: Any, option: Option | None) -> str:
     """A value as it is typed; a path as a list of one where the option is a list, whose commas
     would divide it."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_element(key, name)}: {_element(key, one)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
     single = isinstance(value, os.PathLike) and option is not None and option.is_list
     return _text(key, [value] if single else value)
 

@@ -217,6 +217,8 @@ def read(option: Option, text: str) -> Any:
             if option.choices is not None and one not in option.choices:
                 raise UserError(f"{key}={one}: unknown; {suggest(one, option.choices)}")
         return value
+    if option.is_mapping:
+        return read_mapping(key, text)
     try:
         value = values.convert(option, text)
     except UserError:
@@ -245,6 +247,20 @@ def read_list(key: str, text: str) -> list[str]:
     if not found or not all(found):
         raise UserError(f"{key}={text}: expected one, several as in a,b, or a list such as [a,b]")
     return found
+
+
+def read_mapping(key: str, text: str) -> dict[str, str]:
+    """The texts of an option {name: text, name: text}.
+
+    Raises:
+        UserError: it is no such mapping, or has a name twice.
+    """
+    try:
+        return parsing.yaml_text_mapping(text)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        expected = "expected {NAME: VALUE, NAME: VALUE}, with a blank after each colon"
+        raise UserError(f"{key}={text}: {reason}; {expected}") from None
 
 
 def help_text(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:

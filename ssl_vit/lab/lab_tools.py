@@ -1,5 +1,6 @@
 """The options of the lab's tools, and what their --help says. No torch here."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +13,71 @@ PORT = 8421
 MATCHES = ("steps", "exaflop")
 LOOPBACK = "127.0.0.1"
 
+GPUS = re.compile(r"(?:[\w.-]+:)?[0-9]{1,2}", re.ASCII)
+MEMORY = re.compile(r"[0-9]{1,9}[KMGT]?", re.ASCII | re.IGNORECASE)
+# days-hours, days-hours:minutes, days-hours:minutes:seconds; minutes, minutes:seconds,
+# hours:minutes:seconds (sbatch(1))
+WITH_DAYS = re.compile(r"(\d{1,4})-(\d{1,4})(?::(\d{1,4}))?(?::(\d{1,4}))?", re.ASCII)
+WITHOUT_DAYS = re.compile(r"(?:(\d{1,6}):(?=\d+:))?(\d{1,6})(?::(\d{1,4}))?", re.ASCII)
+# The signal comes up to three minutes before the limit: in less than five a task would be stopped
+# before it trains, and start again for ever
+SHORTEST = 5  # minutes
+
+
+def is_time_limit(text: str) -> bool:
+    """Whether a text is a time limit as sbatch takes it, of SHORTEST minutes or more; 0: none."""
+    if found := WITH_DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (int(one or 0) for one in found.groups())
+        hours += 24 * days
+    elif found := WITHOUT_DAYS.fullmatch(text):
+        hours, minutes, seconds = (int(one or 0) for one in found.groups())
+    else:
+        return False
+    total = 60 * hours + minutes + seconds / 60
+    return total == 0 or total >= SHORTEST
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """sbatch's options."""
+    """What each task of a study requests of SLURM."""
 
-    time: str | None = option(None, "sbatch --time.", metavar="TEXT")
+    time: str | None = option(
+        None,
+        "Time limit of a task, as in 4:00:00 (sbatch --time). Two minutes before it the task saves,"
+        " and goes back into the queue.",
+        check=is_time_limit,
+        expected=f"a time limit of sbatch, of {SHORTEST} minutes or more: 90 (minutes), 4:00:00,"
+        " 2-00:00:00 (days), or 0 for none",
+        metavar="TIME",
+    )
     partition: str | None = option(None, "sbatch --partition.", metavar="NAME")
-    gpus: str | None = option(None, "sbatch --gpus.", metavar="TEXT")
+    qos: str | None = option(None, "sbatch --qos.", metavar="NAME")
     account: str | None = option(None, "sbatch --account.", metavar="NAME")
-    cpus: str | None = option(None, "sbatch --cpus-per-task.", metavar="N")
+    constraint: str | None = option(
+        None, "Features that the machine must have (sbatch --constraint).", metavar="TEXT"
+    )
+    gpus: str | None = option(
+        None,
+        "GPUs of a task, as in 1, 8 or a100:4: on one machine, with a process for each (sbatch"
+        " --gpus-per-node).",
+        check=lambda text: GPUS.fullmatch(text) is not None,
+        expected="how many on one machine, from 0 to 99, as in 4 or, of a type, a100:4",
+        metavar="N",
+    )
+    cpus: int | None = count(None, "CPUs of each process (sbatch --cpus-per-task).", 4096)
+    memory: str | None = option(
+        None,
+        "Memory of a task, as in 64G (sbatch --mem).",
+        check=lambda text: MEMORY.fullmatch(text) is not None,
+        expected="a size, as in 64G (K, M, G or T; megabytes without), or 0 for all of the machine",
+        metavar="SIZE",
+    )
+    options: dict[str, str] | None = option(
+        None,
+        "Any other long option of sbatch, as in slurm.options={exclude: n1, exclusive: true}, true"
+        " for one without a value.",
+        metavar="{NAME: VALUE}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +114,20 @@ class StudyOptions(ToolOptions):
         expected="how many (seeds=3) or which ones (seeds=0,2)",
         metavar="N",
     )
-    parallel: int | None = count(None, "Runs at once; default: the GPUs, else the cores.")
+    parallel: int | None = count(
+        None,
+        "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each part (sbatch"
+        " --array=...%N); default: all.",
+    )
+    labels_seen: bool = option(
+        False,
+        "true: run a study although its first weights have learned labels of its test images, which"
+        " is refused else; its report says of how many.",
+    )
     launcher: str = one_of("local", "What starts the runs.", ("local", "slurm"))
+    dry: bool = option(
+        False, "With launcher=slurm: write the scripts and print them, submit nothing."
+    )
     source: Path | None = path(
         "Of a benchmark such as study/vtab: data sets to prepare its tasks from.", None
     )
@@ -73,7 +141,7 @@ class StudyOptions(ToolOptions):
         "Start nothing: print every mistake of the study's file, or its tasks and what they cost,"
         " with device= and price= as of tools/plan.py."
     )
-    slurm: Slurm = group(Slurm, "sbatch's options.")
+    slurm: Slurm = group(Slurm, "What each task requests of SLURM.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,13 @@ from ..runs import notebook
 from ..runs.environment import cores
 from ..runs.folder import Run
 from . import plan_tool, reports
-from .lab_tools import PlanOptions
+from .lab_tools import PlanOptions, StudyOptions
 from .studies import benchmark_images, scheduling, slurm
-from .studies.expand import Plan, command, finished, tasks, unreachable
+from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.mistakes import Mistakes
 from .studies.progress import ProgressScreen
-from .studies.record import check_finished, write_plan
+from .studies.record import check_finished, check_plan, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
 from .studies.task_recipes import check, check_options
 
@@ -39,7 +39,8 @@ class StudyOutcome:
         folder: which holds a folder for each task's run.
         finished: the tasks that have a result.
         failed: {task: why it has none}, of this call.
-        jobs: {part: number of the job array}, of launcher=slurm, which waits for none of them.
+        jobs: {part: number of the job array}, of launcher=slurm, which waits for none of them; none
+            with dry=true.
     """
 
     name: str
@@ -80,8 +81,23 @@ def _request(options: list[str]) -> StudyRequest:
     """The study of the options, whose benchmark has images and which SLURM would take."""
     request = parse_request(options)
     if _on_slurm(request):
-        slurm.check(*_submission(request, options))
+        slurm.check(_submission(request, options), request.own.dry)
+    elif request.own.only is None:
+        _check_local(request.own)
     return _with_images(request) if request.study.benchmark else request
+
+
+def _check_local(own: StudyOptions) -> None:
+    """Check that no option is given that is for SLURM alone.
+
+    Raises:
+        UserError: one is.
+    """
+    given = {f"slurm.{key}": value for key, value in dataclasses.asdict(own.slurm).items()}
+    given["dry"] = "true" if own.dry else None
+    for key, value in given.items():
+        if value is not None:
+            raise UserError(f"{key}={value}: has no effect with launcher=local; choices: slurm")
 
 
 def _on_slurm(request: StudyRequest) -> bool:
@@ -90,11 +106,18 @@ def _on_slurm(request: StudyRequest) -> bool:
 
 def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Run or submit the tasks that have not finished."""
-    recipes = check(request.study, request.plan)
+    recipes = check(request.study, request.plan, labels_seen=request.own.labels_seen)
+    if _on_slurm(request):
+        slurm.check_batches(_submission(request, options), recipes)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():
-        write_plan(request.study, request.name, request.plan, request.folder)
+        if request.own.dry:
+            check_plan(request.name, request.plan, request.folder)
+        else:
+            write_plan(request.study, request.name, request.plan, request.folder)
         for warning in [*request.left_out, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
+        if request.own.dry:
+            return show_scripts(request, options)
         if _on_slurm(request):
             return submit_all(request, options)
         on_gpu = bool(gpus())
@@ -114,7 +137,8 @@ def check_file(options: list[str]) -> int:
     whole = with_places(given)
     request = parse_request(whole, mistakes)
     check_options(request.study, mistakes)
-    check(request.study, request.plan, mistakes, here=whole == given)
+    seen = request.own.labels_seen
+    check(request.study, request.plan, mistakes, here=whole == given, labels_seen=seen)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
@@ -189,22 +213,35 @@ def _finished(request: StudyRequest) -> list[str]:
     return [name for name in request.plan if finished(request.folder, name)]
 
 
-def _submission(
-    request: StudyRequest, options: list[str]
-) -> tuple[str, Plan, Path, list[str], dict[str, str]]:
-    """The arguments of slurm.check and slurm.submit."""
-    given = dataclasses.asdict(request.own.slurm)
-    sbatch = {key: value for key, value in given.items() if value is not None}
-    own_groups = ("launcher", "slurm", "parallel")
+def _submission(request: StudyRequest, options: list[str]) -> slurm.Submission:
+    """The study as SLURM is given it."""
+    own_groups = ("launcher", "slurm", "parallel", "dry")
     passed = [
         option for option in options if option.split("=")[0].partition(".")[0] not in own_groups
     ]
-    return request.name, request.plan, request.folder, passed, sbatch
+    own = request.own
+    return slurm.Submission(
+        request.name, request.plan, request.folder, passed, own.slurm, own.parallel
+    )
+
+
+def show_scripts(request: StudyRequest, options: list[str]) -> StudyOutcome:
+    """Write the study's scripts for SLURM and print them, with the commands that submit them."""
+    submission = _submission(request, options)
+    scripts = slurm.write_scripts(submission)
+    for path in scripts.values():
+        print(f"script      {path}\n{path.read_text()}")
+    print(f"scripts     {len(scripts)} in {request.folder}/slurm; nothing is submitted")
+    for line in slurm.commands(submission, scripts):
+        print(f"submit      {line}")
+    given = [option for option in options if not option.startswith("dry=")]
+    print(f"next        {shell_command(sys.executable, *tool_command('study'), *given)}")
+    return StudyOutcome(request.name, request.folder, _finished(request))
 
 
 def submit_all(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Submit the study to SLURM."""
-    jobs = slurm.submit(*_submission(request, options))
+    jobs = slurm.submit(_submission(request, options))
     for part, job in jobs.items():
         print(f"submitted   {part}: job {job}, {request.folder}/slurm/{part}.sh")
     print(f"next        {shell_command(sys.executable, *tool_command('report'), request.folder)}")
@@ -228,8 +265,9 @@ def run_one(request: StudyRequest, part: str, index: int) -> int:
     if missing:
         text = f"{task.name} needs {missing}, which is not finished"
         raise UserError(f"only={part} index={index}: {text}")
-    request.folder.mkdir(parents=True, exist_ok=True)
-    write_plan(request.study, request.name, request.plan, request.folder)
     line = process_command(*command(task, request.plan, request.folder))
-    print(f"task        {task.name}", flush=True)
+    if os.environ.get("RANK", "0") == "0":  # of several processes of a task
+        request.folder.mkdir(parents=True, exist_ok=True)
+        write_plan(request.study, request.name, request.plan, request.folder)
+        print(f"task        {task.name}", flush=True)
     os.execve(line[0], line, process_environment())

@@ -17,6 +17,17 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def process_cores() -> int:
+    """CPU cores for this process alone: its share of those that it may use with the other processes
+    of its run on this machine. SLURM may bind each process to its own cores; there it is the share
+    of those that the job asked for."""
+    each, tasks = (os.environ.get(f"SLURM_{name}", "") for name in ("CPUS_PER_TASK", "NTASKS"))
+    if each.isdecimal() and tasks.isdecimal():
+        share = int(each) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
+        return max(1, min(share, cores()))
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def environment(extra: dict[str, Any]) -> dict[str, Any]:
     """Versions, git revision and hardware, together with `extra`."""
     return {

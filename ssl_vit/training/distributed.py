@@ -25,7 +25,7 @@ from torch import distributed
 from ..config.operation import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
-from ..runs.environment import cores
+from ..runs.environment import process_cores
 from .allocator import keep_freed_memory
 
 T = TypeVar("T")
@@ -100,8 +100,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     Raises:
         UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
     """
-    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(compute.threads or max(1, cores() // local_processes))
+    torch.set_num_threads(compute.threads or process_cores())
     cpu = not torch.cuda.is_available()
     if cpu:
         keep_freed_memory()

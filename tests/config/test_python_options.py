@@ -175,15 +175,34 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one() -> None:
     for name in ("my runs", "bob's runs"):
         with pytest.raises(UserError, match=rf"^{name}: no such folder"):
             ssl_vit.report(name)
+    seeds = [f"seeds={','.join(map(str, range(200)))}", "recipe=mpp"]  # longer than any file's name
+    assert words(" ".join(seeds), {}, StudyOptions) == seeds
     assert words("runs/mpp --patches", {}, EmbedOptions) == ["runs/mpp", "--patches"]
     with pytest.raises(UserError, match=r'^"name=\'x": No closing quotation; expected words'):
         ssl_vit.resolve("name='x")
+
+
+def test_a_path_is_no_word_of_a_tool_that_takes_none(tmp_path: Path) -> None:
+    for place in (tmp_path, str(tmp_path)):
+        assert words(place, {}, StudyOptions) == [str(tmp_path)]
+        with pytest.raises(UserError, match=rf"^{tmp_path}: expected key=value"):
+            ssl_vit.resolve(place)
 
 
 @pytest.mark.parametrize("name", ["a,b", "[a]", "?a", "a b"])
 def test_a_path_is_one_value_of_a_list(name: str) -> None:
     for options in (Path(name), {"init": Path(name)}, {"init": [name]}):
         assert parse(FigureOptions, words(options, {}, FigureOptions)).init == [name]
+
+
+def test_a_mapping_of_texts_is_one_option() -> None:
+    """Beside the keys of its group, which are options each."""
+    others = {"exclude": "n1,n2", "exclusive": True, "nice": 10, "comment": 'a: "b"'}
+    slurm = {"time": "4:00:00", "gpus": 2, "options": others}
+    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": slurm}, {}, StudyOptions))
+    assert (made.slurm.time, made.slurm.gpus) == ("4:00:00", "2")
+    texts = {"exclude": "n1,n2", "exclusive": "true", "nice": "10", "comment": 'a: "b"'}
+    assert made.slurm.options == texts
 
 
 def test_a_flag_without_dashes_starts_no_study() -> None:

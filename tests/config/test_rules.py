@@ -1,6 +1,8 @@
 """Relations between keys: some recipe breaks each, and the error is one line with the key, its
 value and what to do instead."""
 
+from pathlib import Path
+
 import pytest
 
 from ssl_vit.config import rules
@@ -260,6 +262,14 @@ def test_every_kind_of_ignored_option_is_among_these(monkeypatch: pytest.MonkeyP
     for options, _ in IGNORED:
         error_of(options)
     assert found == set(range(len(UNUSED)))
+
+
+def test_a_share_for_testing_is_drawn_by_labels_that_the_objective_does_not_read(
+    tmp_path: Path,
+) -> None:
+    images = f"recipe=mpp data.path={tmp_path} data.label_column=kind"
+    assert error_of(images).startswith("data.label_column=kind: objective=mpp has no use for it")
+    assert resolve([*images.split(), "data.test=0.2"]).data.label_column == "kind"
 
 
 def test_a_model_without_a_name_is_shown_as_one() -> None:

@@ -11,8 +11,6 @@ from ssl_vit.config.fields import FLAG, LONG, REQUIRED, WORD, option
 from ssl_vit.config.tool_options import RecipeKeys, ToolOptions, help_text, parse, split
 from ssl_vit.config.tools import EmbedOptions
 from ssl_vit.errors import UserError
-from ssl_vit.lab.lab_tools import Slurm
-from ssl_vit.lab.studies import slurm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,5 +146,44 @@ def test_every_option_is_sound(name: str) -> None:
     assert {key for keys in tool.uses for key in keys.names} <= known | groups
 
 
-def test_sbatch_s_options_have_their_names() -> None:
-    assert [*slurm.OPTIONS] == list(Slurm.__dataclass_fields__)
+@dataclass(frozen=True, kw_only=True)
+class MappingOptions(ToolOptions):
+    purpose = "Write."
+    examples = ()
+    texts: dict[str, str] | None = option(None, "Texts.", metavar="{NAME: VALUE}")
+
+
+def test_an_option_may_be_a_mapping_of_texts() -> None:
+    """As YAML writes mappings, but every value as it is typed."""
+    for text, found in {
+        "{}": {},
+        "{a: 010, b: 4:00:00, c: yes}": {"a": "010", "b": "4:00:00", "c": "yes"},
+        "{a: null, b: }": {"a": "null", "b": ""},
+        '{a: "x, y", b: \'it: "s"\'}': {"a": "x, y", "b": 'it: "s"'},
+        "{a: x=y}": {"a": "x=y"},
+    }.items():
+        assert parse(MappingOptions, [f"texts={text}"]).texts == found
+    assert parse(MappingOptions, []).texts is None
+    assert "  texts={NAME: VALUE}" in help_text(MappingOptions)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a", "not a mapping"),
+        ("[a]", "not a mapping"),
+        ("", "not a mapping"),
+        ("{a: [1]}", "the value of a is no text"),
+        ("{a: {b: 1}}", "the value of a is no text"),
+        ("{[a]: 1}", "no text"),
+        ("{a: 1, a: 1}", "'a' is given twice"),
+        ("{a: 1", "while parsing a flow mapping"),
+        ("{a: " * 40 + "}" * 40, "nested deeper than 32 levels"),
+    ],
+)
+def test_what_is_no_mapping_of_texts(text: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(MappingOptions, [f"texts={text}"])
+    found = str(caught.value)
+    assert found.startswith(f"texts={text}: ") and says in found and "\n" not in found
+    assert "expected {NAME: VALUE, NAME: VALUE}, with a blank after each colon" in found

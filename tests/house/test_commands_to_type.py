@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.options import ROOT
+from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.config.records import check
 from ssl_vit.config.records.run import Environment
@@ -21,8 +22,9 @@ from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
+from ssl_vit.lab.lab_tools import Slurm
 from ssl_vit.lab.reports import provenance
-from ssl_vit.lab.studies import slurm
+from ssl_vit.lab.studies import slurm_script
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps
 
@@ -155,8 +157,9 @@ def test_a_tool_is_found_from_another_folder(
     assert formatting.tool_command("report") == ["tools/report.py"]
 
 
+@pytest.mark.parametrize("gpus", ["1", "2"])
 def test_a_slurm_script_runs_nothing_of_a_folders_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The working folder's name ends a line and begins another; the runs lie elsewhere."""
     here = tmp_path / "a\ntouch gone\n'$(touch gone)'"
@@ -166,10 +169,14 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
     monkeypatch.setattr(formatting, "PROGRAM", [sys.executable, str(stand_in)])
     monkeypatch.chdir(here)
     words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
-    text = slurm.script("gap", "final", [0, 2], tmp_path / "50% 'runs'", words, {"time": "4:00:00"})
+    (tmp_path / "bin").mkdir()
+    resources = Slurm(gpus=gpus, options={"comment": "$(touch gone)' `touch gone`"})
+    heads = slurm_script.heads("gap", "final", "0,2", tmp_path / "50% 'runs'", resources)
+    text = slurm_script.script(heads, "final", words, resources)
+    found = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         ["bash", "-c", text],
-        env={"SLURM_ARRAY_TASK_ID": "2"},
+        env=found | stand_ins(tmp_path / "bin"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -182,17 +189,18 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
 
 
 @pytest.mark.parametrize(
-    ("folder", "options", "word"),
+    ("folder", "resources", "word"),
     [
-        ("a\ntouch gone", {}, "out="),
-        ("a\\b", {}, "out="),
-        ("runs", {"time": "1:00\ntouch gone"}, "slurm.time="),
-        ("runs", {"account": "me\rtouch gone"}, "slurm.account="),
+        ("a\ntouch gone", Slurm(), "out="),
+        ("a\\b", Slurm(), "out="),
+        ("runs", Slurm(time="1:00\ntouch gone"), "slurm.time="),
+        ("runs", Slurm(account="me\rtouch gone"), "slurm.account="),
+        ("runs", Slurm(options={"comment": "a\ntouch gone"}), "slurm.options: comment="),
     ],
 )
 def test_what_cannot_stand_in_a_line_for_sbatch_is_refused(
-    folder: str, options: dict, word: str, tmp_path: Path
+    folder: str, resources: Slurm, word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=f"launcher=slurm: {word}") as caught:
-        slurm.script("gap", "final", [0], tmp_path / folder, [], options)
+        slurm_script.heads("gap", "final", "0", tmp_path / folder, resources)
     assert len(str(caught.value).splitlines()) == 1

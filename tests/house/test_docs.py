@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
     for before, tool, text in re.findall(r"([^&]*) tools/(\w+\.py)([^&]*)", command):
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
-        words = [w.replace("IMAGES", str(tmp_path)) for w in text.split()]
+        words = [w.replace("IMAGES", str(tmp_path)) for w in shlex.split(text)]
         if tool == "study.py" and "--check" in words:
             assert study_tool.main(words) == 0
         elif tool == "study.py":

@@ -34,6 +34,33 @@ from ssl_vit.runs.identity import recipe_hash
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
 
 
+@pytest.mark.parametrize(
+    ("bound", "variables", "share"),
+    [
+        (64, {}, 64),
+        (64, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"}, 8),
+        (4, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8"}, 1),
+        # srun: 8 processes of 6 cores each, bound to these, or to none
+        (6, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16", "SLURM_NTASKS": "16"}, 6),
+        (64, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16", "SLURM_NTASKS": "16"}, 6),
+        # a launcher inside of SLURM's one task of a machine, of two
+        (64, {"LOCAL_WORLD_SIZE": "3", "WORLD_SIZE": "6", "SLURM_NTASKS": "2"}, 2),
+        (64, {"SLURM_NTASKS": "1"}, 6),
+        (2, {"SLURM_NTASKS": "1"}, 2),
+    ],
+)
+def test_cores_of_one_process_of_several(bound, variables, share, monkeypatch):
+    """By hand; SLURM's job has 6 cores a task."""
+    names = ("LOCAL_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    of_job = {"SLURM_CPUS_PER_TASK": "6"} if "SLURM_NTASKS" in variables else {}
+    for name, value in (variables | of_job).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(bound)), raising=False)
+    assert environment.process_cores() == share
+
+
 def recipe(out, **words):
     return Recipe(name="it", out=str(out), **words)
 

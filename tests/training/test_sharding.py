@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from helpers.runs import assert_alike, rows
+from helpers.slurm import HOLDS, stand_ins
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
 from ssl_vit.config.records import check
 from ssl_vit.config.records.run import Environment
@@ -469,49 +470,11 @@ def test_processes_that_would_share_a_gpu_are_refused(local_rank, kind, monkeypa
     distributed._check_gpus()
 
 
-STANDS_IN = {
-    "srun": """#!/bin/bash
-# As srun: the same command once for each task; and once, after the first row, the signal before the time limit.
-pids=()
-for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
-if [ ! -e "$STAND_IN/signalled" ]; then
-    until [ -s "$STAND_IN/runs/run/metrics.jsonl" ]; do sleep 0.05; kill -0 "${pids[0]}" || break; done
-    touch "$STAND_IN/signalled"; kill -USR1 "${pids[@]}"
-fi
-status=0
-for pid in "${pids[@]}"; do wait "$pid"; code=$?; [ $code -gt $status ] && status=$code; done
-exit $status
-""",
-    "holds.py": """
-import time
-from ssl_vit.jobs import train
-from ssl_vit.training import preemption
-request_stop, on_step, reasons = preemption.SignalHandler.request_stop, train._StepReporter.on_step, []
-
-def noted(self, reason):
-    reasons.append(reason)
-    request_stop(self, reason)
-
-def held(self, step):
-    on_step(self, step)
-    while step == 5 and not reasons:  # until the signal, on any machine
-        time.sleep(0.02)
-
-preemption.SignalHandler.request_stop, train._StepReporter.on_step = noted, held
-""",
-    "scontrol": """#!/bin/bash
-if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued"; fi
-""",
-}
-
-
 def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
     """With stand-ins for srun, scontrol and the interpreter; the script alone decides that status
     75 goes back into the queue. The run is held at a step until it is signalled, and goes on with
     ZeRO."""
-    for name, text in STANDS_IN.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    (tmp_path / "holds.py").write_text(HOLDS)
     options = [
         *altered(LONG, "optim.steps=20", "eval.every=20"),
         f"plugin={tmp_path}/holds.py",
@@ -524,11 +487,9 @@ def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
         "NTASKS": "2",
         "NTASKS_PER_NODE": "2",
     }
-    found = {f"SLURM_{name}": value for name, value in slurm.items()} | {
-        "STAND_IN": str(tmp_path),
-        "PYTHON": interpreter(),
-    }
-    environment = os.environ | found | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = {f"SLURM_{name}": value for name, value in slurm.items()} | stand_ins(tmp_path)
+    signalled = {"SIGNAL_AT": f"{tmp_path}/runs/run/metrics.jsonl"}
+    environment = os.environ | found | signalled | {"PYTHON": interpreter()}
     how = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300}
     done = [
         subprocess.run([LAUNCH / "slurm.sh", *options], env=environment | zero, **how)
@@ -536,6 +497,6 @@ def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
     ]
     assert [one.returncode for one in done] == [0, 0], [one.stderr + one.stdout for one in done]
     assert "by SIGUSR1 on process" in done[0].stdout and "finished" in done[1].stdout
-    assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
+    assert (tmp_path / "requeued.txt").read_text() == f"requeue Incomplete {os.getpid()}\n"
     assert [row["step"] for row in rows(tmp_path / "runs" / "run")] == list(range(1, 21))
     assert "--signal=USR1@120" in (LAUNCH / "slurm.sh").read_text()

@@ -64,13 +64,27 @@ def _current_recipe(task: Task, plan: Plan, folder: Path) -> tuple[Recipe, list[
     return resolve(without, here=False), undecided
 
 
-def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
-    """Write study.json, or check that the plan there is part of this one: options that change no
-    number may differ, and tasks, as of more seeds, may be added.
+def check_plan(name: str, plan: Plan, folder: Path) -> None:
+    """Check that the plan in study.json, if it is there, is part of this one: options that change
+    no number may differ, and tasks, as of more seeds, may be added.
 
     Raises:
         UserError: another plan is there; it names the tasks that differ.
     """
+    path = folder / "study.json"
+    if path.exists() and (differ := _differences(path, plan)):
+        more = f" and {len(differ) - LISTED} more" if len(differ) > LISTED else ""
+        text = f"{folder} holds another plan: {', '.join(differ[:LISTED])}{more}"
+        raise UserError(f"name={name}: {text}; take another name=")
+
+
+def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
+    """Write study.json.
+
+    Raises:
+        UserError: as `check_plan`.
+    """
+    check_plan(name, plan, folder)
     path = folder / "study.json"
     record = {
         "name": name,
@@ -94,15 +108,8 @@ def write_plan(study: Study, name: str, plan: Plan, folder: Path) -> None:
         "tasks": [_record(task).content() for task in plan.values()],
     }
     content = json.dumps(record, indent=2) + "\n"
-    if path.exists():
-        differ = _differences(path, plan)
-        if differ:
-            more = f" and {len(differ) - LISTED} more" if len(differ) > LISTED else ""
-            text = f"{folder} holds another plan: {', '.join(differ[:LISTED])}{more}"
-            raise UserError(f"name={name}: {text}; take another name=")
-        if path.read_text(errors="replace") == content:
-            return
-    write_atomically(path, content)
+    if not path.exists() or path.read_text(errors="replace") != content:
+        write_atomically(path, content)
 
 
 def _record(task: Task) -> records.study.Task:

@@ -1,25 +1,49 @@
 """The SLURM launcher: a job array for each part, which waits for the parts that it needs."""
 
-import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from ...config.schema import Recipe
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError
-from ...formatting import process_command, process_environment
 from ...runs.files import write_atomically
+from ..lab_tools import Slurm
+from . import slurm_script
 from .expand import Plan, Task, finished
 
-OPTIONS = {
-    "time": "time",
-    "partition": "partition",
-    "gpus": "gpus",
-    "account": "account",
-    "cpus": "cpus-per-task",
-}  # key after slurm. -> sbatch's option
 
-ONE_GPU = re.compile(r"(?:[\w.-]+:)?[01]", re.ASCII)
+@dataclass(frozen=True)
+class Submission:
+    """A study as SLURM is given it.
+
+    Attributes:
+        name: of the study.
+        plan: its tasks.
+        folder: of the study.
+        options: of the study's command, without the launcher's.
+        resources: that each task requests.
+        parallel: tasks of a part at once; None: all.
+    """
+
+    name: str
+    plan: Plan
+    folder: Path
+    options: list[str]
+    resources: Slurm
+    parallel: int | None = None
+
+    def heads(self, part: str, indices: list[int]) -> dict[str, str]:
+        """sbatch's options for a part's tasks with these indices.
+
+        Raises:
+            UserError: as slurm_script.heads.
+        """
+        array = ",".join(map(str, indices)) + (f"%{self.parallel}" if self.parallel else "")
+        return slurm_script.heads(self.name, part, array, self.folder, self.resources)
 
 
 def of_part(plan: Plan, part: str) -> list[Task]:
@@ -27,120 +51,104 @@ def of_part(plan: Plan, part: str) -> list[Task]:
     return [task for task in plan.values() if task.part == part]
 
 
-def script(
-    name: str,
-    part: str,
-    indices: list[int],
-    folder: Path,
-    options: list[str],
-    sbatch: dict[str, str],
-) -> str:
-    """The text of a part's sbatch script.
-
-    Args:
-        name: of the study.
-        part: of the study.
-        indices: of the tasks to run, in `of_part`.
-        folder: of the study.
-        options: of the study's command, without the launcher's.
-        sbatch: {key of OPTIONS: value}.
+def check(study: Submission, dry: bool) -> None:
+    """Check that the scripts can be written and, unless `dry`, submitted.
 
     Raises:
-        UserError: a value cannot be written in a line for sbatch.
+        UserError: an option cannot be written for sbatch or is not what sbatch would take, or
+            sbatch is not here.
     """
-    # sbatch replaces %a and the like by numbers
-    place = str(folder.resolve() / "slurm").replace("%", "%%")
-    heads = {
-        "job-name": f"{name}-{part}",
-        "array": ",".join(map(str, indices)),
-        "open-mode": "append",
-        "output": f"{place}/{part}-%a.txt",
-    }
-    heads |= {OPTIONS[key]: value for key, value in sbatch.items()}
-    keys = {head: f"slurm.{key}" for key, head in OPTIONS.items()}
-    keys |= {"output": "out", "job-name": "name"}
-    for head, value in heads.items():
-        _check(keys.get(head, head), value)
-    run = shlex.join(process_command("study", *options, f"only={part}"))
-    python_path = process_environment().get("PYTHONPATH", "")
-    lines = [
-        "#!/bin/bash",
-        *(f"#SBATCH --{head}={shlex.quote(value)}" for head, value in heads.items()),
-        f"cd {shlex.quote(str(Path.cwd()))}",
-        f"export PYTHONPATH={shlex.quote(python_path)}",
-        f"exec {run} index=$SLURM_ARRAY_TASK_ID",
-        "",
-    ]
-    return "\n".join(lines)
+    for part in _parts(study.plan):
+        found = study.heads(part, [])
+        if not dry:
+            slurm_script.check_environment(found)
+    if not dry and shutil.which("sbatch") is None:
+        text = "there is no sbatch here; choices: launcher=local, dry=true to see the scripts"
+        raise UserError(f"launcher=slurm: {text}")
 
 
-def _check(key: str, value: str) -> None:
-    """Check that a value is printable and has no backslash.
-
-    sbatch reads its lines one by one, with a shell's quotes but with backslashes inside them: a
-    line break in a value would make a line of the script, which is executed.
-    """
-    if not value.isprintable() or "\\" in value:
-        text = "sbatch takes no such characters; choices: printable ones, no backslash"
-        raise UserError(f"launcher=slurm: {key}={value!r}: {text}")
-
-
-def check(name: str, plan: Plan, folder: Path, options: list[str], sbatch: dict[str, str]) -> None:
-    """Check that the study can be submitted. Arguments as of `script`.
+def check_batches(study: Submission, recipes: dict[str, Recipe]) -> None:
+    """Check that the processes of each task divide its batch; `recipes` are {task: its recipe}.
 
     Raises:
-        UserError: a task has several GPUs, a value cannot be written for sbatch, or it is not here.
+        UserError: they do not.
     """
-    wanted = sbatch.get("gpus", "1")
-    if not ONE_GPU.fullmatch(wanted):
-        text = "a task of a study is one process, on one GPU"
-        raise UserError(
-            f"slurm.gpus={wanted}: {text}; choices: 0, 1, TYPE:1 (launch/slurm.sh starts one run on"
-            " several)"
-        )
-    for part in _parts(plan):
-        script(name, part, [], folder, options, sbatch)
-    if shutil.which("sbatch") is None:
-        raise UserError("launcher=slurm: there is no sbatch here; choices: local, slurm")
+    count = slurm_script.processes(study.resources)
+    for name, recipe in recipes.items():
+        if recipe.objective == "probe":  # which takes any
+            continue
+        batch = recipe.optim.batch
+        try:
+            BatchLayout.divide(batch, recipe.compute.batch, batch, 0, count)
+        except UserError as error:
+            raise UserError(f"slurm.gpus={study.resources.gpus}: {name}: {error}") from None
 
 
 def _parts(plan: Plan) -> list[str]:
     return list(dict.fromkeys(task.part for task in plan.values()))
 
 
-def submit(
-    name: str, plan: Plan, folder: Path, options: list[str], sbatch: dict[str, str]
-) -> dict[str, str]:
-    """Write the script of every part and submit those with tasks to run; {part: job}. Arguments as
-    of `script`, after `check`.
+def write_scripts(study: Submission) -> dict[str, Path]:
+    """Write the script of every part with tasks to run; {part: its script}, each after those that
+    it waits for."""
+    folder = study.folder.resolve()  # a name that begins with a dash would be an option
+    (folder / "slurm").mkdir(parents=True, exist_ok=True)
+    scripts: dict[str, Path] = {}
+    for part in _parts(study.plan):
+        tasks = of_part(study.plan, part)
+        indices = [i for i, task in enumerate(tasks) if not finished(folder, task.name)]
+        if indices:
+            scripts[part] = folder / "slurm" / f"{part}.sh"
+            heads = study.heads(part, indices)
+            text = slurm_script.script(heads, part, study.options, study.resources)
+            write_atomically(scripts[part], text)
+    return scripts
+
+
+def submit(study: Submission) -> dict[str, str]:
+    """Write the script of every part with tasks to run, and submit it; {part: job}.
 
     Raises:
         UserError: sbatch rejects a script.
     """
-    folder = folder.resolve()  # a name that begins with a dash would be an option
-    (folder / "slurm").mkdir(parents=True, exist_ok=True)
     jobs: dict[str, str] = {}
-    for part in _parts(plan):
-        tasks = of_part(plan, part)
-        indices = [i for i, task in enumerate(tasks) if not finished(folder, task.name)]
-        if not indices:
-            continue
-        path = folder / "slurm" / f"{part}.sh"
-        write_atomically(path, script(name, part, indices, folder, options, sbatch))
-        needs = dict.fromkeys(plan[need].part for task in tasks for need in task.needs)
-        jobs[part] = _sbatch(path, [jobs[need] for need in needs if need in jobs], jobs)
+    for part, path in write_scripts(study).items():
+        jobs[part] = _sbatch(path, _after(study.plan, part, jobs), jobs)
     return jobs
 
 
+def commands(study: Submission, scripts: dict[str, Path]) -> list[str]:
+    """What `submit` does with the scripts, as lines for a shell."""
+    names: dict[str, str] = {}
+    lines = []
+    for number, (part, path) in enumerate(scripts.items(), 1):
+        jobs = {one: f"${{{name}%;*}}" for one, name in names.items()}
+        waits = _dependency(_after(study.plan, part, jobs))
+        names[part] = f"job{number}"
+        words = " ".join(["sbatch", "--parsable", *waits, shlex.quote(str(path))])
+        lines.append(f"{names[part]}=$({words})")
+    return lines
+
+
+def _after(plan: Plan, part: str, jobs: dict[str, str]) -> list[str]:
+    """The jobs of the parts that a part needs."""
+    needs = dict.fromkeys(plan[need].part for task in of_part(plan, part) for need in task.needs)
+    return [jobs[need] for need in needs if need in jobs]
+
+
+def _dependency(jobs: Iterable[str]) -> list[str]:
+    """sbatch's option that makes a job wait for others. A failed arm does not block the others
+    (afterok would): each task checks for itself."""
+    listed = ":".join(jobs)
+    return [f"--dependency=afterany:{listed}"] if listed else []
+
+
 def _sbatch(path: Path, after: list[str], jobs: dict[str, str]) -> str:
-    """Submit one script; the job's number."""
-    # afterany, not afterok: a failed arm does not block the others; each task checks for itself
-    waits = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    done = subprocess.run(
-        ["sbatch", "--parsable", *waits, str(path)], capture_output=True, text=True
-    )
+    """Submit one script after `jobs`; the job's number."""
+    command = ["sbatch", "--parsable", *_dependency(after), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        line = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        text = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
         queued = f"; submitted before it: {', '.join(jobs.values())}" if jobs else ""
-        raise UserError(f"launcher=slurm: sbatch rejects {path}: {line}{queued}")
+        raise UserError(f"launcher=slurm: sbatch rejects {path}: {text or 'no message'}{queued}")
     return done.stdout.strip().partition(";")[0]

@@ -1,5 +1,5 @@
-"""Studies: files and their mistakes, the plan, processes that fail, are killed and go on, job
-arrays; with stand-in tools."""
+"""Studies: files and their mistakes, the plan, processes that fail, are killed and go on; with
+stand-in tools."""
 
 import copy
 import itertools
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
+import ssl_vit
 from helpers.launching import interpreter, launch, outcome
 from helpers.options import ROOT, TINY
 from helpers.studies import GAP, SMALL, Bench
@@ -440,10 +441,6 @@ WORDS = {
     "seeds twice": (["seeds=1,1"], "seeds=1,1: expected how many"),
     "none at once": (["parallel=0"], "parallel=0: expected a whole number: at least 1"),
     "an unknown launcher": (["launcher=slrm"], "launcher=slrm: unknown; did you mean slurm?"),
-    "several GPUs a task": (["launcher=slurm", "slurm.gpus=8"], "slurm.gpus=8: a task of a study"),
-    "GPUs of a type": (["launcher=slurm", "slurm.gpus=a100:2"], "slurm.gpus=a100:2: a task"),
-    "a backslash for sbatch": (["launcher=slurm", "slurm.time=1\\2"], "slurm.time='1"),
-    "no sbatch": (["launcher=slurm", "slurm.gpus=a100:1"], "there is no sbatch here"),
     "only without index": (["only=final"], "only= and index= belong together"),
     "an unknown part": (["only=finl", "index=0"], "only=finl: no such part; did you mean final?"),
     "an index too far": (["only=final", "index=4"], "index=4: part final has the tasks 0 to 3"),
@@ -566,7 +563,9 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
         and [t["name"] for t in about["tasks"]][:4] == NAMES[:4]
     )
 
-    assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
+    again = ssl_vit.study([*bench.words, "parallel=2", "eval.every=7"])
+    assert (again.name, again.folder, again.failed) == ("gap", bench.runs, {})
+    assert sorted(again.finished) == sorted(NAMES)
     assert len(bench.started()) == len(NAMES)
 
 
@@ -955,128 +954,6 @@ def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
     shown = (tmp_path / "screen").read_text()
     for line in ("finished  zeroth", "first", "second", "step 100/400", "1 of 3 finished"):
         assert line in shown
-
-
-# ---- SLURM
-
-SBATCH = """#!/bin/bash
-echo "$@" >> "$SUBMITTED"
-[ -n "$REFUSE" ] && { echo "sbatch: error: no such partition" >&2; exit 1; }
-echo "$((100 + $(wc -l < "$SUBMITTED")));cluster"
-"""
-
-
-@pytest.fixture
-def sbatch(bench, monkeypatch):
-    """A stand-in sbatch; what it was given, one call a line."""
-    path = bench.folder / "bin" / "sbatch"
-    path.parent.mkdir()
-    path.write_text(SBATCH)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SUBMITTED", str(bench.folder / "submitted.txt"))
-    return bench.folder / "submitted.txt"
-
-
-def heads(path):
-    return dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", path.read_text(), re.MULTILINE))
-
-
-def test_a_job_array_for_each_part(bench, sbatch, capsys):
-    assert (
-        main(
-            [
-                *bench.words,
-                "launcher=slurm",
-                "slurm.time=4:00:00",
-                "slurm.gpus=1",
-                "eval.every=7",
-                "parallel=2",
-            ]
-        )
-        == 0
-    )
-    scripts = bench.runs / "slurm"
-    # jobs 101 pretrain, 102 sweep, 103 probe, 104 final, in the order of the plan
-    depends = "--parsable --dependency=afterany:{} {}"
-    assert sbatch.read_text().splitlines() == [
-        f"--parsable {scripts}/pretrain.sh",
-        *(depends.format(after, scripts / f"{part}.sh") for part, after in order(sbatch, scripts)),
-    ]
-    assert "submitted   pretrain: job 101" in capsys.readouterr().out
-    for part, indices in (
-        ("pretrain", "0,1,2,3"),
-        ("sweep", "0,1,2,3,4,5"),
-        ("probe", "0,1,2,3"),
-        ("final", "0,1,2,3"),
-    ):
-        path = scripts / f"{part}.sh"
-        assert subprocess.run(["bash", "-n", path]).returncode == 0
-        found = heads(path)
-        assert (found["array"], found["time"], found["gpus"]) == (indices, "4:00:00", "1")
-        assert "partition" not in found and found["job-name"] == f"gap-{part}"
-        assert (
-            "eval.every=7" in path.read_text()
-            and "launcher" not in path.read_text()
-            and "parallel" not in path.read_text()
-        )
-    assert bench.started() == []
-
-
-def order(sbatch, scripts):
-    """(part, the jobs after which it may start), from the numbers that were given out in turn."""
-    parts = [Path(line.split()[-1]).stem for line in sbatch.read_text().splitlines()]
-    job = {part: str(101 + i) for i, part in enumerate(parts)}
-    needs = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
-    assert parts[0] == "pretrain" and parts.index("sweep") < parts.index("final")
-    waits = [re.search(r"afterany:(\S+)", line)[1] for line in sbatch.read_text().splitlines()[1:]]
-    for part, after in zip(parts[1:], waits, strict=True):
-        assert set(after.split(":")) == {job[need] for need in needs[part]}
-    return list(zip(parts[1:], waits, strict=True))
-
-
-def element(bench, part, index):
-    """Run an array's element by hand."""
-    env = os.environ | {"SLURM_ARRAY_TASK_ID": str(index)}
-    return subprocess.run(
-        ["bash", bench.runs / "slurm" / f"{part}.sh"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_an_arrays_element_runs_its_task(bench, sbatch):
-    study = altered(("seeds", [0]), ("arms/scratch", ...), ("parts/pretrain/by_arm/scratch", ...))
-    study["report"] = {}
-    OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
-    assert main([*bench.words, "launcher=slurm"]) == 0
-    early = element(bench, "final", 0)
-    assert early.returncode == 2 and "not finished" in early.stderr
-    for part, index in (("pretrain", 0), ("sweep", 0), ("sweep", 1), ("sweep", 2), ("final", 0)):
-        output = element(bench, part, index)
-        assert output.returncode == 0, output.stderr
-    assert bench.task_options("final-mpp-0")["optim.lr"] == "0.1"
-    assert "compute.threads" not in bench.task_options("final-mpp-0")
-    sbatch.unlink()
-    # only the probes are left, and what they need is finished
-    assert main([*bench.words, "launcher=slurm"]) == 0
-    assert sbatch.read_text().splitlines() == [f"--parsable {bench.runs}/slurm/probe.sh"]
-    bench.behave(probe_mpp_0="fail")
-    assert element(bench, "probe", 0).returncode == 1
-
-
-def test_sbatch_that_refuses_or_is_not_there(bench, sbatch, monkeypatch):
-    monkeypatch.setenv("REFUSE", "1")
-    with pytest.raises(
-        UserError,
-        match=r"launcher=slurm: sbatch rejects .*pretrain\.sh: sbatch: error: no such partition",
-    ):
-        main([*bench.words, "launcher=slurm"])
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UserError, match="launcher=slurm: there is no sbatch here"):
-        main([*bench.words, "launcher=slurm"])
 
 
 # ---- the real tools

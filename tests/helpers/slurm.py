@@ -1,0 +1,99 @@
+"""Stand-ins for SLURM's commands, which run what they are given on this machine.
+
+They write into the folder `$STAND_IN`: sbatch its calls (`calls.txt`) and, where `$RUNS` is set, the
+exit status of each start of an array's element (`statuses.txt`), which it starts again while it is
+requeued; srun its options (`srun.txt`); scontrol what goes back into the queue (`requeued.txt`).
+srun signals its tasks once, as before the time limit, when the file `$SIGNAL_AT` has content.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+SBATCH = f"""#!{sys.executable} -SE
+import itertools, os, re, shlex, subprocess, sys
+from pathlib import Path
+
+here, script = Path(os.environ["STAND_IN"]), Path(sys.argv[-1])
+with (here / "calls.txt").open("a") as calls:
+    calls.write(shlex.join(sys.argv[1:]) + "\\n")
+if "REFUSE" in os.environ:
+    sys.exit("sbatch: error: invalid partition specified: gpu\\nsbatch: error: no such partition")
+job = 100 + len((here / "calls.txt").read_text().splitlines())
+
+
+def requeued(element):
+    done = here / "requeued.txt"
+    lines = done.read_text().splitlines() if done.exists() else []
+    return lines.count(f"requeue Incomplete {{element}}")
+
+
+def run(element, index, heads):
+    output = Path(heads["--output"].replace("%a", index).replace("%%", "%"))
+    for restarts in itertools.count():
+        found = {{
+            "JOB_ID": f"{{job}}{{index}}",
+            "ARRAY_JOB_ID": str(job),
+            "ARRAY_TASK_ID": index,
+            "RESTART_COUNT": str(restarts),
+            "NTASKS": heads["--ntasks"],
+        }}
+        environment = os.environ | {{f"SLURM_{{key}}": value for key, value in found.items()}}
+        with output.open("a") as file:
+            done = subprocess.run(["bash", script], env=environment, stdout=file, stderr=file)
+        with (here / "statuses.txt").open("a") as statuses:
+            statuses.write(f"{{script.stem}} {{index}} {{done.returncode}}\\n")
+        if requeued(element) <= restarts:
+            return
+
+
+if "RUNS" in os.environ:
+    lines = itertools.takewhile(lambda line: line.startswith("#"), script.open())
+    words = [shlex.split(line[8:]) for line in lines if line.startswith("#SBATCH ")]
+    heads = dict((*word.split("=", 1), "")[:2] for (word,) in words)
+    for index in heads["--array"].split("%")[0].split(","):
+        run(f"{{job}}_{{index}}", index, heads)
+print(f"{{job}};cluster")
+"""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do echo "$1" >> "$STAND_IN/srun.txt"; shift; done
+pids=()
+for ((i = 0; i < SLURM_NTASKS; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
+if [ -n "$SIGNAL_AT" ] && [ ! -e "$STAND_IN/signalled" ]; then
+    until [ -s "$SIGNAL_AT" ]; do sleep 0.05; kill -0 "${pids[0]}" || break; done
+    touch "$STAND_IN/signalled"; kill -USR1 "${pids[@]}"
+fi
+status=0
+for pid in "${pids[@]}"; do wait "$pid"; code=$?; [ $code -gt $status ] && status=$code; done
+exit $status
+"""
+SCONTROL = """#!/bin/bash
+if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued.txt"; fi
+"""
+# Holds a run at a step until it is signalled, on any machine
+HOLDS = """
+import time
+from ssl_vit.jobs import train
+from ssl_vit.training import preemption
+request_stop, on_step, reasons = preemption.SignalHandler.request_stop, train._StepReporter.on_step, []
+
+def noted(self, reason):
+    reasons.append(reason)
+    request_stop(self, reason)
+
+def held(self, step):
+    on_step(self, step)
+    while step == 5 and not reasons:
+        time.sleep(0.02)
+
+preemption.SignalHandler.request_stop, train._StepReporter.on_step = noted, held
+"""
+
+
+def stand_ins(folder: Path) -> dict[str, str]:
+    """Write the commands into `folder`; the variables of the environment with which they are found
+    there."""
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return {"STAND_IN": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
