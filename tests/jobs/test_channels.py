@@ -44,7 +44,7 @@ def words(tiny: list[str], images: Path) -> list[str]:
         ["recipe=mpp", "target=normalized_pixels"],
         ["recipe=mae"],
         ["recipe=supervised", "data.mixup=0.5"],
-        ["recipe=ijepa"],
+        ["recipe=ijepa", "eval.collapse=null"],
         ["recipe=moco_v3", *NO_COLORS],
     ],
 )
