@@ -19,6 +19,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data import sources
 from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
+from ssl_vit.runs import seen_text
 from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
@@ -181,17 +182,18 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
 def test_of_images_that_are_too_many_or_not_measured_nothing_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run that is measured on nothing was told to have seen "none of the  images"."""
     place = class_folder(tmp_path / "IMAGES")
     run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
     recipe = resolve([*TUNE, f"init={run}"])
     splits = sources.load(recipe.data, test=True)
     line = f"{run} was trained on none of the test and held-out images"
-    assert seen_images.seen_images(recipe, splits) == [line]
+    assert seen_text.lines(seen_images.seen_images(recipe, splits, {})) == [line]
     monkeypatch.setattr(seen_images, "MOST", len(splits.train) - 1)
-    assert seen_images.seen_images(recipe, splits) == []
+    assert seen_images.seen_images(recipe, splits, {}) == []
     monkeypatch.undo()
     recipe.data.validation = 0.0
-    assert seen_images.seen_images(recipe, splits._replace(test=None)) == []
+    assert seen_images.seen_images(recipe, splits._replace(test=None), {}) == []
 
 
 def test_another_share_for_testing_is_another_run(
