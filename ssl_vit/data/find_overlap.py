@@ -102,6 +102,8 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
         if not isinstance(data.test, str):
             kept.window = data.window  # decides which images the share has
+        if data.group:
+            kept.labels = data.labels  # folders are groups where they are no classes
         if task.tool != "evaluate":
             trained[str(kept)] = kept
         if any(entry.split == "test" for entry in result.metrics.values()):

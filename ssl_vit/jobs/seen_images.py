@@ -77,6 +77,8 @@ def _of_run(
         learned = sources.labelled_images(trained) if learns_labels(before) else None
         alike = {split for split, text in prints.items() if text == was}
         of_splits = _measured(recipe.data, splits, data, alike)
+        if not of_splits:
+            return []
         seen = [_counts(of_splits, one) for one in (trained, learned)]
         of = {split: len(part) for split, (part, _) in of_splits.items()}
         return [SeenImages(run=str(run), of=of, images=seen[0], labels=seen[1])]

@@ -171,6 +171,7 @@ class Environment(WithRecipe):
     testable: MayLack[bool] = None  # there are test images with labels
     label_counts: MayLack[LabelCounts] = None
     label_doubt: MayLack[str] = None  # why names of folders may be no classes; empty without doubt
+    clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
 
     @property
     def free(self) -> list[str]:
