@@ -463,3 +463,42 @@ def test_a_study_whose_weights_have_learned_labels_of_its_test_images_is_refused
             assert part in line
     status, _, lines = checked(tmp_path, capsys, "labels_seen=true", **study)
     assert (status, lines) == (0, [])
+
+
+WITH_SCRATCH = {"a": {"init": "scratch"}, "b": {"init": "{pre}"}}
+ONE_PRE = {"tool": "pretrain", "options": {"recipe": "mpp", "model": "vit_p8"}, "by_arm": {"b": {}}}
+
+
+@pytest.mark.parametrize(
+    ("pre", "own", "says"),
+    [
+        ({}, {}, " against b (model."),  # a has the recipe's own
+        ({}, {"model": "vit_p8"}, ""),
+        ({}, {"model": "vit_p8", "model.depth": 2}, "a (model.depth=2) against b (model.depth=4)"),
+        ({"by_arm": {"a": {"model.depth": 2}, "b": {}}}, {"init": "{pre}"}, "a (model.depth=2)"),
+        ({"by_arm": {"a": {"model": "vit_n8"}, "b": {"model": "vit_p8"}}}, {"init": "{pre}"}, ""),
+    ],
+)
+def test_arms_that_end_in_other_encoders_are_named(
+    pre: dict[str, object],
+    own: dict[str, object],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Nothing said so: what was reported as the gain of pre-training was one of another model."""
+    arms = WITH_SCRATCH | {"a": WITH_SCRATCH["a"] | own}
+    parts = {"pre": ONE_PRE | pre, "fin": FIN | {"by_arm": arms}}
+    status, out, lines = checked(tmp_path, capsys, parts=parts)
+    found = [line for line in out.splitlines() if "encoders of different architectures" in line]
+    assert (status, lines, len(found)) == (0, [], bool(says))
+    assert all(line.startswith("warning: fin: ") and says in line for line in found)
+
+
+def test_a_study_that_varies_the_model_compares_encoders_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    vary = [{"name": "a"}, {"name": "deep", "model.depth": 8}]
+    study = {"arms": {}, "parts": {"pre": ONE_PRE | {"by_arm": {}}, "fin": FIN}, "vary": vary}
+    status, out, _ = checked(tmp_path, capsys, **study, report={"final": "fin", "baseline": "a"})
+    assert status == 0 and "architecture" not in out
