@@ -16,7 +16,7 @@ def final_parts(study: Study) -> list[str]:
     if study.points:
         return [part for one in study.points for part in (one.final, *one.extra)]
     final = [study.report["final"]] if "final" in study.report else []
-    return [*final, *(study.report.get("extra") or [])]
+    return [*final, *_listed(study, "extra")]
 
 
 def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterator[str]:
@@ -48,4 +48,10 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
 def _measured(study: Study) -> list[str]:
     """The parts whose arms are compared."""
     finals = [one.final for one in study.points] or final_parts(study)[:1]
-    return [*finals, *(study.report.get("probes") or [])]
+    return [*finals, *_listed(study, "probes")]
+
+
+def _listed(study: Study, key: str) -> list[str]:
+    """A list of the report; none of what is no list, which is a mistake."""
+    found = study.report.get(key)
+    return found if isinstance(found, list) else []

@@ -923,3 +923,11 @@ def test_the_answer_names_encoders_of_other_architectures(gap):
     says = "scratch (model.depth=2) against mpp, supervised (model.depth=4), and so the models"
     text = "These compare encoders of different architectures, "
     assert text + says in reports.write(gap).answer
+
+
+def test_runs_that_measured_no_test_images_are_said_to_have(gap):
+    """Their predictions were called missing, and making the run again gave none either."""
+    for folder in gap.glob("final-*"):
+        (folder / "predictions.npz").unlink()
+        altered(folder / "result.json", metrics={"accuracy": {"value": 0.9, "split": "train"}})
+    assert "final-scratch-0: measured no test images (eval.test=false)" in error(gap)

@@ -502,3 +502,17 @@ def test_a_study_that_varies_the_model_compares_encoders_without_a_warning(
     study = {"arms": {}, "parts": {"pre": ONE_PRE | {"by_arm": {}}, "fin": FIN}, "vary": vary}
     status, out, _ = checked(tmp_path, capsys, **study, report={"final": "fin", "baseline": "a"})
     assert status == 0 and "architecture" not in out
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_final_part_without_test_images_is_a_mistake(
+    curve: bool, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """It ran to its end, and then there was no report."""
+    study = CURVE if curve else {"parts": STUDY["parts"]}
+    fin = study["parts"]["fin"]
+    own = {**fin, "options": {**fin["options"], "eval.test": False, "optim.warmup": 0}}
+    parts = study["parts"] | {"fin": own}
+    status, _, lines = checked(tmp_path, capsys, **study | {"parts": parts})
+    assert status == UserError.status and len(lines) == 2
+    assert "arm a; part fin" in lines[0] and "eval.test=false: the report compares" in lines[0]
