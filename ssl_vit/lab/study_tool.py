@@ -18,7 +18,7 @@ from ..runs.environment import cores
 from ..runs.folder import Run
 from . import plan_tool, reports
 from .lab_tools import PlanOptions, StudyOptions
-from .studies import benchmark_images, compared, scheduling, slurm
+from .studies import benchmark_images, compared, scheduling, slurm, splits_there
 from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.mistakes import Mistakes
@@ -141,6 +141,8 @@ def check_file(options: list[str]) -> int:
     seen = request.own.labels_seen
     here = whole == given
     recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
+    if not mistakes.count and not request.study.benchmark:  # whose images may be prepared yet
+        splits_there.check(request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)

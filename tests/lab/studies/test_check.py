@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
@@ -516,3 +518,23 @@ def test_a_final_part_without_test_images_is_a_mistake(
     status, _, lines = checked(tmp_path, capsys, **study | {"parts": parts})
     assert status == UserError.status and len(lines) == 2
     assert "arm a; part fin" in lines[0] and "eval.test=false: the report compares" in lines[0]
+
+
+def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """It was missed after all pre-training; data.test as a share needs no split."""
+    for split in ("train", "validation"):
+        for kind in ("cat", "dog"):
+            folder = tmp_path / "images" / split / kind
+            folder.mkdir(parents=True)
+            for i in range(10):
+                Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(folder / f"{i}.png")
+    study = {"options": {"data.path": "{here}"}, "places": ["here"]}
+    here = f"here={tmp_path / 'images'}"
+    status, _, lines = checked(tmp_path, capsys, here, **study)
+    assert status == UserError.status and len(lines) == 2
+    assert lines[0].startswith("error: part fin, arm a; part fin, arm b: data.test=test: no such")
+    assert "choices: train, validation, or a share of train" in lines[0]
+    share = study | {"options": study["options"] | {"data.test": 0.2}}
+    assert checked(tmp_path, capsys, here, **share)[0] == 0
