@@ -31,7 +31,7 @@ from .formats import (
     whole,
     with_values,
 )
-from .measures import Measure
+from .measures import Measure, Result
 from .results import StudyResults, setting_text
 from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
 from .texts import Values, minus
@@ -66,11 +66,20 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "encoders": encoders.differing(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
+        "beside": _better_baseline(study, main),
         "likely": likely,
         "second": max(others, key=lambda one: one.probability or 0.0, default=None),
         "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
+
+
+def _better_baseline(study: StudyResults, main: Measure) -> Result | None:
+    """The baseline beside the varied settings, where it is better than the best of them."""
+    beside = [one for one in main.not_compared if one.arm == study.report.baseline]
+    best = main.sign * main.best.value.mean
+    better = (one for one in beside if main.sign * one.value.mean > best)
+    return None if main.question_keys else next(better, None)
 
 
 def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
