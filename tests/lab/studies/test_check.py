@@ -538,3 +538,28 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     assert "choices: train, validation, or a share of train" in lines[0]
     share = study | {"options": study["options"] | {"data.test": 0.2}}
     assert checked(tmp_path, capsys, here, **share)[0] == 0
+
+
+def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """As `seeds=3` of the command line; 2 arms x 3 seeds."""
+    status, out, _ = checked(tmp_path, capsys, seeds=3)
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
+    assert (status, rows["pre"], rows["fin"]) == (0, "6", "6")
+    _, _, lines = checked(tmp_path, capsys, seeds=0)
+    assert "seeds: 0: expected 1 to 1000, or a list" in lines[0]
+
+
+def test_a_part_without_a_tool_is_said_to_lack_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    _, _, lines = checked(tmp_path, capsys, parts=STUDY["parts"] | {"odd": {"options": {}}})
+    assert "part odd: tool: is missing; choices: pretrain, finetune, evaluate" in lines[0]
+
+
+def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "made.yaml"
+    path.write_text("title: x\nparts: [\n")
+    with pytest.raises(UserError) as caught:
+        study_tool.main([f"recipe={path}", "--check"])
+    assert str(caught.value).startswith(f"{path}: ") and "at line 3" in str(caught.value)
+    assert "unicode string" not in str(caught.value)
