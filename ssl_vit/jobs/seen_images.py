@@ -24,7 +24,8 @@ NOT_HERE = ": it, its recipe or its images are not here"
 
 
 def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
-    """As `seen_images`; what the run's folder records of it, as the weights may be gone since.
+    """As `seen_images`; what the run's folder records of it, as the weights may be gone since. It
+    is looked for again where test images have come, with eval.test since the run began.
 
     Args:
         run: the run that is measured.
@@ -32,9 +33,9 @@ def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[
         prints: their fingerprints, as environment.json has them.
     """
     if (run.folder / "environment.json").exists():
-        known = run.environment().seen
-        if known is not None:
-            return known
+        facts = run.environment()
+        if facts.seen is not None and prints.keys() <= facts.data.keys():
+            return facts.seen
     return seen_images(run.recipe, splits, prints)
 
 
