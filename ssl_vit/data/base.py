@@ -212,7 +212,9 @@ class View(Source):
 
 def origin(source: Source) -> FullSource:
     """The source that a share, or a share of a share, is cut from."""
-    return origin(source.whole) if isinstance(source, View) else cast(FullSource, source)
+    while isinstance(source, View):
+        source = source.whole
+    return cast(FullSource, source)
 
 
 class SameRows(View):
