@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.records.run import Result
-from ..formatting import count_of_images, duration, format_held_out
+from ..formatting import count_of, count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
-from ..pages import run_page
+from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..runs import notebook
 from ..runs.folder import Run
@@ -49,7 +49,8 @@ class RunResult(Result):
             yield f"finished    in {duration(self.seconds)}, {self.finished}: {self.folder}"
             for name, entry in self.metrics.items():
                 of = "of" if find_metric(name).independent else "on"
-                yield f"{name:<11} {entry.value:.1%} {of} {entry.n:,} {entry.split} images"
+                cases = count_of(entry.n or 0, f"{entry.split} images")
+                yield f"{name:<11} {entry.value:.1%} {of} {cases}"
 
     def _of_training(self) -> Iterator[str]:
         yield (
@@ -69,6 +70,8 @@ class RunResult(Result):
             yield f"{name:<11} {format_metrics(values)}{of}"
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
+        if fought := metric_tables.finite_comparisons(self.metrics):
+            yield f"verdict     {metric_tables.verdict(fought)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
