@@ -131,7 +131,7 @@ def outcome(record: RunRecord) -> str:
     found = [_headline(name, metrics[name]) for name in titled[:1]]
     fought = [one for one in metric_tables.comparisons(metrics) if math.isfinite(one.here)]
     if fought:
-        verdict = metric_tables.verdict(fought)
+        verdict = metric_tables.verdict(fought, record.measured_on)
         return f"{found[0]}. {verdict}" if found else verdict
     if found:
         return f"{found[0]}."
