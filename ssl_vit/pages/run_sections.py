@@ -172,8 +172,9 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 def compute(record: RunRecord) -> Iterator[Block]:
     """What the run cost, and how fast it was."""
     found = record.result.content() if record.result else {}
+    forwarded = "images trained on" if found.get("steps") else "images whose features it computed"
     rows = [
-        ["images trained on", _number(found.get("images"), ",.0f")],
+        [forwarded, _number(found.get("images"), ",.0f")],
         ["compute, exaFLOP", _exaflop(found, "exaflop")],
         ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
         ["device-hours", _number(found.get("device_hours"))],
