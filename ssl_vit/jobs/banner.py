@@ -12,8 +12,9 @@ from ..data import loaders
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
-from ..runs import console, seen_text
+from ..runs import console
 from ..training import distributed, loop
+from .init_notes import init_notes
 from .resources import measured_on
 from .reuse import changed_images
 from .setup import Job, loop_settings
@@ -103,7 +104,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        yield from console.rows_under("", seen_text.lines(job.seen))
+        notes = init_notes(job.run, job.seen, tested=splits.test is not None)
+        yield from console.rows_under("", notes)
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
