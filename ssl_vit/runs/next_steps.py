@@ -23,8 +23,8 @@ class NextCommand(NamedTuple):
 def next_steps(
     folder: Path, out: Path, recipe: Recipe, facts: Environment
 ) -> Iterator[NextCommand]:
-    """Evaluate and fine-tune the encoder, where its images have labels, and look at what it has
-    learned; in this order.
+    """Evaluate and fine-tune the encoder, where its images have labels that it has not been trained
+    on alone, and look at what it has learned; in this order.
 
     Args:
         folder: of a finished run, as it is to be typed.
@@ -37,7 +37,7 @@ def next_steps(
     place = [f"out={out}"] if str(out) != "runs" else []
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     # earlier versions did not record whether there are labels
-    learned_labels = facts_of(facts, recipe.values()).fine_tunes
+    learned_labels = facts_of(facts, recipe.values()).fine_tunes or recipe.declared.only_labelled
     if facts.label_source != "" and not learned_labels:
         labels = f"labels ({facts.label_source})" if facts.label_source else "labels"
         test = [f"data.test={TEST}"] if facts.testable is False else []

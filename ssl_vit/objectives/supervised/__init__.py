@@ -29,7 +29,7 @@ class SupervisedOptions:
 
 class SupervisedDeclaration(ObjectiveDeclaration):
     name = "supervised"
-    title = "Supervised training"
+    title = "Training on labels"
     network = "network:Supervised"
     options = Group("supervised", SupervisedOptions, "Training on labels.")
     labels = True
