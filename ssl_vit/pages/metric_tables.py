@@ -160,13 +160,10 @@ def verdict(
         measured_on: {split: images}, as result.json has it.
     """
     several = len({one.split for one in fought}) > 1
-
-    def text(one: BaselineComparison) -> str:
-        return one.text(f" on {_images(one.split, measured_on or {})}" if several else "")
-
-    by_verb = {
-        verb: [text(one) for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)
-    }
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
+    for one in fought:
+        where = f" on {_images(one.split, measured_on or {})}" if several else ""
+        by_verb[one.verb].append(one.text(where))
     return (
         f"The model "
         f"{', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
