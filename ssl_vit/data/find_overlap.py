@@ -111,7 +111,7 @@ def _splits_of_run(folder: Path) -> tuple[list[Data], list[Data]]:
     """As `_splits`, of a run and those that its first weights come from."""
     recipe = read(folder / "recipe.yaml")
     made = list(runs_before(recipe.init))
-    if recipe.objective != "probe":
+    if recipe.declared.trains:
         made.insert(0, (folder, recipe))
     kept = [_kept(run, one.data) for run, one in made if one.data.path or one.data.hub]
     if not kept:
@@ -134,4 +134,6 @@ def _kept(run: Path, data: Data) -> Data:
     kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
     if not isinstance(data.test, str):
         kept.window = data.window  # decides which images the share has
+    if data.group:
+        kept.labels = data.labels  # folders are groups where they are no classes
     return kept

@@ -1,5 +1,6 @@
 """Model card of a finished or running run, written from its folder alone. No torch here."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from ..runs.folder import Run
 from ..runs.objective_facts import facts_of
 
 TERMS = Path(__file__).with_name("terms.yaml")
-# highest board power in the data sheets; the first name contained in the device's counts
+# highest board power in the data sheets, by a word of the device's name
 WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}
 CORE_WATTS = 10  # of a CPU, roughly
 
@@ -310,7 +311,7 @@ def _energy(hours: float, device: str, threads: int) -> str:
         watts = CORE_WATTS * threads
         how = f"{CORE_WATTS} W for {cores}"
     else:
-        watts = next((most for name, most in WATTS.items() if name in device), None)
+        watts = next((WATTS[word] for word in re.findall(r"\w+", device) if word in WATTS), None)
         how = f"{watts} W a device, its rated most"
     if watts is None:
         return f"Its energy is not estimated, as the power of {device} is not known here."

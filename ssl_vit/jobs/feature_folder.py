@@ -72,6 +72,7 @@ class Embedded(Record):
     width: Whole | None = None
     patches: list[Whole] | None = None
     shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
+    clipped: dict[str, float] = Field(default_factory=dict)  # as in environment.json
 
 
 @dataclass(eq=False, repr=False)
@@ -81,6 +82,7 @@ class FeatureFolder:
     options: EmbedOptions
     one: NamedEncoder
     accelerator: WatchedAccelerator
+    clipped: dict[str, float]  # {split: share of its values that data.range clips}
 
     def __post_init__(self) -> None:
         self.recipe = self.one.recipe
@@ -206,6 +208,7 @@ class FeatureFolder:
                 settings=settings,
                 splits=made,
                 shards=kept,
+                clipped=(there.clipped if there else {}) | self.clipped,
             )
         )
         self._print_banner(splits)

@@ -10,7 +10,7 @@ from ..config.images import Data
 from ..config.records.run import SeenImages
 from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
-from ..data.base import Source, View
+from ..data.base import Source, View, origin
 from ..data.layout import ROLE
 from ..data.sources import Splits
 from ..errors import UserError
@@ -82,6 +82,8 @@ def _of_run(
         learned = sources.labelled_images(trained) if learns_labels(before) else None
         alike = {split for split, text in prints.items() if text == was}
         of_splits = _measured(recipe.data, splits, data, alike)
+        if not of_splits:
+            return []
         seen = [_counts(of_splits, one) for one in (trained, learned)]
         of = {split: len(part) for split, (part, _) in of_splits.items()}
         return [SeenImages(run=str(run), of=of, images=seen[0], labels=seen[1])]
@@ -126,7 +128,7 @@ def _measured(
         add("test", splits.test, now.test if isinstance(now.test, str) else "")
     if now.validation != 0:
         named = now.validation if isinstance(now.validation, str) else "validation"
-        shared = _origin(splits.validation) is _origin(splits.train)
+        shared = origin(splits.validation) is origin(splits.train)
         add("validation", splits.validation, "" if shared else named)
     return found
 
@@ -141,11 +143,6 @@ def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> d
 
 def _rows(source: Source) -> np.ndarray:
     return source.full_rows() if isinstance(source, View) else np.arange(len(source))
-
-
-def _origin(source: Source) -> Source:
-    """The source that a share is a share of."""
-    return _origin(source.whole) if isinstance(source, View) else source
 
 
 def _role(split: str) -> str:

@@ -29,8 +29,8 @@ def sentence(one: SeenImages) -> str:
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """What to say beside results on test images whose labels were learned before."""
-    told = "what is measured on the test images is no measure of images that it has not seen"
-    return [f"{sentence(one)}: {told}" for one in seen if learned_labels([one])]
+    caution = "what is measured on the test images is no measure of images that it has not seen"
+    return [f"{sentence(one)}: {caution}" for one in seen if learned_labels([one])]
 
 
 def _named(splits: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """Test images that are also among training images."""
 
+import dataclasses
 import io
 import json
 
@@ -10,15 +11,19 @@ from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
 from helpers.arm_studies import study, task
+from helpers.images import images
 from helpers.options import TINY, altered
 from helpers.reports import write
-from ssl_vit.data import find_overlap, overlap
+from ssl_vit.config.schema import Data
+from ssl_vit.data import find_overlap, fingerprints, overlap, sources
 from ssl_vit.data.base import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 
 imagehash = pytest.importorskip("imagehash")
+
+SHARE = ("window", "labels")  # keys that decide, with those of the place, which images it has
 
 
 class Memory(Source):
@@ -214,11 +219,41 @@ def test_a_study_without_test_images_is_named(tmp_path):
         find_overlap.main([str(tmp_path)])
 
 
-def test_runs_on_other_pixels_than_bytes_are_named(tested):
-    path = tested / "final-a-0" / "recipe.yaml"
+def change_data(study, **data):
+    """Change the recipe of the study's run."""
+    path = study / "final-a-0" / "recipe.yaml"
     values = yaml.safe_load(path.read_text())
-    values["data"]["range"] = [0, 4095]
+    values["data"] |= data
     path.write_text(yaml.safe_dump(values))
-    line = r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB of 8 bits"
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"range": [0, 4095]}, r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB"),
+        (
+            {"channels": 4, "mean": [0.5] * 4, "std": [0.5] * 4},
+            r"^data\.channels=4: .*final-a-0 is",
+        ),
+    ],
+)
+def test_runs_on_other_pixels_than_bytes_are_named(tested, data, line):
+    change_data(tested, **data)
     with pytest.raises(UserError, match=line):
         find_overlap.main([str(tested)])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_share_for_testing_is_that_of_its_run(tested, tmp_path, grouped):
+    """Folders that are groups were taken for classes, and none was found."""
+    data = Data(name="own", path=str(tmp_path), test=0.25, window=24, validation=0.0)
+    if grouped:
+        images(tmp_path / "places", here=20, there=16, beyond=12)
+        place = str(tmp_path / "places")
+        data = dataclasses.replace(data, path=place, window=None, group="folder", labels=False)
+    change_data(tested, **{key: getattr(data, key) for key in (*find_overlap.PLACE[1:], *SHARE)})
+    find_overlap.main([str(tested)])
+    (entry,) = json.loads((tested / "overlap.json").read_text())
+    wanted = sources.load(data, test=True)
+    assert entry["test"]["print"] == fingerprints.fingerprint_train(wanted.test, False)
+    assert entry["train"]["images"] + entry["test"]["images"] == 48 and entry["exact"] == 0

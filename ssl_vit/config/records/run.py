@@ -163,6 +163,7 @@ class Environment(WithRecipe):
     classes: MayLack[list[str]] = None
     label_source: MayLack[str] = None  # of one label an image; empty without
     testable: MayLack[bool] = None  # there are test images with labels
+    clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
 
     @property
     def free(self) -> list[str]:

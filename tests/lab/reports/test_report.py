@@ -214,6 +214,19 @@ def test_a_sweep_is_judged_by_the_metric_of_its_choosers(gap):
     assert all(sweep.best != 0 for sweep in found)
 
 
+def test_a_sweep_that_a_run_did_not_measure_is_named_or_left_out(gap):
+    """Named where a task chose by it."""
+    lacking = gap / "sweep-mpp-0-lr=0.03" / "result.json"
+    altered(lacking, metrics={"loss": {"value": 1.0, "n": 1, "split": "validation"}})
+    assert [sweep.arm for sweep in reports.write(gap).numbers.sweeps] == ["scratch", "supervised"]
+    about = json.loads((gap / "study.json").read_text())
+    for one in about["tasks"]:
+        one |= {"best": "sweep", "by": "accuracy"} if one["part"] == "final" else {}
+    write(gap / "study.json", about)
+    line = f"{lacking} has no accuracy, which the report needs of part sweep"
+    assert error(gap) == line
+
+
 def test_compute_is_a_seeds_mean_and_a_sweeps_sum(whole):
     text = (whole[0] / "report.md").read_text()
     rows = [row for row in table(text.split("## Compute")[1], "arm")[1:] if row[0] == "mpp"]
@@ -669,9 +682,15 @@ def test_two_training_sets_under_the_same_options_are_named(gap, seed_1):
     altered(gap / "final-mpp-1" / "environment.json", data=images)
     if seed_1:
         reports.write(gap)
-    else:
-        start = f"{gap}/final-mpp-0 and {gap}/final-mpp-1 were trained on different images"
-        assert error(gap).startswith(start)
+        return
+    path = gap / "final-mpp-1" / "recipe.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("stream: false", "stream: true"))
+    assert "stream: true" in path.read_text()
+    reports.write(gap)  # of a stream only the first images are known
+    path.write_text(text)
+    start = f"{gap}/final-mpp-0 and {gap}/final-mpp-1 were trained on different images"
+    assert error(gap).startswith(start)
 
 
 def test_two_sets_of_labels_in_one_table_are_named(gap):

@@ -78,6 +78,7 @@ VARIED = {
     "parts": {"pre": {**PRE, "by_arm": {}}, "fin": FIN},
     "report": {"final": "fin", "baseline": "lr=0.1", "claim": {"better": 0.1, "worse": 0.3}},
 }
+HALF = {"data.share": "half"}
 CURVE = {
     "labels": [{"share": 0.1, "n": 5}, {"share": 1, "n": 9}],
     "parts": {
@@ -204,6 +205,22 @@ SEVERAL = {
             "worse=8: is not varied",
             "unknown key wurse",
             "axis: optim.momentum",
+        ),
+    ),
+    "a misspelt claim": (
+        VARIED
+        | {
+            "vary": {"optim.lr": [0.1, 0.3]},
+            "report": {"probes": [], "claim": {"better": 7, "wurse": 0.3}},
+        },
+        ("better=7: is not varied", "unknown key wurse"),
+    ),
+    "a share that is no number": (
+        CURVE | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "by_arm": {"a": HALF}}}},
+        (
+            "part fin_0.1, arm a: data.share=half: expected {share}",
+            "part fin_1, arm a: data.share=half: expected {share}",
+            "data.share=half: expected a number",
         ),
     ),
     "options": (

@@ -348,6 +348,14 @@ def test_match_on_the_command_line(bench):
     ] == str(steps)
 
 
+def test_one_arm_has_nothing_to_be_matched_with(bench):
+    study = {key: value for key, value in RATE.items() if key != "vary"} | {"report": {}}
+    OmegaConf.save(OmegaConf.create(study | {"arms": {"a": "alone"}}), bench.folder / "gap.yaml")
+    line = r"^match=steps: the study has one arm, and nothing to match it with$"
+    with pytest.raises(UserError, match=line):
+        parse_request([*bench.words, "match=steps"])
+
+
 def test_a_setting_that_cannot_be_matched_is_named(bench):
     study = RATE | {"vary": {"model.patch": [8, 7]}, "match": "exaflop", "report": {}}
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
