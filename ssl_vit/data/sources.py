@@ -323,7 +323,7 @@ def _notes(
             kept += f": data.share={data.share:g} of the other {rest:,}"
         notes.append(f"validation: {_taken(cut)}, {kept}")
     if test is not None:
-        notes.append(f"test: {_taken(test)}, not trained on")
+        notes.append(f"test: {_taken(test)}, which this run does not train on")
     if "data.test" in names:
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")

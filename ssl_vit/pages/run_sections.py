@@ -94,6 +94,9 @@ def results(record: RunRecord) -> Iterator[Block]:
     recipe = typed_recipe(record)
     for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    if record.result and (classes := record.result.classes):
+        text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
+        yield Text(text)
     for one in record.environment.seen or ():
         yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]

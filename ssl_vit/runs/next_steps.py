@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..config import declaration
 from ..config.records.run import Environment
 from ..config.schema import Recipe
 from ..formatting import shell_command, tool_command
@@ -37,8 +38,7 @@ def next_steps(
     place = [f"out={out}"] if str(out) != "runs" else []
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     # earlier versions did not record whether there are labels
-    learned_labels = facts_of(facts, recipe.values()).fine_tunes or recipe.declared.only_labelled
-    if facts.label_source != "" and not learned_labels:
+    if facts.label_source != "" and not _learned_labels_alone(recipe, facts):
         labels = f"labels ({facts.label_source})" if facts.label_source else "labels"
         test = [f"data.test={TEST}"] if facts.testable is False else []
         held_out = f", {TEST:.0%} of the images held out to test on" if test else ""
@@ -54,6 +54,13 @@ def next_steps(
         yield NextCommand("look at what it has learned", _typed("figures", init, *plugin))
     if not recipe.data.stream:
         yield NextCommand("write the features of all images", _typed("embed", init, *place))
+
+
+def _learned_labels_alone(recipe: Recipe, facts: Environment) -> bool:
+    """Whether it was trained on nothing but the labels of its images, from whatever weights."""
+    declared = declaration.objectives().get(recipe.objective)  # a plugin's may not be here
+    alone = declared is not None and declared.only_labelled
+    return alone or facts_of(facts, recipe.values()).fine_tunes
 
 
 def _typed(tool: str, *options: str) -> str:
