@@ -204,6 +204,11 @@ class ObjectiveDeclaration:
         return False
 
     @property
+    def of_linear_head(self, pool: str) -> dict[str, Any]:
+        """{dotted key: value} of a recipe whose run exports such a classifier on the feature `pool`;
+        empty where none does."""
+        return {}
+
     def class_token_is_trained(self) -> bool:
         """Whether the class token gets a loss."""
         return True

@@ -18,7 +18,6 @@ from ..objectives import building
 from ..objectives.base import Objective
 from .setup import objective_settings
 
-ON_LABELS = "supervised"  # the objective whose linear head an export holds
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 
 
@@ -71,8 +70,6 @@ def _of_export(
     Raises:
         UserError: the export is damaged.
     """
-    if not wanted(declaration.objective(ON_LABELS)):
-        return None
     folder = source.fetch_export("config.json", "model.safetensors")
     if folder is None:
         return None
@@ -80,10 +77,12 @@ def _of_export(
         config = export_files.read(folder, own=True)
     except (OSError, ValueError):  # another program's
         return None
-    if not config["num_classes"]:
+    learning = filter(wanted, declaration.objectives().values())
+    kinds = (one.of_linear_head(config["global_pool"]) for one in learning)
+    values = next(filter(None, kinds), None)
+    if not config["num_classes"] or values is None:
         return None
-    own = {"hidden": False, "pool": config["global_pool"]}
-    made = build({"objective": ON_LABELS} | {f"{ON_LABELS}.{key}": own[key] for key in own})
+    made = build(values)
     state = load_file(folder / "model.safetensors")
     try:
         built = building.build(objective_settings(made), network, config["num_classes"])

@@ -212,6 +212,11 @@ def test_images_elsewhere_are_said_not_to_be_compared(
     the first lines say both."""
     place = class_folder(tmp_path / "IMAGES")
     run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
+    copied = shutil.copytree(place, tmp_path / "COPY")
+    whole = ["data.test=0.5", f"data.path={copied}", f"out={tmp_path}/runs", "name=copied"]
+    cli.finetune([*TUNE, f"init={run}", *whole])
+    printed = capsys.readouterr().out
+    assert f"{run} was trained on 1" in printed and "is not known" not in printed
     (shutil.copytree(place, tmp_path / "OTHER") / "a" / "0.png").unlink()
     words = ["data.test=0.2", f"data.path={tmp_path}/OTHER", "data.size=32"]
     cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *words])
