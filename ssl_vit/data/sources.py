@@ -9,6 +9,7 @@ import numpy as np
 from ..config.images import EMBEDDED, Data
 from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
+from ..formatting import count_of_images
 from . import formats, layout, shares, synthetic
 from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutLabels
 from .formats import FoundSplits, FoundStreams
@@ -328,7 +329,11 @@ def _notes(
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
-    unused = [f"{name} ({len(x):,} images)" for name, x in found.splits.items() if name not in used]
+    unused = [
+        f"{name} ({count_of_images(len(x))})"
+        for name, x in found.splits.items()
+        if name not in used
+    ]
     if unused:
         notes.append(f"not used: {', '.join(unused)}")
     if found.skipped:
@@ -341,7 +346,7 @@ def _notes(
 
 def _taken(cut: Cut) -> str:
     """How many images were cut off, and how."""
-    return f"{len(cut.part):,} images taken from train{f' ({cut.how})' if cut.how else ''}"
+    return f"{count_of_images(len(cut.part))} taken from train{f' ({cut.how})' if cut.how else ''}"
 
 
 def describe_labels(source: Source, data: Data) -> str:
@@ -364,7 +369,7 @@ def _outside(data: Data) -> bool:
 
 def _many(source: Source) -> str:
     lists = source.lists.describe() if source.lists else ""
-    return f"{len(source):,} images{lists}"
+    return f"{count_of_images(len(source))}{lists}"
 
 
 def _under(split: str) -> str:

@@ -13,7 +13,7 @@ from .. import costs
 from ..config.init_source import InitSource
 from ..config.probe import CHOSEN, DENSE
 from ..config.records.run import Result, SeenImages
-from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
+from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.batch_layout import BatchLayout
 from ..data.workers import InterruptibleLoader, report_lost_workers
@@ -220,7 +220,7 @@ def _print_banner(
         f"{len(splits.test):,} test images"
     )
     counts = resources.measured_on(recipe, splits)
-    few = few_images(counts, chosen_on_held_out(recipe))
+    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe))
     for text in (*reuse.changed_images(run), *few, *splits.guesses):
         print(f"warning: {text}", flush=True)
     if note := macos_warning():

@@ -34,6 +34,7 @@ from ..formatting import option_text
 from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
+from .label_facts import label_facts
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
@@ -210,16 +211,29 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
+def _of_labels(
+    recipe: Recipe, accelerator: Accelerator, splits: sources.Splits
+) -> dict[str, object]:
+    """What who goes on with the run's encoder wants to know, of the process that writes it."""
+    if recipe.objective == "probe" or not accelerator.is_main_process:
+        return {}
+    return label_facts(splits, recipe.data)
+
+
+def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
+    """How many held-out images a run is measured on while it trains."""
+    return min(recipe.eval.images, len(splits.validation))
+
+
 def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
     """{split: how many of its images metrics are measured, or something is chosen, on}."""
     # with data.validation=0 the held-out images are training images
     name = "train" if recipe.data.validation == 0 else "validation"
-    held_out = len(splits.validation)
     found = {}
     if recipe.objective != "probe":
-        found[name] = min(recipe.eval.images, held_out)
+        found[name] = held_out_images(recipe, splits)
     elif chosen_on_held_out(recipe):
-        found[name] = held_out
+        found[name] = len(splits.validation)
     return found if splits.test is None else found | {"test": len(splits.test)}
 
 
@@ -250,6 +264,7 @@ def environment_facts(
         "classes": classes,  # label 0 is the first
         "label_source": splits.label_source,
         "testable": splits.testable,
+        **_of_labels(recipe, accelerator, splits),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

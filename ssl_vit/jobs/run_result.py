@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.records.run import Result
-from ..formatting import count_of_images, duration, format_held_out
+from ..formatting import count_of, count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
@@ -56,7 +56,7 @@ class RunResult(Result):
     def _of_evaluation(self) -> Iterator[str]:
         for name, entry in self.metrics.items():
             of = "of" if find_metric(name).independent else "on"
-            text = f"{entry.value:.1%} {of} {entry.n:,} {entry.split} images"
+            text = f"{entry.value:.1%} {of} {count_of(entry.n or 0, f'{entry.split} images')}"
             if found := metric_tables.interval(name, entry.value, entry.n or 0):
                 text += f" (95% interval {found.low:.1%} to {found.high:.1%})"
             yield f"{name:<11} {text}"
@@ -81,6 +81,8 @@ class RunResult(Result):
             yield f"{name:<11} {format_metrics(values)}{of}"
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
+        if fought := metric_tables.finite_comparisons(self.metrics):
+            yield f"verdict     {metric_tables.verdict(fought, self.measured_on)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

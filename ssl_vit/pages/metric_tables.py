@@ -71,6 +71,11 @@ def number(name: str, value: float) -> str:
     return f"{value:.2%}" if _in_percent(name) else f"{value:.4g}"
 
 
+def difference(name: str, apart: float) -> str:
+    """A difference of two values with its sign; of shares in points."""
+    return f"{100 * apart:+.2f} points" if _in_percent(name) else f"{apart:+.4g}"
+
+
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
     """A metric's value and its `case_count`; what is not finite is of none."""
     text = number(name, entry.value)
@@ -147,6 +152,16 @@ def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
         number(one.measure, one.here),
         one.measure,
     )
+
+
+def finite_comparisons(metrics: Mapping[str, Measured]) -> list[BaselineComparison]:
+    """Those that a verdict is about."""
+    return [one for one in comparisons(metrics) if math.isfinite(one.here)]
+
+
+def is_beaten(metrics: Mapping[str, Measured]) -> bool:
+    """Whether the model beats all that it is compared with."""
+    return all(one.verb == WON for one in comparisons(metrics))
 
 
 def verdict(

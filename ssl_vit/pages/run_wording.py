@@ -129,8 +129,7 @@ def outcome(record: RunRecord) -> str:
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
     titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
     found = [_headline(name, metrics[name]) for name in titled[:1]]
-    fought = [one for one in metric_tables.comparisons(metrics) if math.isfinite(one.here)]
-    if fought:
+    if fought := metric_tables.finite_comparisons(metrics):
         verdict = metric_tables.verdict(fought, record.measured_on)
         return f"{found[0]}. {verdict}" if found else verdict
     if found:

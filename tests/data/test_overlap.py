@@ -254,6 +254,6 @@ def test_a_share_for_testing_is_that_of_its_run(tested, tmp_path, grouped):
     change_data(tested, **{key: getattr(data, key) for key in (*find_overlap.PLACE[1:], *SHARE)})
     find_overlap.main([str(tested)])
     (entry,) = json.loads((tested / "overlap.json").read_text())
-    wanted = sources.load(data, test=True)
-    assert entry["test"]["print"] == fingerprints.fingerprint_train(wanted.test, False)
+    wanted = fingerprints.fingerprint_splits(sources.load(data, test=True))
+    assert entry["test"]["print"] == wanted["test"]
     assert entry["train"]["images"] + entry["test"]["images"] == 48 and entry["exact"] == 0

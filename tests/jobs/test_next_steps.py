@@ -13,9 +13,10 @@ import pytest
 import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
-from helpers.options import PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.config.records.run import Environment
+from helpers.options import LOADED, SHORT, TINY, TUNE, altered
+from ssl_vit.config.records.run import Environment, LabelCounts
 from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import Recipe
 from ssl_vit.data import find_overlap, sources
 from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
@@ -24,12 +25,13 @@ from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
-    "evaluate": [one for one in PROBE if not one.startswith("recipe=")],
+    "evaluate": ["probe.steps=2", *LOADED],
+    "pretrain": ["log.tensorboard=false"],
     "finetune": ["log.tensorboard=false", *SHORT],
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
 }
-EVERY = ["evaluate", "finetune", "figures", "embed"]
+EVERY = ["evaluate", "finetune", "figures", "embed", "pretrain"]
 
 
 def pretrained(
@@ -74,22 +76,103 @@ def test_the_printed_commands_run_as_printed_in_their_order(
     run, printed = pretrained(tmp_path / "runs", capsys, *images)
     commands = next_commands(printed)
     tools = list(map(tool, commands))
-    assert tools == (EVERY if kind != "photos" else ["figures", "embed"])
+    wanted = EVERY if kind != "photos" else ["figures", "embed", "pretrain"]
+    if kind == "embedded":  # two steps beat no baseline; of one held-out image there is none
+        wanted = ["pretrain", *EVERY[:-1]]
+    assert tools == wanted
     for words in commands:
         assert words[0] == sys.executable
         shares = [word for word in words if word.startswith("data.test=")]
         is_split = tool(words) in ("evaluate", "finetune") and kind == "classes"
         assert shares == (["data.test=0.2"] if is_split else [])
+        if tool(words) == "evaluate" and kind != "embedded":  # 11 or 12 images of each class
+            assert "probe.shots=[1,5,10]" in words
+        if tool(words) == "embed":
+            assert any(word.startswith("query=") for word in words) == (kind != "embedded")
     running = [launch(*words[1:], *FASTER[tool(words)], stderr=True) for words in commands]
     codes, outputs = outcome(running)
     assert codes == [0] * len(commands), outputs
     assert (run / "figures" / "filters.png").exists()
+    assert len(list(run.parent.glob("features-*/nearest.html"))) == (kind != "embedded")
     page = (run / run_page.PAGE).read_text()
     for words in commands:
         assert f"{Path(words[1])}" in page and "data.path=IMAGES" not in page
     if kind == "classes":
         (tuned,) = run.parent.glob("finetune-*/result.json")
         assert json.loads(tuned.read_text())["metrics"]["top1"]["n"] == 6
+
+
+def test_labels_that_may_be_none_come_after_the_looking(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for day in range(1, 4):
+        put(tmp_path / "IMAGES" / "2025" / f"2025-01-0{day}", 8)
+    run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={tmp_path / 'IMAGES'}")
+    (warning,) = [line for line in printed.splitlines() if "folders are taken for" in line]
+    assert "dates or numbers" in warning and "data.labels=false" in warning
+    found = next_commands(printed)
+    assert list(map(tool, found)) == ["figures", "embed", "evaluate", "finetune", "pretrain"]
+    (query,) = [word for word in found[1] if word.startswith("query=")]
+    assert Path(query.removeprefix("query=")).is_file()
+    assert printed.count("this run has trained on them without labels (with data.test=0.2") == 2
+    assert "if these are classes (their names are dates or numbers)" in printed
+    page = (run / run_page.PAGE).read_text()
+    assert page.index("Look at what") < page.index("easure the frozen encoder")
+
+
+@pytest.mark.parametrize(
+    ("images", "smallest", "unreadable", "wanted"),
+    [
+        (10_000, 25, 0.0, []),
+        (10_000, 25, 0.01, ["probe.shots=[1,5,10]"]),  # one of them may be unreadable
+        (300, 16, 0.01, ["probe.shots=[1,5,10]"]),
+        (300, 16, 0.5, ["probe.shots=[1,5]"]),
+        (300, 0, 0.01, ["probe.measures=[linear,knn]"]),
+        (12, 6, 0.01, ["probe.shots=[1,5]", "probe.neighbors=6"]),
+    ],
+)
+def test_an_evaluation_asks_for_no_more_images_of_a_class_than_there_are(
+    images: int, smallest: int, unreadable: float, wanted: list[str]
+) -> None:
+    recipe = Recipe()
+    recipe.data.unreadable = unreadable
+    counts = LabelCounts(images=images, smallest=smallest)
+    step = next(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(label_counts=counts)))
+    words = shlex.split(step.command)
+    assert [word for word in words if word.startswith("probe.")] == wanted
+    assert (f"the smallest has {smallest} to learn from" in step.what) == bool(wanted)
+
+
+def test_no_command_is_on_labels_of_which_none_can_be_held_out() -> None:
+    facts = Environment(label_counts=LabelCounts(images=0, smallest=0))
+    found = next_steps(Path("runs/a"), Path("runs"), Recipe(), facts)
+    assert [tool(shlex.split(step.command)) for step in found] == ["figures", "embed", "pretrain"]
+
+
+def test_the_test_images_of_a_joint_run_were_seen_with_their_labels() -> None:
+    recipe = resolve(["recipe=joint"], here=False)
+    found = list(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(testable=False)))
+    assert "has trained on them with their labels" in found[0].what
+    unseen = list(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(testable=True)))
+    assert "trained on" not in unseen[0].what
+
+
+def test_what_does_not_beat_its_baselines_is_trained_longer_first() -> None:
+    def tools(beaten: bool) -> list[str]:
+        found = next_steps(Path("a"), Path("runs"), Recipe(), Environment(), beaten)
+        return [tool(shlex.split(step.command)) for step in found]
+
+    assert tools(True) == EVERY
+    assert tools(False) == ["pretrain", *EVERY[:-1]]
+
+
+def test_a_longer_run_has_another_name_and_twice_the_steps() -> None:
+    recipe = resolve(["recipe=finetune", "init=scratch", "optim.steps=50"], here=False)
+    recipe.init = "runs/before"
+    *_, longer = next_steps(Path("runs/a"), Path("runs"), recipe, Environment())
+    words = shlex.split(longer.command)
+    assert tool(words) == "finetune"
+    assert words[2:] == ["recipe=runs/a/recipe.yaml", "name=a-longer", "optim.steps=100"]
 
 
 def test_nothing_is_evaluated_on_labels_that_are_turned_off(
@@ -99,7 +182,7 @@ def test_nothing_is_evaluated_on_labels_that_are_turned_off(
     more = (f"data.path={place}", "data.labels=false", "data.test=0.2")
     run, printed = pretrained(tmp_path / "runs", capsys, *more)
     assert "labels: none, data.labels=false" in printed
-    assert list(map(tool, next_commands(printed))) == ["figures", "embed"]
+    assert list(map(tool, next_commands(printed))) == ["figures", "embed", "pretrain"]
     assert json.loads((run / "environment.json").read_text())["classes"] == []
 
 
@@ -141,8 +224,9 @@ def test_a_run_that_was_trained_on_labels_alone_is_not_to_be_fine_tuned_on_them(
         init, model = f"{tmp_path}/runs/first", []
     words = altered(TUNE, *model, "eval.test=false", f"init={init}", f"out={tmp_path}/runs")
     cli.finetune([*words, "data=shapes", "data.size=16", "name=tuned"])
-    printed = capsys.readouterr().out
-    assert list(map(tool, next_commands(printed))) == ["figures", "embed"]
+    commands = next_commands(capsys.readouterr().out)
+    assert sorted(map(tool, commands)) == ["embed", "figures", "finetune"]
+    assert not any("recipe=finetune" in words for words in commands), "it is to train longer"
     page = (tmp_path / "runs" / "tuned" / "report.html").read_text()
     assert ("Training on labels" if init == "scratch" else "Fine-tuning on labels") in page
 
@@ -198,7 +282,10 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     number, guess, caution = lines[-3:]
     assert number.startswith("knn ") and "6 test images (95% interval" in number
     assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
-    assert caution.startswith("caution ") and "5 test and 1 held-out images, with their labels" in caution
+    assert (
+        caution.startswith("caution ")
+        and "5 test and 1 held-out images, with their labels" in caution
+    )
     result = json.loads((tmp_path / "runs" / "probed" / "result.json").read_text())
     (seen,) = result["seen"]
     assert (seen["run"], seen["of"]["test"], seen["labels"]["test"]) == ("first", 6, 5)
