@@ -13,7 +13,7 @@ import pytest
 import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
-from helpers.options import LOADED, SHORT, TINY, TUNE, altered
+from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.records.run import Environment, LabelCounts
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Recipe
