@@ -205,15 +205,6 @@ def _check_authors(data: Data, train: Source) -> None:
         )
 
 
-class NoTestSplit(UserError):
-    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
-    by which others could be tested."""
-
-    def __init__(self, text: str, labelled: bool) -> None:
-        super().__init__(text)
-        self.labelled = labelled
-
-
 def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
     """{key: split} for the keys that name one: the split of that name or, where there is none, of
     another name for the same role.
@@ -239,7 +230,7 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
                 if not labelled:
                     lacks = f"labels (a folder for each class) and {lacks}"
                 share = f"or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
-                raise NoTestSplit(f"{text}, {share}", labelled)
+                raise layout.NoTestSplit(f"{text}, {share}", labelled)
             raise UserError(f"{text}{more}")
         if chosen == found.get("data.train"):
             others = ", ".join(split for split in splits if split != chosen)

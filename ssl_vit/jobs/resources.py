@@ -23,7 +23,7 @@ from ..config.schema import (
     measures_masks,
     uses_labels,
 )
-from ..data import check_range, fingerprints, measure_range, sources
+from ..data import check_range, fingerprints, layout, measure_range, sources
 from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
@@ -75,7 +75,7 @@ def load_splits(
     def load() -> sources.Splits:
         try:
             splits = sources.load(recipe.data, test, first, recipe.seed)
-        except sources.NoTestSplit as error:
+        except layout.NoTestSplit as error:
             raise UserError("; ".join([str(error), *_instead(recipe, error.labelled)])) from None
         measure_range.complete(recipe.data, splits.train)
         return splits
