@@ -280,6 +280,15 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     return label, guesses
 
 
+class NoTestSplit(UserError):
+    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
+    by which others could be tested."""
+
+    def __init__(self, text: str, labelled: bool) -> None:
+        super().__init__(text)
+        self.labelled = labelled
+
+
 def some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - NAMED

@@ -39,9 +39,14 @@ def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[
     return seen_images(run.recipe, splits, prints)
 
 
+def recorded(seen: list[SeenImages]) -> list[SeenImages]:
+    """What files have of it: no paths of this machine."""
+    return [one.model_copy(update={"run": Path(one.run).name}) for one in seen]
+
+
 def record(seen: list[SeenImages]) -> list[dict[str, object]]:
-    """What environment.json has of it: no paths of this machine."""
-    return [one.content() | {"run": Path(one.run).name} for one in seen]
+    """As `recorded`, for environment.json."""
+    return [one.content() for one in recorded(seen)]
 
 
 def seen_images(recipe: Recipe, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
