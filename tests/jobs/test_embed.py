@@ -390,6 +390,27 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
     assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
 
 
+def test_files_keep_their_paths_without_labels_and_in_shares(
+    options: list[str], images: Path, tmp_path: Path
+) -> None:
+    """Of a share a row is that of the whole: its label is that of its folder."""
+    place = tmp_path / "images"
+    shutil.copytree(images / "train", place)
+    (place / "a" / "3.png").unlink()
+    words = [word for word in options if not word.startswith("data.path=")]
+    words += [f"data.path={place}", "data.test=0.4"]
+    for name, more in (("labels", []), ("none", ["data.labels=false"])):
+        folder = ssl_vit.embed([*words, *more, f"name={name}"]).folder
+        files = [table(folder, split).column("file").to_pylist() for split in ("train", "test")]
+        assert len(files[1]) == 4
+        assert sorted(sum(files, [])) == sorted(
+            str(p.relative_to(place)) for p in place.rglob("*.png")
+        )
+        if not more:
+            labels = table(folder, "train").column("label").to_pylist()
+            assert labels == ["ab".index(file[0]) for file in files[0]]
+
+
 ITS_PIXELS = [
     *("model=vit_n8", "data.size=16", "data.eval_crop=1"),
     *("data.mean=[0.4,0.4,0.4]", "data.std=[0.2,0.2,0.2]"),
