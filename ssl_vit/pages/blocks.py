@@ -101,13 +101,14 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A PNG; `alt` describes it to those who do not see it, and `dark` is its twin for dark pages,
-    if it has one."""
+    """A PNG; `alt` describes it to those who do not see it, `dark` is its twin for dark pages, if
+    it has one, and `href` links to the original."""
 
     png: bytes
     caption: str
     alt: str
     dark: bytes | None = None
+    href: str = ""
 
 
 class Gallery(NamedTuple):
