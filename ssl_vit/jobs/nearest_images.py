@@ -110,7 +110,8 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
-    measured = f"all pairs of {pairs.images:,} of {images:,} images"
+    drawn = f"{pairs.images:,} of " if pairs.images < images else ""
+    measured = f"all pairs of {drawn}{images:,} images"
     return f"similarity {pairs.mean:.4f} on average, 1% above {pairs.high:.4f} ({measured})"
 
 
