@@ -1,12 +1,13 @@
 """CPU time of the loader and of a training step in this checkout over that in another, as JSON.
 
-    python benchmarks/between.py OTHER_CHECKOUT data=FOLDER processes=8 rounds=7
+    python benchmarks/between.py OTHER_CHECKOUT data=FOLDER processes=8 rounds=7 cases=loader,step
 
-FOLDER holds cifar10/ and tinyimagenet/ as parquet files. Each case is `pretrain WORDS`, on one
-thread without workers: `loader` draws batches, `step` trains on batches that were drawn before. A
-process of either checkout times one part of the work when told to, in turn; a ratio is the median of
-its rounds, and what is reported are median and 95% interval over new pairs of processes, of which
-there must be 6 for an interval. The other checkout must know the functions that `serve` imports.
+FOLDER holds cifar10/ and tinyimagenet/ as parquet files. Each case (of those whose names contain one
+of `cases`) is `pretrain WORDS`, on one thread without workers: `loader` draws batches, `step` trains
+on batches that were drawn before. A process of either checkout times one part of the work when told
+to, in turn; a ratio is the median of its rounds, and what is reported are median and 95% interval
+over new pairs of processes, of which there must be 6 for an interval. The other checkout must know
+the functions that `serve` imports.
 """
 
 import itertools
@@ -21,7 +22,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULTS = {"data": os.environ.get("SSL_VIT_DATA", "data"), "processes": "8", "rounds": "7"}
+DEFAULTS = {
+    "data": os.environ.get("SSL_VIT_DATA", "data"),
+    "processes": "8",
+    "rounds": "7",
+    "cases": "loader,step",
+}
 ANSWER = "seconds "  # starts a line of a process's answer: a run prints lines of its own
 SMALL = ("data=cifar10", "data.size=32", "model=vit_p8", "optim.batch=128")
 LARGE = ("data=tinyimagenet", "data.size=224", "model=vit_s16")
@@ -118,16 +124,17 @@ def commit(checkout: Path) -> str:
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True).stdout.strip()
 
 
-def main(other: str, *words: str) -> None:
+def main(other: str, *options: str) -> None:
     sys.path.insert(0, str(ROOT))
     import ratios
 
-    given = ratios.options(DEFAULTS, list(words))
+    given = ratios.options(DEFAULTS, list(options))
     places = [ROOT, Path(other).resolve()]
     report: dict[str, object] = {"load": round(os.getloadavg()[0], 1)}
     report["commits"] = [commit(place) for place in places]
     data, processes, rounds = Path(given["data"]), int(given["processes"]), int(given["rounds"])
-    for case in CASES:
+    words = given["cases"].split(",")
+    for case in (name for name in CASES if any(word in name for word in words)):
         report[case] = ratios.spread(compare(case, places, data, processes, rounds))
     print(json.dumps(report, indent=2))
 

@@ -74,7 +74,7 @@ def top_bits(value: Any, n: int) -> Any:
     return _shift(value, 64 - n)
 
 
-def integers(key: Any, slot: Any, n: int) -> Any:
+def integers(key: Any, slot: Any, n: Any) -> Any:
     """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n /
     2^31)."""
     return (_shift(bits(key, slot), 33) * n) >> 31

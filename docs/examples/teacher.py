@@ -1,6 +1,6 @@
-"""I-JEPA (Assran et al., 2023) as an objective in one file: from the visible patches of an image a
-predictor gives the features that a teacher has for the hidden ones. The teacher is an exponential
-moving average (EMA) of the encoder.
+"""An objective in one file, after I-JEPA (Assran et al., 2023) but with single patches in place of
+blocks: from the visible patches of an image a predictor gives the features that a teacher has for
+the hidden ones. The teacher is an exponential moving average (EMA) of the encoder.
 
     accelerate launch tools/pretrain.py recipe=mpp plugin=docs/examples/teacher.py objective=teacher
 

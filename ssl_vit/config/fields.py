@@ -85,7 +85,7 @@ class Option:
         values = value if isinstance(value, list) else [value]
         if isinstance(value, list) and not self._has_length(value):
             return False
-        if self.choices is not None and not set(values) <= set(self.choices):
+        if self.choices is not None and not all(one in self.choices for one in values):
             return False
         if not all(self._in_range(one) for one in values if isinstance(one, int | float)):
             return False

@@ -81,7 +81,7 @@ class Data:
     validation: str | float | None = option(
         None,
         "Held-out images: a split, or the share cut off data.train (0: none); null: the"
-        " validation split if there is one, else 1%.",
+        " validation split if there is one besides data.train, else 1%.",
         check=is_held_out,
         expected="a split's name, or a share from 0 to below 1",
         splits=("validation",),

@@ -14,7 +14,6 @@ from .work import encoder_multiply_adds as encoder_multiply_adds
 from .work import encoder_parameters as encoder_parameters
 from .work import exaflop as exaflop
 from .work import head_outputs as head_outputs
-from .work import is_counted as is_counted
 from .work import momentum_parameters as momentum_parameters
 from .work import multiply_adds as multiply_adds
 from .work import parameters as parameters

@@ -126,12 +126,6 @@ def block_multiply_adds(t: int, width: int, mlp: int) -> int:
     return 4 * t * width**2 + 2 * t * t * width + 2 * t * width * mlp
 
 
-def is_counted(recipe: Recipe) -> bool:
-    """Whether the work of the recipe's objective is known: not of a plugin's objective or target
-    that does not declare it."""
-    return recipe.declared.multiply_adds(recipe) is not None
-
-
 def multiply_adds(recipe: Recipe) -> int | None:
     """Multiply-adds of one image's forward pass in this run, as its objective declares them: the
     encoder's and those of its heads. A classifier's head is left out: its classes are the data's.

@@ -223,6 +223,11 @@ class View(Source):
         """Rows of this view -> rows of the whole."""
 
 
+def origin(source: Source) -> Source:
+    """The source that a share is a share of."""
+    return origin(source.whole) if isinstance(source, View) else source
+
+
 class SameRows(View):
     """A source with other labels; of a source in shards, in the same shards."""
 

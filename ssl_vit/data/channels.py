@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..config.images import BYTES, Data
 from . import image_formats, transforms
+from .image_formats import WHOLE, Values
 from .pixel_values import pixel_type
 
 VALUES = 2**16  # of a pixel of 16 bits
@@ -33,33 +34,55 @@ def decoder(data: Data) -> Decoder:
 
 
 def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
-    """An image's values as they are, (C, H, W) of uint8 or of other integers from 0 to 65535.
+    """An image's values as they are, (C, H, W) of uint8, or of uint16.
 
     Args:
         raw: encoded, or an array (H, W, C), (C, H, W) or, of one channel, (H, W).
         channels: C.
 
     Raises:
-        ValueError: it cannot be decoded, has other channels, or other values.
+        ValueError: it cannot be decoded, has other channels or other values, or may be both
+            (H, W, C) and (C, H, W).
     """
-    array = raw if isinstance(raw, np.ndarray) else transforms.whole(_values, raw)
-    if array.ndim == 2 and channels == 1:
-        array = array[None]
-    elif array.ndim == 3 and array.shape[2] == channels:
-        array = np.moveaxis(array, 2, 0)
-    elif array.ndim != 3 or array.shape[0] != channels:
-        expected = f"(H, W, {channels}) or ({channels}, H, W)"
-        raise ValueError(f"an image {array.shape}; data.channels={channels} expects {expected}")
+    array = _channels_first(
+        Values(raw) if isinstance(raw, np.ndarray) else transforms.whole(_values, raw), channels
+    )
     if array.dtype.kind not in "ui":
-        raise ValueError(f"pixels of {array.dtype}; expected whole numbers of 8 or 16 bits")
-    if array.dtype != np.uint8 and array.size and not 0 <= array.min() <= array.max() < VALUES:
+        raise ValueError(f"pixels of {array.dtype}; {WHOLE}")
+    if array.dtype == np.uint8:
+        return array
+    if array.size and not 0 <= array.min() <= array.max() < VALUES:
         text = f"pixels from {array.min()} to {array.max()}"
-        raise ValueError(f"{text}; expected whole numbers of 8 or 16 bits")
-    return array
+        raise ValueError(f"{text}; {WHOLE}")
+    return array.astype(np.uint16, copy=False)
 
 
-def _values(raw: bytes) -> np.ndarray:
+def _values(raw: bytes) -> Values:
     return image_formats.format_of(raw).values(raw)
+
+
+def _channels_first(found: Values, channels: int) -> np.ndarray:
+    """The array as (C, H, W).
+
+    Raises:
+        ValueError: its channels are neither or, where the file does not say which, both its first
+            and its last axis.
+    """
+    array, last = found
+    if array.ndim == 2 and channels == 1:
+        return array[None]
+    first, final = (
+        array.ndim == 3 and array.shape[axis] == channels and last is not other
+        for axis, other in ((0, True), (2, False))
+    )
+    if first == final:
+        text = f"an image {array.shape}; data.channels={channels} expects "
+        if first:
+            text += "channels that are no side of it; as TIFF it says which are which"
+        else:
+            text += f"(H, W, {channels}) or ({channels}, H, W)"
+        raise ValueError(text)
+    return array if first else np.moveaxis(array, 2, 0)
 
 
 def _bytes(raw: bytes | np.ndarray, channels: int) -> Tensor:

@@ -45,8 +45,13 @@ def main(arguments: list[str]) -> None:
             assert source is not None
             print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
             found = overlap.hash_images(source)
-            grouped = split == "train" and bool(data.group)
-            hashed[key] = source, found, fingerprints.fingerprint_train(source, grouped)
+            # as environment.json: of training images that of the whole split, of a share for
+            # testing that of the share
+            if split == "test":
+                named = fingerprints.fingerprint_part(source)
+            else:
+                named = fingerprints.fingerprint_train(source, bool(data.group))
+            hashed[key] = source, found, named
         return hashed[key]
 
     entries = []
@@ -97,6 +102,8 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
         kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
         if not isinstance(data.test, str):
             kept.window = data.window  # decides which images the share has
+        if data.group:
+            kept.labels = data.labels  # folders are groups where they are no classes
         if task.tool != "evaluate":
             trained[str(kept)] = kept
         if any(entry.split == "test" for entry in result.metrics.values()):

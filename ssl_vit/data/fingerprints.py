@@ -60,6 +60,12 @@ def fingerprint_splits(
     return found
 
 
+def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
+    """That of the held-out images, which losses and accuracies are of: of a share it is of the
+    share too, unlike that in `prints`, which fingerprint_splits gave."""
+    return _of_part(splits.validation, prints["validation"])
+
+
 def fingerprint_train(train: Source, grouped: bool) -> str:
     """As `fingerprint_source`; where the images have groups also of these, on which depends what is
     cut off for testing and held out."""

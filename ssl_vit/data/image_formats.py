@@ -3,11 +3,14 @@ an entry of FORMATS. No torch; JPEG and WebP are decoded faster by transforms.py
 """
 
 import io
+import itertools
 import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
@@ -17,13 +20,30 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
+WHOLE = "expected whole numbers of 8 or 16 bits"
 PNG = b"\x89PNG\r\n\x1a\n"
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
+# Tags of TIFF 6.0, and two values of the kind of colours
+KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
+WHITE_IS_ZERO, PALETTE = 0, 3
+REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
 
 
 class TooLarge(ValueError):
     """An image has more than MOST_PIXELS."""
+
+
+class Values(NamedTuple):
+    """All channels of an image as they are.
+
+    Attributes:
+        array: (H, W), (H, W, C) or (C, H, W).
+        channels_last: of three axes, whether they are (H, W, C); None where the file does not say.
+    """
+
+    array: np.ndarray
+    channels_last: bool | None = None
 
 
 class ImageFormat(ABC):
@@ -52,12 +72,20 @@ class ImageFormat(ABC):
         """
 
     @abstractmethod
-    def values(self, raw: bytes) -> np.ndarray:
-        """All channels as they are, in the order of the file: (H, W), (H, W, C) or (C, H, W).
+    def values(self, raw: bytes) -> Values:
+        """All channels as they are, in the order of the file.
 
         Raises:
             ValueError, TooLarge: as `pixels`; or it holds more than can be read.
         """
+
+    def bits_cut(self, raw: bytes) -> int:
+        """Bits of a stored value, where `pixels` keeps the upper 8 of them alone; else 8."""
+        return 8
+
+    def images(self, raw: bytes) -> int:
+        """How many images it holds where one is expected; `pixels` reads the first."""
+        return 1
 
 
 class NumpyArray(ImageFormat):
@@ -80,9 +108,9 @@ class NumpyArray(ImageFormat):
         array = self._array(raw)
         return np.ascontiguousarray(np.repeat(array[..., None], 3, 2) if grey else array)
 
-    def values(self, raw: bytes) -> np.ndarray:
+    def values(self, raw: bytes) -> Values:
         check_shape(self._header(raw)[0])
-        return self._array(raw)
+        return Values(self._array(raw))
 
     @staticmethod
     def _header(raw: bytes) -> tuple[tuple[int, ...], np.dtype]:
@@ -114,18 +142,22 @@ class Pillow(ImageFormat):
     def pixels(self, raw: bytes) -> np.ndarray:
         return from_pillow(open_checked(raw))
 
-    def values(self, raw: bytes) -> np.ndarray:
+    def values(self, raw: bytes) -> Values:
         image = ImageOps.exif_transpose(open_checked(raw))
         # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
-        if raw.startswith(PNG) and raw[24] == 16 and len(image.getbands()) > 1:
+        if self.bits_cut(raw) == 16 and len(image.getbands()) > 1:
             raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
-        plain = {"P": "RGB", "1": "L"}.get(image.mode, image.mode)
-        return np.array(image.convert(plain))
+        if image.mode in ("P", "PA"):  # its transparency is dropped without a warning
+            image = image.convert("RGBA").convert("RGB")
+        return Values(np.array(image.convert("L") if image.mode == "1" else image), True)
+
+    def bits_cut(self, raw: bytes) -> int:
+        return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
 
 
 class Tiff(Pillow):
-    """For `values`, of which Pillow reads few, read by tifffile: the first image of a file, its
-    samples or pages the channels."""
+    """For `values`, of which Pillow reads few, read by tifffile: one image, its samples or pages
+    the channels."""
 
     endings = ("tif", "tiff")
 
@@ -134,7 +166,7 @@ class Tiff(Pillow):
 
     def pixels(self, raw: bytes) -> np.ndarray:
         try:
-            return super().pixels(raw)
+            image = open_checked(raw)
         except TooLarge:
             raise
         except ValueError as error:
@@ -142,16 +174,94 @@ class Tiff(Pillow):
                 "of other channels or bits than RGB of 8, data.channels= and data.range= say which"
             )
             raise ValueError(f"{error}; {text}") from None
+        # which Pillow inverts of 8 bits alone
+        white_is_zero = image.mode.startswith("I;16") and _tag(image, COLOURS) == WHITE_IS_ZERO
+        pixels_HWC = from_pillow(image)
+        return 255 - pixels_HWC if white_is_zero else pixels_HWC
 
-    def values(self, raw: bytes) -> np.ndarray:
+    def values(self, raw: bytes) -> Values:
         try:
             import tifffile
         except ImportError:
             raise ValueError(NEEDS_TIFFFILE) from None
         with tifffile.TiffFile(io.BytesIO(raw)) as file:
-            series = file.series[0]
-            check_shape(series.shape)
-            return series.asarray().squeeze()
+            page = file.series[0].keyframe
+            check_shape(file.series[0].shape)
+            _check_series(file.series)
+            if page.photometric == PALETTE or page.bitspersample < 8:
+                return self._shown(raw)
+            found = _placed(file.series[0])
+        array = found.array
+        if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
+            array = array.dtype.type((1 << page.bitspersample) - 1) - array
+        return _upright(found._replace(array=array), page.tags.valueof(ORIENTATION, 1))
+
+    def _shown(self, raw: bytes) -> Values:
+        """Colours of a palette and fewer bits than 8 as of a PNG: RGB, and grey from 0 to 255."""
+        if (count := self.images(raw)) > 1:
+            raise ValueError(f"a TIFF of {count} images of a palette or few bits; expected one")
+        return super().values(raw)
+
+    def bits_cut(self, raw: bytes) -> int:
+        with open_image(raw) as image:
+            bits = _tag(image, BITS)
+        return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
+
+    def images(self, raw: bytes) -> int:
+        found = 0
+        with open_image(raw) as image, suppress(EOFError):
+            for number in itertools.count():
+                with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
+                    image.seek(number)
+                found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
+        return found
+
+
+def _tag(image: Image.Image, number: int) -> Any:
+    """A tag of a TIFF that Pillow has opened; None where it lacks it."""
+    return getattr(image, "tag_v2", {}).get(number)
+
+
+def _check_series(series: Sequence[Any]) -> None:
+    """Check that what tifffile found beside a file's first image are reduced copies and masks of
+    it: nothing that is left out would be missed.
+
+    Raises:
+        ValueError: there are other images.
+    """
+    others = [one for one in series[1:] if not one.keyframe.subfiletype & REDUCED_OR_MASK]
+    if others:
+        shapes = " and ".join(str(one.shape) for one in (series[0], others[0]))
+        text = f"a TIFF of {1 + len(others)} images, {shapes}"
+        raise ValueError(f"{text}; expected one, its samples or pages the channels")
+
+
+def _placed(series: Any) -> Values:
+    """The array of tifffile's series, and where its axes say that the channels are: samples, or
+    pages; not those of an array that tifffile cut into pages itself (axis Q), as it cuts one of
+    (H, W, C)."""
+    sides = [
+        (axis, side)
+        for axis, side in zip(series.axes, series.shape, strict=True)
+        if side != 1 or axis in "YX"
+    ]
+    axes = "".join(axis for axis, _ in sides)
+    last = None
+    if len(axes) == 3 and "YX" in axes and "Q" not in axes:
+        last = axes.startswith("YX")
+    return Values(series.asarray().reshape([side for _, side in sides]), last)
+
+
+def _upright(found: Values, orientation: int) -> Values:
+    """The values turned and mirrored as the tag of a TIFF says; its pages, which it is about, are
+    channels then."""
+    if not 1 < orientation <= 8:
+        return found
+    last = bool(found.channels_last)
+    down, across = (0, 1) if last else (-2, -1)
+    array = found.array.swapaxes(down, across) if orientation > 4 else found.array
+    mirrored = ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
+    return Values(np.ascontiguousarray(np.flip(array, mirrored)), last)
 
 
 FORMATS: tuple[ImageFormat, ...] = (NumpyArray(), Tiff(), Pillow())  # the first that matches
@@ -225,15 +335,21 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8.
 
     Raises:
-        ValueError: its pixels are floating-point numbers.
+        ValueError: its pixels are floating-point numbers, or whole ones of more than 16 bits.
     """
+    bits = _tag(image, BITS)
+    may_be_bytes = image.format != "PPM"  # which Pillow brings to 16 bits, dark ones too
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16
-        grey = np.asarray(image).clip(0, 65535)
-        grey = grey if image.mode == "I" and grey.max() < 256 else grey >> 8
+    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16, 16 that Pillow unpacked 12
+        grey = np.asarray(image)
+        if grey.size and not 0 <= grey.min() <= grey.max() < 2**16:
+            text = f"pixels from {grey.min()} to {grey.max()}"
+            raise ValueError(f"{text}; {WHOLE}")
+        if not (image.mode == "I" and may_be_bytes and grey.max() < 2**8):
+            grey = grey >> (4 if bits == (12,) else 8)
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
     if image.mode == "F":
-        raise ValueError("pixels of floating point, whose range is not known")
+        raise ValueError(f"pixels of floating point, whose range is not known; {WHOLE}")
     if image.mode == "P":  # its transparency, if any, is dropped without a warning
         image = image.convert("RGBA")
     return np.array(image.convert("RGB"))

@@ -74,14 +74,16 @@ def main(arguments: list[str]) -> None:
     options = parse(ShardOptions, arguments)
     options = dataclasses.replace(options, out=options.out.resolve())
     data = images(options)
-    from . import fingerprints, sources
+    from . import check_range, fingerprints, sources
     from .workers import report_lost_workers
 
     # with a window parquet is read in place, not copied into the cache first
-    window = options.rows if sources.in_parquet(data) else None
-    found = sources.every_split(dataclasses.replace(data, window=window))
+    data.window = options.rows if sources.in_parquet(data) else None
+    found = sources.every_split(data)
     splits = {name: source for name, source in found.splits.items() if len(source)}
     _print_splits(found, splits)
+    for text in check_range.check(splits, data, "shards hold 8").warnings:
+        print(f"warning: {text}", flush=True)
     prints = {name: fingerprints.fingerprint_source(source) for name, source in splits.items()}
     output = OutputFolder("out", options.out, OWN, RECORD, ShardsMade)
     manner = {key: getattr(options, key) for key in MANNER}

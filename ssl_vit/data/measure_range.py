@@ -35,7 +35,7 @@ def complete(data: Data, train: Source) -> None:
         return
     count_CV, of_bytes = _histogram(data, train)
     if data.range is None:
-        data.range = list(BYTES) if of_bytes else _quantiles(count_CV.sum(0))
+        data.range = list(BYTES) if of_bytes else _range(count_CV.sum(0))
     lowest, highest = data.range
     share_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
     weight_CV = count_CV / count_CV.sum(1, keepdims=True)
@@ -49,14 +49,10 @@ def complete(data: Data, train: Source) -> None:
 
 def _histogram(data: Data, train: Source) -> tuple[np.ndarray, bool]:
     """How often each channel has each value, int64 (C, V), and whether all are of 8 bits."""
-    count = min(MEASURED, len(train))
-    windows = None
-    if data.window and not data.stream:  # as loaders.first_batches: of few shards
-        windows = WindowSampler(cast(ShardedSource, train).sizes_S, count, 1)
-    rows = samples_at(0, count, len(train), SEED, windows).index
     count_CV = np.zeros((data.channels, VALUES), np.int64)
     of_bytes = True
     unreadable: list[str] = []
+    rows = rows_to_measure(train, data, MEASURED)
     for row in rows:  # one at a time: an image may have a hundred million values
         raw, _ = train.fetch(np.array([row]))
         read = read_each(
@@ -67,13 +63,30 @@ def _histogram(data: Data, train: Source) -> tuple[np.ndarray, bool]:
             for channel, plane in enumerate(array_CHW):
                 count_CV[channel] += np.bincount(plane.ravel(), minlength=VALUES)
     if not count_CV.any():
-        text = f"none of {count} training images can be read, the last {unreadable[-1]}"
+        text = f"none of {len(rows)} training images can be read, the last {unreadable[-1]}"
         raise UserError(f"data.channels={data.channels}: {text}")
     return count_CV, of_bytes
 
 
-def _quantiles(count_V: np.ndarray) -> list[int]:
-    """The smallest values that so many shares of all do not exceed."""
+def rows_to_measure(source: Source, data: Data, most: int) -> np.ndarray:
+    """The first rows (at most so many) of a source in a fixed random order; with a window, of few
+    shards, as in loaders.first_batches."""
+    count = min(most, len(source))
+    windows = None
+    if data.window and not data.stream:
+        windows = WindowSampler(cast(ShardedSource, source).sizes_S, count, 1)
+    return samples_at(0, count, len(source), SEED, windows).index
+
+
+def quantiles(count_V: np.ndarray) -> tuple[int, int]:
+    """The smallest values that QUANTILES of all do not exceed, of how often each value is there."""
     share_V = count_V.cumsum() / count_V.sum()
     lowest, highest = (int(np.searchsorted(share_V, share)) for share in QUANTILES)
-    return [min(lowest, VALUES - 2), max(highest, min(lowest, VALUES - 2) + 1)]
+    return lowest, highest
+
+
+def _range(count_V: np.ndarray) -> list[int]:
+    """The quantiles, or around one value a range of two."""
+    lowest, highest = quantiles(count_V)
+    lowest = min(lowest, VALUES - 2)
+    return [lowest, max(highest, lowest + 1)]

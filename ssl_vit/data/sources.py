@@ -70,6 +70,7 @@ class Splits(NamedTuple):
         label_source: what the training images have one label each of; empty where they have none,
             or lists.
         testable: whether there are test images with labels, requested or not.
+        clipped: what check_range found of data.range.
     """
 
     train: Source
@@ -80,6 +81,7 @@ class Splits(NamedTuple):
     guesses: tuple[str, ...] = ()
     label_source: str = ""
     testable: bool = False
+    clipped: Mapping[str, float] = {}
 
 
 def every_split(data: Data) -> FoundSplits:
@@ -197,9 +199,8 @@ def _check_authors(data: Data, train: Source) -> None:
     wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {_place(data)} has {len(train):,} training images, its "
-            f"authors' division {wanted:,}: "
-            "results would not compare; leave data= out to train on these"
+            f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors'"
+            f" division {wanted:,}: results would not compare; leave data= out to train on these"
         )
 
 
@@ -254,9 +255,8 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     """The training images as a stream, and the first images of it and of the held-out split."""
     found = formats.find_streams(data)
     names = _named(data, False, found.splits)
-    held_out = names.get("data.validation", data.validation)
-    if held_out is None:
-        held_out = next((name for name in HELD_OUT if name in found.splits), None)
+    named = names.get("data.validation", data.validation)
+    held_out = _by_default(data, found.splits) if named is None else named
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
         raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
@@ -379,7 +379,13 @@ def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
         return layout.choose(data.validation, splits)
     if data.validation is not None:
         return None
-    return next((name for name in HELD_OUT if name in splits and len(splits[name])), None)
+    return _by_default(data, {name for name, source in splits.items() if len(source)})
+
+
+def _by_default(data: Data, splits: Collection[str]) -> str | None:
+    """The split that data.validation=null holds out, never that which is trained on."""
+    trained = layout.choose(data.train, splits)
+    return next((name for name in HELD_OUT if name in splits and name != trained), None)
 
 
 def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:

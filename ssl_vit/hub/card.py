@@ -1,5 +1,6 @@
 """Model card of a finished or running run, written from its folder alone. No torch here."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,12 @@ from ..formatting import (
     rounded_count,
 )
 from ..pages import metric_tables
+from ..runs import seen_text
 from ..runs.folder import Run
 from ..runs.objective_facts import facts_of
 
 TERMS = Path(__file__).with_name("terms.yaml")
-# highest board power in the data sheets; the first name contained in the device's counts
+# highest board power in the data sheets, by a word of the device's name
 WATTS = {"H100": 700, "H200": 700, "A100": 400, "V100": 300, "4090": 450, "L4": 72, "T4": 70}
 CORE_WATTS = 10  # of a CPU, roughly
 
@@ -49,7 +51,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     config = export_files.read_config(export)
     objective = facts_of(facts, run.recipe.values())
     values = _description(run.recipe, config, objective, step)
-    values |= _results(run, result, objective)
+    values |= _results(run, result, objective, facts)
     values |= _cost(run.recipe, result, facts)
     metadata = _metadata(run.recipe, objective.tag, config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
@@ -242,15 +244,19 @@ def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _results(run: Run, result: Result | None, objective: ObjectiveFacts) -> dict[str, Any]:
+def _results(
+    run: Run, result: Result | None, objective: ObjectiveFacts, facts: Environment
+) -> dict[str, Any]:
     figure = str(objective.figure or "what the objective predicts of held-out images")
     caption = escape_markdown(figure[:1].upper() + figure[1:])
     metrics = result.metrics if result else {}
     measured_on = result.measured_on if result else None
+    cautions = few_images(measured_on or {}, chosen_on_held_out(run.recipe))
+    cautions += [escape_markdown(text) for text in seen_text.cautions(facts.seen or ())]
     comparisons = list(metric_tables.comparisons(metrics))
     return {
         "results": metric_tables.results(metrics),
-        "few": few_images(measured_on or {}, chosen_on_held_out(run.recipe)),
+        "cautions": cautions,
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
@@ -305,7 +311,7 @@ def _energy(hours: float, device: str, threads: int) -> str:
         watts = CORE_WATTS * threads
         how = f"{CORE_WATTS} W for {cores}"
     else:
-        watts = next((most for name, most in WATTS.items() if name in device), None)
+        watts = next((WATTS[word] for word in re.findall(r"\w+", device) if word in WATTS), None)
         how = f"{watts} W a device, its rated most"
     if watts is None:
         return f"Its energy is not estimated, as the power of {device} is not known here."

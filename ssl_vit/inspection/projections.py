@@ -92,12 +92,16 @@ def image_map(feature_BD: Tensor) -> ImageMap:
     """Images in two dimensions by their features, the same each time.
 
     Raises:
-        UnavailableError: scikit-learn is not installed, or there are few images.
+        UnavailableError: scikit-learn is not installed, there are few images, or their features
+            have one dimension.
     """
     if len(feature_BD) < FEWEST:
         raise UnavailableError(f"t-SNE needs {FEWEST} images, there are {len(feature_BD)}")
     if torch.equal(feature_BD.amin(0), feature_BD.amax(0)):
         raise UnavailableError("its features are the same for all images")
+    found = principal_components(feature_BD, 2)
+    if len(found.direction_KD) < 2:
+        raise UnavailableError("expected features of at least 2 dimensions")
     try:
         from sklearn.manifold import TSNE
     except ImportError:
@@ -105,7 +109,4 @@ def image_map(feature_BD: Tensor) -> ImageMap:
     perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
     tsne_B2 = torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))
-    found = principal_components(feature_BD, 2)
-    if len(found.direction_KD) < 2:
-        raise UnavailableError("expected features of at least 2 dimensions")
     return ImageMap(tsne_B2, found.project(feature_BD).cpu(), found.variance_K.cpu())

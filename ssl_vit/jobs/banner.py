@@ -12,11 +12,10 @@ from ..data import loaders
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
-from ..runs import console
+from ..runs import console, seen_text
 from ..training import distributed, loop
 from .resources import measured_on
 from .reuse import changed_images
-from .seen_images import seen_images
 from .setup import Job, loop_settings
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -104,7 +103,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        yield from console.rows_under("", seen_images(recipe, splits))
+        yield from console.rows_under("", seen_text.lines(job.seen))
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:

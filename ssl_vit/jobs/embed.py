@@ -95,7 +95,8 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
         accelerator.watch_loader = stack.enter_context(watchdog).watch_loader
         stack.enter_context(report_lost_workers())
         splits = _splits(data, options, accelerator)
-        features = FeatureFolder(options, one, accelerator)
+        clipped = _clipped(splits, data, accelerator)
+        features = FeatureFolder(options, one, accelerator, clipped)
         files, nearest = features.run(splits, stack)
     return EmbeddedImages(features.folder, files, nearest)
 
@@ -124,3 +125,19 @@ def _splits(
         return wanted
 
     return on_main(accelerator, load) or load()
+
+
+def _clipped(
+    splits: dict[str, "Source"], data: "Data", accelerator: "WatchedAccelerator"
+) -> dict[str, float]:
+    """What `check_range.check` finds clipped; rank 0 looks, and prints its warnings."""
+    from ..data import check_range
+    from ..training.distributed import broadcast_from_main
+
+    checked = broadcast_from_main(
+        accelerator, lambda: check_range.check(splits, data, check_range.OF_ENCODER)
+    )
+    if accelerator.is_main_process:
+        for text in checked.warnings:
+            print(f"warning: {text_line(text)}", flush=True)
+    return checked.clipped

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from .. import costs
 from ..config.init_source import InitSource
 from ..config.probe import CHOSEN, DENSE
-from ..config.records.run import Result
+from ..config.records.run import Result, SeenImages
 from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.batch_layout import BatchLayout
@@ -22,7 +22,7 @@ from ..formatting import few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
-from ..runs import console
+from ..runs import console, seen_text
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..training import loop
@@ -34,9 +34,8 @@ from ..training.distributed import (
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import evaluate_masks, finish, resources, reuse
+from . import evaluate_masks, finish, resources, reuse, seen_images
 from .heads import load_trained
-from .seen_images import seen_images
 
 
 def evaluate(run: Run) -> Result | None:
@@ -78,11 +77,15 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     source = recipe.init_source
     facts |= weights.load_init(network, source, exported=False)
+    seen: list[SeenImages] = []
+    if accelerator.is_main_process:  # which writes and prints it
+        seen = seen_images.recorded_or_found(run, splits, facts["data"])
+        facts["seen"] = seen_images.record(seen)
     on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(network, source, recipe, accelerator.device)
     if set(recipe.probe.measures) <= set(DENSE):
         pool = "patches"
-    _print_banner(run, accelerator, splits, pool)
+    _print_banner(run, accelerator, splits, pool, seen)
     extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
     of_head = {}
     if "top1" in recipe.probe.measures:
@@ -189,7 +192,13 @@ def _all(source: sources.Source, recipe: Recipe, batch_layout: BatchLayout) -> I
     )
 
 
-def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, pool: str) -> None:
+def _print_banner(
+    run: Run,
+    accelerator: Accelerator,
+    splits: sources.Splits,
+    pool: str,
+    seen: list[SeenImages],
+) -> None:
     if not accelerator.is_main_process:
         return
     recipe = run.recipe
@@ -216,7 +225,7 @@ def _print_banner(run: Run, accelerator: Accelerator, splits: sources.Splits, po
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
-            *console.rows_under("", seen_images(recipe, splits)),
+            *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
             *pixels,

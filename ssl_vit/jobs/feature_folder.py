@@ -8,7 +8,6 @@ FOLDER/  embed.json (encoder, settings, images, hashes)  SPLIT-00000-of-00005.pa
 import json
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -21,7 +20,6 @@ import torch
 from pydantic import AfterValidator, Field
 
 from ..config.computed import Difference, differences, facts
-from ..config.python_options import words
 from ..config.records import Record, Whole
 from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
 from ..data import fingerprints, transforms
@@ -32,7 +30,7 @@ from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
-from ..formatting import shell_command, text_line, tool_command
+from ..formatting import text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..runs import output_folder
@@ -41,7 +39,7 @@ from ..runs.output_folder import OutputFolder
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from ..training.loop import autocast
 from . import nearest_images, resources
-from .encoders import BESIDE, NamedEncoder
+from .encoders import NamedEncoder
 from .nearest_images import Gathered, Query
 
 RECORD = "embed.json"
@@ -72,6 +70,7 @@ class Embedded(Record):
     width: Whole | None = None
     patches: list[Whole] | None = None
     shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
+    clipped: dict[str, float] = Field(default_factory=dict)  # as in environment.json
 
 
 @dataclass(eq=False, repr=False)
@@ -81,6 +80,7 @@ class FeatureFolder:
     options: EmbedOptions
     one: NamedEncoder
     accelerator: WatchedAccelerator
+    clipped: dict[str, float]  # {split: share of its values that data.range clips}
 
     def __post_init__(self) -> None:
         self.recipe = self.one.recipe
@@ -209,6 +209,7 @@ class FeatureFolder:
                 settings=settings,
                 splits=made,
                 shards=kept,
+                clipped=(there.clipped if there else {}) | self.clipped,
             )
         )
         self._print_banner(splits)
@@ -342,7 +343,7 @@ class FeatureFolder:
             for query, own in zip(queries, found, strict=True)
         ]
         about = f"{self.one.label}: {self.one.describe()}; {self._describe_feature()}"
-        command = "" if self.one.source.is_scratch else comparison(self.options)
+        command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
         among = Gathered(splits, data, pairs, about, command)
         try:
             nearest_images.show(list(zip(queries, nearest, strict=True)), among, self.folder)
@@ -359,18 +360,6 @@ class FeatureFolder:
         with torch.no_grad(), autocast(self.recipe.compute.precision, self.accelerator):
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
         return x_BD[0].float().cpu().numpy()
-
-
-def comparison(options: EmbedOptions) -> str:
-    """The same command with fresh weights of the encoder's model, into a folder of its own."""
-    given = {
-        key: getattr(options, key)
-        for key, option in options.options().items()
-        if key != "name" and getattr(options, key) != option.default
-    }
-    typed = words(given | {"init": f"{BESIDE}{options.init}"}, {}, EmbedOptions)
-    typed += [f"{key}={text}" for key, text in options.overrides.items()]
-    return shell_command(sys.executable, *tool_command("embed"), *typed)
 
 
 def _check_rows(shard: FeatureShard, source: Source) -> None:

@@ -1,6 +1,7 @@
 """The images nearest to queries: as lines, and as a page with the images themselves."""
 
 import io
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -10,16 +11,19 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import parsing
+from ..config.python_options import words
 from ..config.schema import Data
+from ..config.tools import EmbedOptions
 from ..data.base import Source
 from ..data.channels import decoder
 from ..data.pixel_values import shown_image
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import text_line
+from ..formatting import shell_command, text_line, tool_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..runs.files import write_atomically
+from .encoders import BESIDE
 
 PAGE = "nearest.html"
 SIDE = 256  # pixels of a thumbnail's longer side, at most
@@ -89,6 +93,18 @@ def _same_file(path: Path, other: Path | None) -> bool:
         return other is not None and path.samefile(other)
     except OSError:
         return False
+
+
+def comparison(options: EmbedOptions) -> str:
+    """The same command with fresh weights of the encoder's model, into a folder of its own."""
+    given = {
+        key: getattr(options, key)
+        for key, option in options.options().items()
+        if key != "name" and getattr(options, key) != option.default
+    }
+    typed = words(given | {"init": f"{BESIDE}{options.init}"}, {}, EmbedOptions)
+    typed += [f"{key}={text}" for key, text in options.overrides.items()]
+    return shell_command(sys.executable, *tool_command("embed"), *typed)
 
 
 def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folder: Path) -> None:

@@ -23,8 +23,8 @@ from ..config.schema import (
     measures_masks,
     uses_labels,
 )
-from ..data import fingerprints, measure_range, sources
-from ..data.base import Source
+from ..data import check_range, fingerprints, measure_range, sources
+from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
 from ..data.pixel_values import pixel_type
@@ -61,7 +61,8 @@ def load_splits(
     recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
 ) -> sources.Splits:
     """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all.
-    What the recipe leaves to be measured on the training images is measured."""
+    What the recipe leaves to be measured on the training images is measured, and values that do not
+    suit the recipe are warned of or refused."""
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )
@@ -71,7 +72,19 @@ def load_splits(
         measure_range.complete(recipe.data, splits.train)
         return splits
 
-    return distributed.on_main(accelerator, load) or load()
+    splits = distributed.on_main(accelerator, load) or load()
+    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    others = {
+        name: source
+        for name, source in named.items()
+        if source is not None and (name == "train" or origin(source) is not origin(splits.train))
+    }
+    of_bytes = "" if recipe.declared.trains else check_range.OF_ENCODER
+    checked = distributed.broadcast_from_main(
+        accelerator, lambda: check_range.check(others, recipe.data, of_bytes)
+    )
+    guesses = (*splits.guesses, *checked.warnings)
+    return splits._replace(guesses=guesses, clipped=checked.clipped)
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -204,12 +217,17 @@ def environment_facts(
     # names of folders need not be classes
     are_classes = splits.train.label_source != FOLDERS or uses_labels(recipe)
     classes = list(splits.train.classes) if are_classes else []
-    return {
-        "data": fingerprints.fingerprint_splits(
-            splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)
+    clipped = {"clipped": splits.clipped} if splits.clipped else {}
+    data, held_out = {}, {}
+    if _first_there(recipe, accelerator):
+        grouped = bool(recipe.data.group)
+        data = fingerprints.fingerprint_splits(
+            splits, recipe.data.path, measures_masks(recipe), grouped
         )
-        if _first_there(recipe, accelerator)
-        else {},
+        held_out = {"held_out": fingerprints.fingerprint_held_out(splits, data)}
+    return clipped | {
+        "data": data,
+        **held_out,
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": measured_on(recipe, splits),
         "classes": classes,  # label 0 is the first

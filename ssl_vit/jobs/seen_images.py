@@ -1,95 +1,143 @@
 """Whether the runs that first weights come from trained on the images that a run is measured on."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from ..config import recipe_files
 from ..config.images import Data
-from ..config.init_source import InitSource
+from ..config.records.run import SeenImages
 from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
-from ..data.base import Source, View
+from ..data.base import Source, View, origin
 from ..data.layout import ROLE
 from ..data.sources import Splits
 from ..errors import UserError
 from ..runs import identity
+from ..runs.folder import Run
 
 MOST = 2**24  # training images whose rows are compared
+CHANGED = ": its images have changed since"
+STREAM = ": it read a stream"
+NOT_HERE = ": it, its recipe or its images are not here"
 
 
-def seen_images(recipe: Recipe, splits: Splits) -> list[str]:
-    """What to say of the runs that a run's first weights come from and that trained on images of
-    the same place: which of its test and held-out images they have seen; a warning where they have
-    learned labels of its test images. Nothing of streams, and of more than MOST images."""
+def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
+    """As `seen_images`; what the run's folder records of it, as the weights may be gone since.
+
+    Args:
+        run: the run that is measured.
+        splits: its images.
+        prints: their fingerprints, as environment.json has them.
+    """
+    if (run.folder / "environment.json").exists():
+        known = run.environment().seen
+        if known is not None:
+            return known
+    return seen_images(run.recipe, splits, prints)
+
+
+def record(seen: list[SeenImages]) -> list[dict[str, object]]:
+    """What environment.json has of it: no paths of this machine."""
+    return [one.content() | {"run": Path(one.run).name} for one in seen]
+
+
+def seen_images(recipe: Recipe, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
+    """Which test and held-out images of a run those runs have seen that its first weights come from
+    and that trained on images of the same place, or of the same fingerprint. Nothing of streams,
+    and of more than MOST images."""
     if splits.stream or len(splits.train) > MOST:
         return []
-    found: list[str] = []
-    known: set[Path] = set()
+    found: list[SeenImages] = []
     place = recipe.init
     try:
-        while (run := InitSource(place).locate().run) and run.resolve() not in known:
-            known.add(run.resolve())
-            place = str(run)
-            before = recipe_files.read(run / "recipe.yaml")
-            found += _of_run(run, before, recipe, splits)
+        for run, before in identity.runs_before(place):
             place = before.init
+            found += _of_run(run, before, recipe, splits, prints)
     except UserError:  # what is not here any more, or of a plugin, keeps nobody from going on
-        found.append(f"which images {place} was trained on cannot be told")
+        found.append(SeenImages(run=place, unknown=NOT_HERE))
     return found
 
 
-def _of_run(run: Path, before: Recipe, recipe: Recipe, splits: Splits) -> list[str]:
-    """What to say of one run, whose recipe is `before`."""
-    if before.data.stream or _place(before.data) != _place(recipe.data):
-        return []
+def _of_run(
+    run: Path, before: Recipe, recipe: Recipe, splits: Splits, prints: dict[str, str]
+) -> list[SeenImages]:
+    """What one run has seen, whose recipe is `before`; nothing where its images are others."""
     try:
-        return list(_compared(run, before, recipe, splits))
+        data = _same_images(run, before.data, recipe.data, prints)
+        if data is None:
+            return []
+        if data.stream:
+            return [SeenImages(run=str(run), unknown=STREAM)]
+        was = identity.recorded(run, "data").get("train")
+        trained = sources.load(data).train
+        if was and was != fingerprints.fingerprint_train(trained, bool(data.group)):
+            return [SeenImages(run=str(run), unknown=CHANGED)]
+        learned = sources.labelled_images(trained) if learns_labels(before) else None
+        alike = {split for split, text in prints.items() if text == was}
+        of_splits = _measured(recipe.data, splits, data, alike)
+        if not of_splits:
+            return []
+        seen = [_counts(of_splits, one) for one in (trained, learned)]
+        of = {split: len(part) for split, (part, _) in of_splits.items()}
+        return [SeenImages(run=str(run), of=of, images=seen[0], labels=seen[1])]
     except UserError:  # the runs that it comes from may be told all the same
-        return [f"which images {run} was trained on cannot be told"]
+        return [SeenImages(run=str(run), unknown=NOT_HERE)]
 
 
-def _compared(run: Path, before: Recipe, recipe: Recipe, splits: Splits) -> Iterator[str]:
-    trained = sources.load(before.data).train
+def _same_images(run: Path, before: Data, now: Data, prints: dict[str, str]) -> Data | None:
+    """The `data` of a run with the place that its images have now; None where they are others."""
+    if _place(before) == _place(now):
+        return before
+    if before.stream or not (run / "environment.json").exists():
+        return None
     was = identity.recorded(run, "data").get("train")
-    if was and was != fingerprints.fingerprint_train(trained, bool(before.data.group)):
-        yield (f"which images {run} was trained on cannot be told: its images have changed since")
-        return
-    seen = {}
+    names = {"train": now.train, "validation": now.validation, "test": now.test}
+    for split, name in names.items():  # a copy of them in another place
+        if was is not None and was == prints.get(split) and isinstance(name, str):
+            there = dataclasses.replace(before, name=now.name, path=now.path, hub=now.hub)
+            return dataclasses.replace(there, train=name)
+    return None
+
+
+def _measured(
+    now: Data, splits: Splits, before: Data, alike: Collection[str]
+) -> dict[str, tuple[Source, bool]]:
+    """{split: its images, and whether their rows are those of what another run trained on}: of the
+    test and the held-out images.
+
+    Args:
+        now, splits: of the run that is measured.
+        before: the `data` of the other.
+        alike: splits with the fingerprint of what it trained on.
+    """
+    found: dict[str, tuple[Source, bool]] = {}
+
+    def add(split: str, part: Source, name: str) -> None:
+        """`name` is empty of a share of the training images."""
+        same = _role(name or now.train) == _role(before.train)
+        found[split] = part, same or (bool(name) and split in alike)
+
     if splits.test is not None:
-        named = recipe.data.test if isinstance(recipe.data.test, str) else ""
-        seen["test"] = _seen(splits.test, named, trained, before.data, recipe.data)
-    if recipe.data.validation != 0:
-        named = recipe.data.validation if isinstance(recipe.data.validation, str) else "validation"
-        if _origin(splits.validation) is _origin(splits.train):
-            named = ""
-        seen["held-out"] = _seen(splits.validation, named, trained, before.data, recipe.data)
-    how = "with their labels" if learns_labels(before) else "without labels"
-    saw = [f"{count:,} {kind}" for kind, count in seen.items() if count]
-    if seen and not saw:
-        yield f"{run} was trained on none of the {' and '.join(seen)} images"
-    if not saw:
-        return
-    warns = "warning: " if seen.get("test") and learns_labels(before) else ""
-    yield f"{warns}{run} was trained on {' and '.join(saw)} images, {how}"
+        add("test", splits.test, now.test if isinstance(now.test, str) else "")
+    if now.validation != 0:
+        named = now.validation if isinstance(now.validation, str) else "validation"
+        shared = origin(splits.validation) is origin(splits.train)
+        add("validation", splits.validation, "" if shared else named)
+    return found
 
 
-def _seen(part: Source, named: str, trained: Source, before: Data, now: Data) -> int:
-    """How many images of a split, or of a share of the training images (`named` is empty), are
-    among those that another run trained on."""
-    if _role(named or now.train) != _role(before.train):
-        return 0
-    return int(np.isin(_rows(part), _rows(trained)).sum())
+def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> dict[str, int]:
+    """{split: how many of its images are among others}."""
+    return {
+        split: int(np.isin(_rows(part), _rows(among)).sum()) if among is not None and same else 0
+        for split, (part, same) in measured.items()
+    }
 
 
 def _rows(source: Source) -> np.ndarray:
     return source.full_rows() if isinstance(source, View) else np.arange(len(source))
-
-
-def _origin(source: Source) -> Source:
-    """The source that a share is a share of."""
-    return _origin(source.whole) if isinstance(source, View) else source
 
 
 def _role(split: str) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from .. import formatting
 from ..config.computed import keys
+from ..config.records.run import SeenImages
 from ..config.schema import Recipe, compared_views
 from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
@@ -30,7 +31,7 @@ from ..runs.identity import initial_weights
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import resources
+from . import resources, seen_images
 
 COMPARED_IMAGES = 256  # held-out images whose views are compared with one another, at most
 
@@ -49,6 +50,7 @@ class Job:
     collapse: CollapseEvaluator | None
     workers: int
     sharding: dict[str, Any]  # how the weights are distributed
+    seen: list[SeenImages]  # by the runs that the first weights come from
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
     trackers: list[ExperimentTracker] = field(default_factory=list)  # of rank 0
@@ -104,6 +106,10 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
     facts |= _load_initial_weights(network, run)
+    seen: list[SeenImages] = []
+    if accelerator.is_main_process:  # which writes and prints it
+        seen = seen_images.recorded_or_found(run, splits, facts["data"])
+        facts["seen"] = seen_images.record(seen)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = building.build(objective_settings(recipe), network, classes)
     state, sharded = _build_state(
@@ -128,6 +134,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         _collapse(recipe, splits, batch_layout, accelerator),
         workers=resources.workers(recipe, accelerator),
         sharding=sharded,
+        seen=seen,
         pusher=background.Pusher(run) if pushes else None,
     )
 

@@ -119,6 +119,11 @@ class StudyOptions(ToolOptions):
         "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each part (sbatch"
         " --array=...%N); default: all.",
     )
+    labels_seen: bool = option(
+        False,
+        "true: run a study although its first weights have learned labels of its test images, which"
+        " is refused else; its report says of how many.",
+    )
     launcher: str = one_of("local", "What starts the runs.", ("local", "slurm"))
     dry: bool = option(
         False, "With launcher=slurm: write the scripts and print them, submit nothing."

@@ -1,6 +1,7 @@
 """The plan tool: estimates a run or a study and prints the record."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from .planning.forecast import (
 from .studies.request import study_places
 
 
-class Estimate(records.Record):
+class Estimate(records.Record, ABC):
     """What a run or a study will cost; what is not known is None.
 
     Attributes:
@@ -54,8 +55,9 @@ class Estimate(records.Record):
         yield from (f"{name:<{width}} {text}" for name, text in rows)
         yield from (f"warning: {text}" for text in self.warnings)
 
+    @abstractmethod
     def _rows(self) -> Iterator[tuple[str, str]]:
-        raise NotImplementedError
+        """Name and text of each line."""
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -132,6 +132,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "step": record.step,
         "steps": record.steps,
         "metrics": {name: one.content() for name, one in record.metrics().items()},
+        "seen": [one.content() for one in record.environment.seen or ()],
         "warnings": [*record.problems, *record.warnings],
         "not_finite": record.not_finite,
     }

@@ -220,6 +220,9 @@ def _group_lines(found: Ranking, group: RankedGroup) -> Iterator[str]:
     ]
     for text in few_images({split: min(counts)}) if counts else ():
         yield f"warning: {text}"
+    if learned := max(run.learned(split) for run in group.runs):
+        many = "1 of these images" if learned == 1 else f"{learned:,} of these images"
+        yield f"warning: the first weights had learned the labels of {many}: no sound comparison"
 
 
 def _clean(options: RunsOptions, runs: list[ListedRun]) -> RunTable:

@@ -106,7 +106,7 @@ def _on_slurm(request: StudyRequest) -> bool:
 
 def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Run or submit the tasks that have not finished."""
-    recipes = check(request.study, request.plan)
+    recipes = check(request.study, request.plan, labels_seen=request.own.labels_seen)
     if _on_slurm(request):
         slurm.check_batches(_submission(request, options), recipes)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():
@@ -137,7 +137,8 @@ def check_file(options: list[str]) -> int:
     whole = with_places(given)
     request = parse_request(whole, mistakes)
     check_options(request.study, mistakes)
-    check(request.study, request.plan, mistakes, here=whole == given)
+    seen = request.own.labels_seen
+    check(request.study, request.plan, mistakes, here=whole == given, labels_seen=seen)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)

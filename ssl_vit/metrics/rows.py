@@ -96,6 +96,15 @@ register(
         compared=False,
     ),
     Metric(
+        "rank",
+        sentence="in how many directions the features lie that the probes are tested on, their"
+        " mean being one of them, so that it falls to 1 where that outweighs all; effective_rank is"
+        " without it (RankMe)",
+        label="rank of the probes' features, with their mean",
+        listed=False,
+        compared=False,
+    ),
+    Metric(
         "mean_cosine",
         sentence="how alike the features of two images are: 1 the same direction",
         higher=False,

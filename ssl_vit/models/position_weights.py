@@ -12,7 +12,6 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import UserError
 from .encoder import Backbone, Encoder
 from .positions import Added, resize_positions
 
@@ -48,7 +47,7 @@ def fit_positions(state: Mapping[str, Tensor], encoder: Encoder) -> dict[str, Te
     itself are loaded into it.
 
     Raises:
-        UserError: they cannot be fitted.
+        ValueError: they cannot be fitted.
     """
     fitted = dict(state)
     for name, own in encoder.backbone.state_dict().items():
@@ -56,8 +55,8 @@ def fit_positions(state: Mapping[str, Tensor], encoder: Encoder) -> dict[str, Te
             fitted[name] = _resize_bias(fitted[name], encoder.grid)
         elif name.endswith(OFFSET) and fitted[name].shape != own.shape:
             there = (len(fitted[name]) + 1) // 2
-            raise UserError(
-                f"init: distances in raster order between {there} patches, here {encoder.patches};"
+            raise ValueError(
+                f"distances in raster order between {there} patches, here {encoder.patches};"
                 " model.positions=relative cannot be fitted to another image size"
             )
     if POSITIONS in fitted:
@@ -96,7 +95,7 @@ def _fit_table(state: dict[str, Tensor], encoder: Encoder) -> None:
         try:
             encoder.positions.load_table(patch_1ND[0], old_1ND[0])
         except ValueError as error:
-            raise UserError(f"init: {error}; expected model.positions=learned") from None
+            raise ValueError(f"{error}; expected model.positions=learned") from None
 
 
 def _prefix_positions(rows: int, encoder: Encoder) -> int:

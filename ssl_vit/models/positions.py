@@ -13,8 +13,6 @@ from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import UserError
-
 STD = 0.02  # of first embeddings, as timm's
 
 
@@ -31,14 +29,14 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
     leading tokens stay. The old grid must be square.
 
     Raises:
-        UserError: it is not.
+        ValueError: it is not.
     """
     old = positions_1TD.shape[1] - prefix
     side = round(old**0.5)
+    if side * side != old:
+        raise ValueError(f"{old} positions are no square grid")
     if (side, side) == grid:
         return positions_1TD
-    if side * side != old:
-        raise UserError(f"init: {old} positions are no square grid")
     square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
     resized = F.interpolate(square, grid, mode="bilinear", align_corners=True)
     new = rearrange(resized, "1 d h w -> 1 (h w) d").to(positions_1TD)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..data.batching import Batch
@@ -11,6 +12,15 @@ from ..models.encoder import Backbone
 
 # name -> (sum, count), which add up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
+
+
+def sums(**values: Tensor) -> Metrics:
+    """Metrics by name of a value of each image (B,)."""
+    found: Metrics = {}
+    for name, value_B in values.items():
+        images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
+        found[name] = (value_B.detach().double().sum(), images)
+    return found
 
 
 class Output(NamedTuple):

@@ -5,7 +5,7 @@ Everything is a function of the samples' keys, so the same samples are corrupted
 device and any number of processes.
 
 Legend: B batch, N patches, K = num_corrupted(rate, N) corrupted patches of each image, D width,
-M = BLOCKS rectangles.
+M rectangles.
 """
 
 import math
@@ -130,12 +130,20 @@ def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
     width_BM = low + rng.integers(key_B1, slot_M + 1, high - low + 1)
     top_BM = rng.integers(key_B1, slot_M + 2, grid + height_BM - 1) - height_BM + 1
     left_BM = rng.integers(key_B1, slot_M + 3, grid + width_BM - 1) - width_BM + 1
+    covers_BMN = covered(grid, top_BM, left_BM, height_BM, width_BM)
+    return torch.where(covers_BMN, number_M[:, None], BLOCKS).amin(1)
+
+
+def covered(
+    grid: int, top_BM: Tensor, left_BM: Tensor, height_BM: Tensor, width_BM: Tensor
+) -> Tensor:
+    """Which patches of grid x grid each rectangle covers: bool (B, M, N)."""
+    place_N = torch.arange(grid**2, device=top_BM.device)
     down_BMN = place_N // grid - top_BM[..., None]
     right_BMN = place_N % grid - left_BM[..., None]
     in_rows_BMN = (down_BMN >= 0) & (down_BMN < height_BM[..., None])
     in_columns_BMN = (right_BMN >= 0) & (right_BMN < width_BM[..., None])
-    covers_BMN = in_rows_BMN & in_columns_BMN
-    return torch.where(covers_BMN, number_M[:, None], BLOCKS).amin(1)
+    return in_rows_BMN & in_columns_BMN
 
 
 def visible_patches(corruption: Corruption, patches: int) -> Tensor:

@@ -31,6 +31,27 @@ def gather(x_BC: Tensor) -> Tensor:
     return x_GC
 
 
+class _Gather(torch.autograd.Function):
+    """`gather`; the gradient of a row is the sum of what all processes' losses give it."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BC: Tensor) -> Tensor:
+        return gather(x_BC)
+
+    @staticmethod
+    def backward(ctx: Any, grad_GC: Tensor) -> Tensor:
+        total_GC = grad_GC.clone()
+        distributed.all_reduce(total_GC)
+        return total_GC.chunk(processes())[rank()]
+
+
+def gather_with_gradient(x_BC: Tensor) -> Tensor:
+    """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
+    the mean over processes has the gradient that it has on one process. Collective, backwards
+    too."""
+    return x_BC if processes() == 1 else _Gather.apply(x_BC)
+
+
 class _Sum(torch.autograd.Function):
     """The sum of a tensor over all processes; its gradient is the sum of theirs."""
 
@@ -57,7 +78,7 @@ def mean(x_BC: Tensor) -> Tensor:
 class GlobalBatchNorm(nn.Module):
     """Batch normalisation by mean and variance of the global batch, in float32: on any number of
     processes that of one process (torch's SyncBatchNorm, which needs GPUs). In evaluation by
-    running means.
+    running means, which a step moves between `start_step` and `finish_step`.
 
     Args:
         channels: C.
@@ -66,6 +87,8 @@ class GlobalBatchNorm(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    mean_before: Tensor
+    var_before: Tensor
     EPS = 1e-5  # torch's, as the next
     MOMENTUM = 0.1  # of the running means
 
@@ -75,6 +98,19 @@ class GlobalBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
+        # of before a step, for one that is skipped
+        self.register_buffer("mean_before", torch.zeros(channels), persistent=False)
+        self.register_buffer("var_before", torch.ones(channels), persistent=False)
+
+    def start_step(self) -> None:
+        """Keep the running means that a skipped step goes back to."""
+        self.mean_before.copy_(self.running_mean)
+        self.var_before.copy_(self.running_var)
+
+    def finish_step(self, bad: Tensor) -> None:
+        """Go back to them if the step was skipped, as `bad` (bool, on the device) says."""
+        self.running_mean.copy_(torch.where(bad, self.mean_before, self.running_mean))
+        self.running_var.copy_(torch.where(bad, self.var_before, self.running_var))
 
     def forward(self, x_BC: Tensor) -> Tensor:
         x_BC = x_BC.float()
@@ -93,9 +129,7 @@ class GlobalBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update(self, mean_C: Tensor, var_C: Tensor, images: int) -> None:
-        """Move the running means, as torch's; not by a batch that is not finite, whose update is
-        skipped too."""
+        """Move the running means, as torch's."""
         unbiased_C = var_C * (images / max(1, images - 1))
-        for running_C, value_C in ((self.running_mean, mean_C), (self.running_var, unbiased_C)):
-            known_C = torch.where(value_C.isfinite(), value_C, running_C)
-            running_C.lerp_(known_C, self.MOMENTUM)
+        self.running_mean.lerp_(mean_C, self.MOMENTUM)
+        self.running_var.lerp_(unbiased_C, self.MOMENTUM)

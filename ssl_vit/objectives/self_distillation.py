@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..models.encoder import Encoder
 from . import global_batch, teacher
 
+KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
 STD = 0.02  # of the head's first weights (vision_transformer.py, `DINOHead`)
 SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
@@ -89,18 +90,12 @@ class Head(nn.Module):
         return self.prototypes(self.mlp(x_XC))
 
 
-class Teacher(nn.Module):
-    """Running averages of an encoder and its head, always in evaluation mode: without dropout and
-    drop path, as the authors'."""
+class Teacher(teacher.Teacher):
+    """And of the head."""
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = teacher.copy_of(encoder)
-        self.head = teacher.copy_of(head)
-        self.eval()
-
-    def train(self, mode: bool = True) -> "Teacher":
-        return super().train(False)
+        super().__init__(encoder)
+        self.head = teacher.copy_of(head).eval()
 
 
 class Assignment(nn.Module):
@@ -188,6 +183,31 @@ class Assignment(nn.Module):
                 mass_K = global_batch.gather(mass_K[None]).logsumexp(0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
+
+
+def koleo(x_BC: Tensor, collective: bool) -> Tensor:
+    """KoLeo of each image (B,): -log of the distance from its feature to the nearest one of another
+    image, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et al., 2024).
+
+    Both get the gradient. Distances are those of the authors' `KoLeoLoss`: each difference of two
+    channels, and the distance, plus KOLEO_EPS. Of one image alone it is 0.
+
+    Args:
+        x_BC: features.
+        collective: the other images are those of all processes (the authors': of this one).
+    """
+    with torch.autocast(x_BC.device.type, enabled=False):
+        x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
+        x_GC, first = x_BC, 0
+        if collective:
+            x_GC, first = global_batch.gather_with_gradient(x_BC), len(x_BC) * global_batch.rank()
+        if len(x_GC) == 1:
+            return 0 * x_BC.sum(1)
+        cosine_BG = x_BC.detach() @ x_GC.detach().T
+        own_B = first + torch.arange(len(x_BC), device=x_BC.device)
+        nearest_B = cosine_BG.scatter(1, own_B[:, None], -torch.inf).argmax(1)
+        distance_B = F.pairwise_distance(x_BC, x_GC[nearest_B], eps=KOLEO_EPS)
+        return -(distance_B + KOLEO_EPS).log()
 
 
 def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Tensor:

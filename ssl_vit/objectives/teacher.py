@@ -4,9 +4,11 @@ it (`Objective.momentum_pairs`)."""
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from torch import nn
+
+from ..models.encoder import Encoder
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -14,6 +16,19 @@ M = TypeVar("M", bound=nn.Module)
 def copy_of(part: M) -> M:
     """A copy of a module that gets no gradient."""
     return deepcopy(part).requires_grad_(False)
+
+
+class Teacher(nn.Module):
+    """The running average of an encoder, always in evaluation mode: without dropout and drop path,
+    as the authors'."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = copy_of(encoder)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
 
 
 def pairs(copy: nn.Module, source: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:

@@ -18,6 +18,7 @@ from ..formatting import (
     text_line,
     tool_command,
 )
+from ..runs import seen_text
 from ..runs.next_steps import next_steps
 from ..runs.objective_facts import facts_of
 from . import blocks, figure_blocks, metric_charts, metric_tables
@@ -42,6 +43,8 @@ def build(record: RunRecord) -> list[Section]:
 def first(record: RunRecord) -> Iterator[Block]:
     """Three sentences: what the run is, how it went, what came of it."""
     yield Text(" ".join(sentences(record)))
+    for text in seen_text.cautions(record.environment.seen or ()):
+        yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
         count = "1 warning" if number == 1 else f"{number} warnings"
         yield Text(f"{count}: see the section Warnings.", warning=True)
@@ -91,6 +94,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     recipe = typed_recipe(record)
     for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    for one in record.environment.seen or ():
+        yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
     if meanings:  # no column, which would push the values off a phone
         yield Fold("What the measures are", [Listing(meanings)])

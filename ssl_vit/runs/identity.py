@@ -8,7 +8,7 @@ the recipe's hash, its name.
 import ast
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,6 +114,20 @@ def initial_weights(folder: Path) -> dict[str, Any]:
     path = folder / "environment.json"
     known = read_record(path, Environment).content() if path.exists() else {}
     return {key: known[key] for key in ("init", "before") if known.get(key) is not None}
+
+
+def runs_before(place: str) -> Iterator[tuple[Path, Recipe]]:
+    """The runs that weights come from and their recipes, the latest first, as far as they are here.
+
+    Raises:
+        UserError: one is not here any more, or its recipe cannot be read.
+    """
+    known: set[Path] = set()
+    while (run := InitSource(place).locate().run) and run.resolve() not in known:
+        known.add(run.resolve())
+        recipe = read(run / "recipe.yaml")
+        yield run, recipe
+        place = recipe.init
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:

@@ -201,6 +201,38 @@ AUTHORS: dict[str, dict[str, Any]] = {
         "optim.drop_path": 0.1,
         "optim.clip": 3.0,
     },
+    "ijepa_h14": IMAGENET
+    | {
+        "objective": "ijepa",
+        "model.width": 1280,  # models/vision_transformer.py: vit_huge
+        "model.depth": 32,
+        "model.heads": 16,
+        "model.patch": 14,  # configs/in1k_vith14_ep300.yaml, as what follows
+        "model.positions": "sincos_2d",
+        "data.crop_area": 0.3,
+        "data.flip": False,
+        "ijepa.blocks": 4,
+        "ijepa.area": [0.15, 0.2],
+        "ijepa.aspect": [0.75, 1.5],
+        "ijepa.context": [0.85, 1.0],
+        "ijepa.visible": 0.25,  # paper, ablation of masks
+        "ijepa.width": 384,
+        "ijepa.depth": 12,
+        "ijepa.heads": 16,  # helper.py: init_model
+        "ijepa.momentum": 0.996,
+        "optim.name": "adamw",
+        "optim.steps": 300 * epoch(2048, 16),  # 16 GPUs of 128 images
+        "optim.warmup": 40 * epoch(2048, 16),
+        "optim.batch": 2048,
+        "optim.lr": 1e-3,
+        "optim.schedule": "cosine",
+        "optim.betas": [0.9, 0.999],  # PyTorch's default
+        "optim.weight_decay": 0.04,
+        "optim.weight_decay_end": 0.4,
+        "optim.drop_path": 0.0,
+        "optim.dropout": 0.0,
+        "optim.clip": None,
+    },
     "finetune_modern": VIT_B16
     | {
         "objective": "supervised",
@@ -263,6 +295,7 @@ HEADS = {
     "moco_v3_b16": ["moco.hidden=16", "moco.width=8"],
     "ibot_s16": ["ibot.prototypes=16", "ibot.hidden=16", "ibot.width=8", "views.local_size=16"],
     "dino_s16": ["dino.prototypes=16", "dino.hidden=16", "dino.width=8", "views.local_size=16"],
+    "ijepa_h14": ["ijepa.width=16", "ijepa.depth=1", "ijepa.heads=2"],
     "finetune_modern": ["init=scratch", "eval.test=false"],
 }
 

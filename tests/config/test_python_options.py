@@ -175,9 +175,18 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one() -> None:
     for name in ("my runs", "bob's runs"):
         with pytest.raises(UserError, match=rf"^{name}: no such folder"):
             ssl_vit.report(name)
+    seeds = [f"seeds={','.join(map(str, range(200)))}", "recipe=mpp"]  # longer than any file's name
+    assert words(" ".join(seeds), {}, StudyOptions) == seeds
     assert words("runs/mpp --patches", {}, EmbedOptions) == ["runs/mpp", "--patches"]
     with pytest.raises(UserError, match=r'^"name=\'x": No closing quotation; expected words'):
         ssl_vit.resolve("name='x")
+
+
+def test_a_path_is_no_word_of_a_tool_that_takes_none(tmp_path: Path) -> None:
+    for place in (tmp_path, str(tmp_path)):
+        assert words(place, {}, StudyOptions) == [str(tmp_path)]
+        with pytest.raises(UserError, match=rf"^{tmp_path}: expected key=value"):
+            ssl_vit.resolve(place)
 
 
 @pytest.mark.parametrize("name", ["a,b", "[a]", "?a", "a b"])

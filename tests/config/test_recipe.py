@@ -18,6 +18,8 @@ from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
+from ssl_vit.objectives.mae import MaeOptions
+from ssl_vit.objectives.moco_v3 import MocoOptions
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
@@ -423,7 +425,7 @@ def test_a_local_copy_of_the_data_set_that_a_recipe_names(images):
     )
 
 
-def test_names_stay_short_enough_for_a_folder():
+def test_names_stay_short_enough_for_a_folder(tmp_path):
     words = [
         "recipe=mpp",
         *(f"{key}=[0.1234567,0.2345678,0.3456789]" for key in ("data.mean", "data.std")),
@@ -432,6 +434,11 @@ def test_names_stay_short_enough_for_a_folder():
     one, other = (resolve([*words, f"optim.lr={lr}"]).name for lr in (0.1, 0.2))
     assert len(one) <= 120 and len(other) <= 120 and one != other
     assert "name" in refusal("recipe=mpp", "name=" + "a" * 300)
+    names = set()
+    for place in (tmp_path / f"{'猫' * 84}{end}" for end in "ab"):  # 253 bytes, 85 characters
+        place.mkdir()
+        names.add(resolve(["recipe=mpp", f"data.path={place}"]).name)
+    assert len(names) == 2 and max(len(name.encode()) for name in names) <= 240
 
 
 def test_no_word_is_ignored():
@@ -451,6 +458,13 @@ def test_what_does_not_suit_an_objective_is_refused():
     assert "grid_color" in refusal(
         "recipe=mpp", "target=grid_color", "model.patch=2", "data.size=32"
     )
+
+
+def test_a_group_that_the_objective_does_not_use_is_not_in_its_recipe():
+    recipe = resolve(["recipe=mae"])
+    assert recipe.group(MaeOptions) is recipe.mae
+    with pytest.raises(KeyError, match="the objective does not use MocoOptions"):
+        recipe.group(MocoOptions)
 
 
 def test_whole_numbers_are_read_in_tens():

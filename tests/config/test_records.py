@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ssl_vit.config import export_files, records
+from ssl_vit.config import export_files, parsing, records
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.records import Number, Record, Whole
 from ssl_vit.config.records.run import Environment, Measured, Result, RunEnvironment
@@ -137,6 +137,21 @@ def test_a_key_that_is_there_twice_is_damage(text: str, tmp_path: Path) -> None:
         UserError, match=r"^[^\n]*result\.json is damaged \('steps' is given twice\)"
     ):
         read_record(path, Result)
+
+
+def test_a_record_that_cannot_be_read_is_one_line_with_what_to_do(tmp_path: Path) -> None:
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(parsing.LARGEST + 1)  # takes no disk
+    for place, state in (
+        (tmp_path / "none.json", "is missing"),
+        (large / "task.json", "cannot be read: Not a directory"),
+        (tmp_path, "is damaged (not a regular file)"),
+        (large, f"is damaged (larger than {2**26} bytes)"),
+    ):
+        with pytest.raises(UserError) as caught:
+            records.require(place, Task, "make it again")
+        assert str(caught.value) == f"{place} {state}; make it again"
 
 
 def test_a_cost_that_a_result_lacks_is_not_none(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Relations between keys: some recipe breaks each, and the error is one line with the key, its
 value and what to do instead."""
 
+from pathlib import Path
+
 import pytest
 
 from ssl_vit.config import rules
@@ -174,7 +176,20 @@ BROKEN = [
     ),
     ("recipe=joint joint.mpp=0 joint.supervised=0", "joint.mpp + .supervised=0: expected at"),
     ("recipe=ijepa model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=ijepa needs"),
-    ("recipe=ijepa ijepa.rate=0.9999", "ijepa.rate=0.9999: leaves none of an image's "),
+    (
+        "recipe=ijepa ijepa.area=[0.3,0.4]",
+        "ijepa.blocks=4: 4 target blocks of 20 patches may leave",
+    ),
+    (
+        "recipe=ijepa ijepa.visible=0.5",
+        "ijepa.blocks=4: 4 target blocks of 12 patches may leave 16",
+    ),
+    ("recipe=ijepa ijepa.area=[0.2,0.1]", "ijepa.area=[0.2, 0.1]: expected the smaller one first"),
+    ("recipe=ijepa ijepa.aspect=[2,1]", "ijepa.aspect=[2, 1]: expected the smaller one first"),
+    ("recipe=ijepa ijepa.context=[1,0.9]", "ijepa.context=[1, 0.9]: expected the smaller one"),
+    ("recipe=ijepa ijepa.heads=7", "ijepa.width=64: no multiple of ijepa.heads=7"),
+    ("recipe=ijepa ijepa.width=6 ijepa.heads=2", "ijepa.width=6: expected a multiple of 4"),
+    ("recipe=ijepa checkpoint.best=loss", "checkpoint.best=loss: of objective=ijepa, collapsed fe"),
     ("recipe=moco_v3 model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=moco_v3 needs a"),
     ("recipe=moco_v3 model=r50_vit_b16 data.size=64", "moco.freeze_patches=true: model="),
     ("recipe=mae mae.rate=0.9999", "mae.rate=0.9999: leaves none of an image's "),
@@ -247,6 +262,14 @@ def test_every_kind_of_ignored_option_is_among_these(monkeypatch: pytest.MonkeyP
     for options, _ in IGNORED:
         error_of(options)
     assert found == set(range(len(UNUSED)))
+
+
+def test_a_share_for_testing_is_drawn_by_labels_that_the_objective_does_not_read(
+    tmp_path: Path,
+) -> None:
+    images = f"recipe=mpp data.path={tmp_path} data.label_column=kind"
+    assert error_of(images).startswith("data.label_column=kind: objective=mpp has no use for it")
+    assert resolve([*images.split(), "data.test=0.2"]).data.label_column == "kind"
 
 
 def test_a_model_without_a_name_is_shown_as_one() -> None:

@@ -5,6 +5,7 @@ PYTHONPATH=tests python tests/config/test_shipped_recipes.py
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -20,9 +21,15 @@ from ssl_vit.config.tool_options import help_text
 from ssl_vit.config.tools import PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.lab.studies import expand, read_study
+from ssl_vit.lab.studies.request import parse_request, with_places
 
 GOLDEN = ROOT / "tests" / "golden" / "recipes.json"
 NAMES = shipped_recipes.names()
+OF_RESULTS = [
+    path
+    for path in sorted((ROOT / "results").rglob("*.yaml"))
+    if re.search(r"^(parts|extends):", path.read_text(), re.MULTILINE)
+]
 
 
 def meaning(name: str) -> str:
@@ -91,6 +98,15 @@ def test_a_base_that_is_none_is_named_with_its_file(base: str, tmp_path: Path) -
     assert path in str(caught.value) and "base=" in str(caught.value)
 
 
+@pytest.mark.parametrize("path", OF_RESULTS, ids=lambda path: path.stem)
+def test_the_studies_beside_results_can_be_planned(path: Path) -> None:
+    assert parse_request(with_places([f"recipe={path}"])).plan
+
+
+def test_the_studies_beside_results_are_found() -> None:
+    assert {path.stem for path in OF_RESULTS} >= {"gap_longer", "gap_why", "methods_grid"}
+
+
 STUDY = """title: base
 seeds: [0]
 arms: {mpp: one}
@@ -130,9 +146,13 @@ def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path:
         (("extends: pretrain", "extends: [pretrain]"), "part again: extends="),
         (("title: base", "extends: 3"), "extends=3: expected"),
         (("extends: pretrain", "extends: pretran"), "part again: extends=pretran: .*pretrain"),
+        (
+            ("extends: pretrain", "extends: again"),
+            "extends=again: is the part itself.*: pretrain, probe$",
+        ),
         (("title: base", "extends: {path}"), "extends={path}: files extend one another"),
     ],
-    ids=["a list", "a number", "an unknown part", "itself"],
+    ids=["a list", "a number", "an unknown part", "a part itself", "a file itself"],
 )
 def test_what_cannot_be_extended_is_named(
     tmp_path: Path, change: tuple[str, str], says: str

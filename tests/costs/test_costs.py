@@ -186,6 +186,14 @@ def test_moco_is_counted_as_torch_counts_it(name, monkeypatch):
     assert costs.momentum_parameters(moco) == sum(p.numel() for p in copy)
 
 
+def test_a_patch_projection_that_is_trained_has_a_backward_pass():
+    """Two passes for each of two views: 64 patches of 8 px, 128 wide."""
+    words = ["recipe=moco_v3", "optim.batch=8", "model=vit_n8", "data.size=64"]
+    frozen, trained = (resolve([*words, f"moco.freeze_patches={one}"]) for one in ("true", "false"))
+    more = costs.exaflop(trained, 10**18) - costs.exaflop(frozen, 10**18)
+    assert more == pytest.approx(2 * 2 * 2 * 64 * 3 * 8**2 * 128)
+
+
 def test_arms_at_equal_exaflop_give_a_masked_autoencoder_more_steps(tmp_path):
     """As many as its cost has fewer multiply-adds than MPP's."""
     text = "title: t\nseeds: [0]\nmatch: exaflop\nvary: {objective: [mpp, mae]}\nparts:\n"

@@ -105,6 +105,15 @@ def test_a_plan_counts_what_a_plugin_declares_and_nothing_else(
     assert ("the exaFLOP of 2 tasks, which are not counted" in text) == (not declared)
 
 
+def test_a_decoder_is_counted_where_the_target_declares_its_outputs(
+    plugin: tuple[str, bool],
+) -> None:
+    named, declared = plugin
+    recipe = ssl_vit.resolve(["recipe=mae", named, "target=brighter"])
+    known = ssl_vit.resolve(["recipe=mae", "target=mean_color"])  # with as many outputs
+    assert costs.multiply_adds(recipe) == (costs.multiply_adds(known) if declared else None)
+
+
 @pytest.mark.parametrize("key", UNDECLARED)
 def test_arms_are_matched_by_exaflop_where_their_work_is_counted(
     plugin: tuple[str, bool], key: str

@@ -2,11 +2,13 @@
 
 import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -16,12 +18,23 @@ from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.sources import load
 from ssl_vit.config.schema import Data
 from ssl_vit.config.shared_groups import ViewOptions
-from ssl_vit.data import augment, channels, image_formats, measure_range, sources, transforms
+from ssl_vit.data import (
+    augment,
+    channels,
+    fingerprints,
+    image_formats,
+    measure_range,
+    sources,
+    transforms,
+)
+from ssl_vit.data.array_cells import array_cell
+from ssl_vit.data.arrays import evaluation_images
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import shown_image, shown_note
 from ssl_vit.errors import UserError
 
 KEYS = np.arange(5, dtype=np.int64)
+LISTS = pyarrow.list_(pyarrow.list_(pyarrow.uint16()))
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -40,7 +53,9 @@ def data(**words) -> Data:
     return Data(**({"channels": CHANNELS, "range": [0, 65535], "size": 8} | words))
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int16, np.int64])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int16, np.int64, np.uint64]
+)
 @pytest.mark.parametrize("first", [False, True])
 def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
     array = (values(3) % 200).astype(kind)
@@ -71,14 +86,130 @@ def test_a_tiff_is_its_samples_or_pages(compression: str | None, order: str, kin
     assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
 
+def tiff(array: np.ndarray, **options) -> bytes:
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **{"photometric": "minisblack"} | options)
+    return file.getvalue()
+
+
+def packed_tiff(array: np.ndarray, bits: int) -> bytes:
+    """A TIFF of one strip of grey values of so many bits, without padding between them; TIFF 6.0,
+    section 2, written out."""
+    height, width = array.shape
+    bits_HWB = np.unpackbits(array.astype(">u2")[..., None].view(np.uint8), axis=2)[..., -bits:]
+    content = np.packbits(bits_HWB.reshape(height, -1), axis=1).tobytes()
+    first = 8 + 2 + 12 * 9 + 4
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: first, 277: 1, 278: height}
+    tags[279] = len(content)
+    listed = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<IH", 8, 9) + listed + bytes(4) + content
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_a_tiff_is_turned_as_its_tag_says(tag: int, last: bool) -> None:
+    """As Pillow turns RGB of 8 bits."""
+    array = np.random.default_rng(tag).integers(0, 256, (6, 5, 3), np.uint8)
+    turned = {"extratags": [(274, 3, 1, tag, True)]}
+    wanted = transforms.decode(tiff(array, photometric="rgb", **turned))
+    given = array if last else array.transpose(2, 0, 1)
+    raw = tiff(given, planarconfig="contig" if last else "separate", **turned)
+    found = channels.decoder(data(channels=3, range=[0, 255]))(raw)
+    assert found.shape == ((3, 5, 6) if tag > 4 else (3, 6, 5))
+    assert torch.equal(found, wanted)
+    grey = channels.decoder(data(channels=1, range=[0, 255]))(tiff(array[..., 0], **turned))
+    assert torch.equal(grey[0], wanted[0])
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 4), (4, 4, 4), (4, 4, 6)])
+def test_which_side_is_the_channels_is_known_or_refused(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).integers(0, 65536, shape).astype(np.uint16)
+    decode = channels.decoder(data())
+    first, last = (
+        tiff(array, planarconfig=kind) if shape[axis] == 4 else b""
+        for kind, axis in (("separate", 0), ("contig", 2))
+    )
+    if first:
+        assert np.array_equal(decode(first), array)
+    if last:
+        assert np.array_equal(decode(last).permute(1, 2, 0), array)
+    for raw in (array, npy(array), tiff(array)):  # the last as pages, and in an array's shape
+        if first and last:
+            with pytest.raises(ValueError, match=r"data.channels=4 expects .* no side of it"):
+                decode(raw)
+        else:
+            assert np.array_equal(decode(raw), array)
+
+
+def test_further_images_of_a_tiff_are_refused() -> None:
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    bands, file = values(0), io.BytesIO()
+    with tifffile.TiffWriter(file) as pages:
+        pages.write(bands, planarconfig="contig", photometric="minisblack", metadata=None)
+        pages.write(bands[:7, :7, 0], subfiletype=1, metadata=None)  # of less resolution
+        whole = file.getvalue()
+        pages.write(bands[:9, :5, 0], metadata=None)
+    assert channels.decoder(data())(whole).shape == (4, 16, 16)
+    with pytest.raises(ValueError, match=r"2 images, \(16, 16, 4\) and \(9, 5\); expected one"):
+        channels.decoder(data())(file.getvalue())
+
+
+def test_a_tiff_of_other_colours_and_bits_is_what_it_shows() -> None:
+    """It was read as indices of colours, as 0 and 1, or inverted."""
+    grey = np.arange(0, 240, 8, np.uint8).reshape(5, 6)
+    one, rgb = (channels.decoder(data(channels=n, range=[0, 255])) for n in (1, 3))
+    assert np.array_equal(one(tiff(grey, photometric="miniswhite"))[0], 255 - grey)
+    assert np.array_equal(one(tiff(grey > 99))[0], np.where(grey > 99, 255, 0))
+    of_16 = grey.astype(np.uint16) * 257
+    inverted = tiff(of_16, photometric="miniswhite")
+    assert np.array_equal(channels.decoder(data(channels=1))(inverted)[0], 65535 - of_16)
+    assert np.array_equal(transforms.decode(inverted)[2], 255 - grey)
+    colours = np.random.default_rng(0).integers(0, 256, (3, 256)).astype(np.uint16)
+    palette = tiff(grey, photometric="palette", colormap=colours * 257)
+    assert np.array_equal(rgb(palette), colours[:, grey])
+    assert np.array_equal(transforms.decode(palette), colours[:, grey])
+    with pytest.raises(ValueError, match="a TIFF of 2 images of a palette or few bits; expected"):
+        one(tiff(np.stack([grey, grey]) > 99))
+
+
+def test_twelve_bits_without_padding_are_read() -> None:
+    """Of RGB the upper 8 were taken of 16 bits, of which four are none: black."""
+    pytest.importorskip("imagecodecs", reason="needs the extra [tiff]")
+    array = np.array([[0, 1000, 4095], [16, 15, 2048]], np.uint16)
+    raw = packed_tiff(array, 12)
+    assert np.array_equal(channels.decoder(data(channels=1))(raw)[0], array)
+    assert transforms.decode(raw)[1].tolist() == [[0, 62, 255], [1, 0, 128]]
+
+
+def test_a_dark_image_of_portable_grey_values_stays_dark() -> None:
+    """One of 12 bits without a value above 15 was taken for one of 8."""
+    dark = b"P5 3 1 4095\n" + np.array([0, 7, 15], ">u2").tobytes()
+    assert transforms.decode(dark)[0].tolist() == [[0, 0, 0]]
+    assert transforms.decode(dark[:-2] + b"\x0f\xff")[0].tolist() == [[0, 0, 255]]
+
+
+def test_values_of_no_byte_are_not_clipped_unseen_to_rgb() -> None:
+    for low, high in ((-5, 900), (0, 70_000)):
+        array = np.array([[low, high]], np.int32)
+        with pytest.raises(ValueError, match=rf"from {low} to {high}; expected whole numbers"):
+            transforms.decode(tiff(array))
+
+
 def test_pillow_gives_its_own_channels() -> None:
     rgba = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
     found = channels.decoder(data(range=[0, 255]))(png(rgba))
     assert found.dtype == torch.uint8 and np.array_equal(found.permute(1, 2, 0), rgba)
+    assert torch.equal(channels.decoder(data(range=None))(png(rgba)), found), "bytes have a range"
     grey = values(1, channels=1)[..., 0]
     assert np.array_equal(channels.decoder(data(channels=1))(png(grey))[0], grey)
     rgb = channels.decoder(data(channels=3, range=[0, 255]))(png(rgba[..., :3].copy()))
     assert torch.equal(rgb, transforms.decode(png(rgba[..., :3].copy())))
+    file = io.BytesIO()
+    colours = Image.fromarray(rgba[..., :3].copy()).quantize(4)
+    colours.save(file, "PNG", transparency=bytes([0, 99]))  # of which Pillow would warn
+    found = channels.decoder(data(channels=3, range=[0, 255]))(file.getvalue())
+    assert np.array_equal(found.permute(1, 2, 0), colours.convert("RGB"))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +243,12 @@ def test_a_png_of_16_bits_whose_channels_pillow_reduces_is_refused() -> None:
         channels.decoder(data(channels=3))(raw)
 
 
+def test_a_tiff_without_tifffile_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(ValueError, match=r"ssl_vit\[tiff\]"):
+        channels.decoder(data())(b"II*\0 and no more")
+
+
 def test_a_header_of_more_values_than_fit_is_refused() -> None:
     file = io.BytesIO()
     header = {"descr": "|u1", "fortran_order": False, "shape": (90_000, 90_000, 4)}
@@ -121,7 +258,7 @@ def test_a_header_of_more_values_than_fit_is_refused() -> None:
 
 
 def test_values_beyond_the_range_are_clipped() -> None:
-    array = np.array([[[5], [50], [60000]]], np.uint16)
+    array = np.array([[5, 50, 60000]], np.uint16)
     for highest, kind in ((4095, torch.int32), (200, torch.uint8)):
         found = channels.decoder(data(channels=1, range=[10, highest]))(array)
         assert found.dtype == kind and found.tolist() == [[[10, 50, highest]]]
@@ -150,6 +287,12 @@ def test_mixed_images_keep_their_bits() -> None:
     assert mixed.dtype == torch.int32
     wanted = (share_B * 1000 + (1 - share_B) * 61000).round().int()
     assert torch.equal(mixed[:, 0, 0, 0], wanted)
+
+
+@pytest.mark.parametrize("images", [[], [np.zeros((0, 4, CHANNELS), np.uint16)]])
+def test_images_of_a_caller_have_pixels(images: list) -> None:
+    with pytest.raises(ValueError, match="no images, or one without pixels; expected an array"):
+        evaluation_images(images, data())
 
 
 def test_views_are_crops_and_the_blur() -> None:
@@ -190,6 +333,9 @@ def test_what_is_given_is_not_measured(tmp_path: Path) -> None:
     measure_range.complete(given, split)
     assert given.range == [0, 4095] and given.mean == [0.1, 0.2, 0.3, 0.4]
     assert len(given.std) == CHANNELS
+    other = Data(channels=CHANNELS, range=[0, 4095], std=[0.2] * CHANNELS)
+    measure_range.complete(other, split)
+    assert other.std == [0.2] * CHANNELS and len(other.mean) == CHANNELS
     rgb = Data()
     measure_range.complete(rgb, split)
     assert rgb == Data(), "of RGB nothing is"
@@ -216,7 +362,7 @@ def test_bytes_have_their_whole_range_and_one_value_has_a_range_too() -> None:
     measure_range.complete(made, Constant(np.full((4, 4, 2), 51, np.uint8)))  # type: ignore[arg-type]
     assert made.range == [0, 255] and made.mean == [0.2, 0.2] and made.std == [1.0, 1.0]
     made = Data(channels=2)
-    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint16)))  # type: ignore[arg-type]
+    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint64)))  # type: ignore[arg-type]
     assert made.range == [65534, 65535] and made.mean == [1.0, 1.0]
     with pytest.raises(
         UserError, match=r"data.channels=5: none of 1 .* row 0: an image \(4, 4, 2\)"
@@ -243,11 +389,40 @@ def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: t
     assert label.tolist() == [1, 0, 1]
     for one, row in zip(raw, order, strict=True):
         assert np.array_equal(one, arrays[row])
+    measured = Data(channels=CHANNELS, window=window)
+    measure_range.complete(measured, split)
+    measured.window = None
+    other = Data(channels=CHANNELS)
+    measure_range.complete(other, load(tmp_path, channels=CHANNELS, validation=0.0).train)
+    assert measured == other, "all images, whichever shards they are read from"
     made = data()
     batch = ImageDataset(split, made, train=True).__getitems__(Samples(order, order))
     assert batch.image.shape == (3, CHANNELS, 8, 8) and not batch.unreadable
     with pytest.raises(UserError, match=r"data\.channels="):  # as RGB
         ImageDataset(split, Data(size=8), train=True).__getitems__(Samples(order, order))
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path, window: int | None) -> None:
+    features = datasets.Features({"bands": datasets.Array3D(shape=(6, 5, 4), dtype="uint16")})
+    prints = set()
+    for first in (0, 1):
+        cells = [values(first)[:6, :5].tolist(), None]
+        folder_ = tmp_path / str(first)
+        datasets.Dataset.from_dict({"bands": cells}, features=features).to_parquet(
+            str(folder_ / "train.parquet")
+        )
+        split = load(folder_, channels=CHANNELS, window=window, validation=0.0).train
+        raw, label = split.fetch(np.arange(2))
+        assert np.array_equal(raw[0], values(first)[:6, :5]) and raw[1] == b""
+        assert label.tolist() == split.label_of(np.arange(2)).tolist() == [-1, -1]
+        prints.add(fingerprints.fingerprint_source(split))
+    assert len(prints) == 2
+    for rows in (5, 0):  # instead of 6
+        cut = pyarrow.array([values(0)[:rows, :5].tolist()], pyarrow.list_(LISTS))
+        assert array_cell(cut, (6, 5, 4)) == b""
+        read = array_cell(cut, (None, 5, 4))
+        assert isinstance(read, np.ndarray) and read.shape == (rows, 5, 4)
 
 
 def test_a_stream_of_arrays_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which formats are decoded, what a Mac is told, and what a run says of its images before it
 begins."""
 
+import functools
 import io
 import json
 import os
@@ -51,7 +52,8 @@ def test_avif_is_read_as_pillow_reads_it():
 
 def test_avif_is_refused_for_the_right_reason_where_pillow_lacks_it(monkeypatch):
     raw = b"\0\0\0\x20ftypavif" + bytes(64)
-    monkeypatch.setattr(image_formats, "_names", lambda: ("JPEG", "PNG"))
+    monkeypatch.setattr(features, "check", lambda name: name != "avif")
+    monkeypatch.setattr(image_formats, "_names", functools.cache(image_formats._names.__wrapped__))
     with pytest.raises(
         ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"
     ):

@@ -315,6 +315,20 @@ def test_what_takes_one_label_an_image_is_one_line(place, tiny, more, says) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_joint_training_takes_lists_where_its_part_does(place, tiny, loss) -> None:
+    words = [f"supervised.loss={loss}", "recipe=joint", "data.label_column=many"]
+    recipe = resolve(options(tiny, place, *words))
+    splits = sources.load(recipe.data)
+    if loss == "sigmoid":
+        resources.check_label_lists(recipe, splits)
+        return
+    with pytest.raises(
+        UserError, match=r"^supervised\.loss=softmax: data\.label_column=many holds"
+    ):
+        resources.check_label_lists(recipe, splits)
+
+
 def test_a_plugin_for_one_label_an_image_is_given_no_lists(place, tiny, monkeypatch) -> None:
     """It has no supervised.loss= that could be set."""
 

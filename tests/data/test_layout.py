@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helpers.images import images, numbered, parquet, png
 from helpers.sources import content, load
 from ssl_vit.config.schema import Data
-from ssl_vit.data import batching, layout, sources
+from ssl_vit.data import batching, fingerprints, layout, sources
 from ssl_vit.data.layout import Folder
 from ssl_vit.errors import UserError
 
@@ -240,6 +240,10 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
     found = sources.every_split(Data(name="own", path=str(tmp_path)))
     names = [found.splits["train"].name(row) for row in range(6)]
     assert sum("gone.png" in name or "self.png" in name for name in names) == 2
+    known = fingerprints.fingerprint_source(found.splits["train"])
+    (tmp_path / "ant" / "gone.png").unlink()
+    (tmp_path / "ant" / "gone.png").write_bytes(png(7))
+    assert fingerprints.fingerprint_source(load(tmp_path).train) != known
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
@@ -267,6 +271,14 @@ def test_one_split_saved_by_datasets_keeps_its_name(tmp_path):
     made.save_to_disk(tmp_path / "test")
     with pytest.raises(UserError, match=r"data\.train=train: no such split; .*test"):
         load(tmp_path / "test")
+    path = tmp_path / "train+test"
+    both = f"data.path={path}: its rows are those of train+test: taken as train"
+    for was, guesses in (("train[:50%]", []), ("train+test", [both])):
+        made = datasets.Dataset.from_dict(rows, features=features, split=datasets.NamedSplit(was))
+        made.save_to_disk(tmp_path / was)
+        splits = load(tmp_path / was, validation=0.5)
+        assert len(splits.train) + len(splits.validation) == 6
+        assert [note for note in splits.guesses if "taken as train" in note] == guesses
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,24 +1,29 @@
 """Test images that are also among training images."""
 
+import dataclasses
 import io
 import json
 
 import numpy as np
 import pytest
 import yaml
-from datasets import ClassLabel, Dataset, Features, Image
+from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
 from helpers.arm_studies import study, task
+from helpers.images import images
 from helpers.options import TINY, altered
 from helpers.reports import write
-from ssl_vit.data import find_overlap, overlap
+from ssl_vit.config.schema import Data
+from ssl_vit.data import find_overlap, fingerprints, overlap, sources
 from ssl_vit.data.base import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 
 imagehash = pytest.importorskip("imagehash")
+
+SHARE = ("window", "labels")  # keys that decide, with those of the place, which images it has
 
 
 class Memory(Source):
@@ -132,6 +137,46 @@ def test_the_tool_counts_and_names_the_pairs(tested, capsys):
     assert entry["test"]["print"] == environment["data"]["test"]
 
 
+@pytest.mark.parametrize("group", [[], ["data.group=patient"]], ids=["images", "groups"])
+def test_a_share_for_testing_is_named_as_its_runs_name_it(tmp_path, capsys, group):
+    """Of 48 images 16 share their pixels with another, whichever side of the cut that is on; one
+    arm was pre-trained on all of them, the share too."""
+    rows = {
+        "image": [{"bytes": saved(picture(n % 40, 16)), "path": None} for n in range(48)],
+        "label": [n % 2 for n in range(48)],
+        "patient": [n // 2 for n in range(48)],
+    }
+    features = {"image": Image(), "label": ClassLabel(names=["a", "b"]), "patient": Value("int64")}
+    Dataset.from_dict(rows, Features(features)).to_parquet(tmp_path / "train-0.parquet")
+    folder = tmp_path / "runs" / "s"
+    of_all = (f"data.path={tmp_path}", f"out={folder}", "optim.steps=2", "optim.warmup=1")
+    cli.pretrain(altered(TINY, *of_all, "eval.test=false", "name=pretrain-a-0"))
+    tested = ("recipe=supervised", "eval.test=true", "data.test=0.25", *group)
+    cli.pretrain(altered(TINY, *of_all, *tested, "name=final-a-0"))
+    tasks = [task("pretrain", "a", 0, "pretrain"), task("final", "a", 0)]
+    plan = {"name": "s", "title": "s", "arms": {"a": "a"}, "seeds": [0]}
+    write(folder / "study.json", plan | {"tasks": tasks, "report": {"final": "final"}})
+    find_overlap.main([str(folder)])
+    whole, rest = sorted(
+        json.loads((folder / "overlap.json").read_text()),
+        key=lambda entry: entry["train"]["images"],
+        reverse=True,
+    )
+    tested = json.loads((folder / "final-a-0" / "environment.json").read_text())
+    for entry, run in ((whole, "pretrain-a-0"), (rest, "final-a-0")):
+        facts = json.loads((folder / run / "environment.json").read_text())
+        assert entry["train"]["print"] == facts["data"]["train"]
+        assert entry["test"]["print"] == tested["data"]["test"]
+    test = whole["test"]["images"]
+    assert (whole["train"]["images"], rest["train"]["images"]) == (48, 48 - test)
+    assert whole["exact"] == test > rest["exact"]
+    reports.write(folder)
+    text = " ".join((folder / "report.md").read_text().split())
+    for entry in (whole, rest):
+        counts = [entry["train"]["images"], test, entry["exact"], entry["near"]]
+        assert f", train | {' | '.join(map(str, counts))} |" in text
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_the_report_shows_what_is_of_its_images(tmp_path, same):
     folder = study(tmp_path / "gap")
@@ -146,7 +191,7 @@ def test_the_report_shows_what_is_of_its_images(tmp_path, same):
     write(folder / "overlap.json", [entry])
     reports.write(folder)
     text = " ".join((folder / "report.md").read_text().split())
-    assert ("| cifar10, test | cifar10, train | 400 | 3 | 12 |" in text) == same
+    assert ("| cifar10, test | cifar10, train | 1,000 | 400 | 3 | 12 |" in text) == same
     write(folder / "overlap.json", [{"exact": 3}])
     with pytest.raises(UserError, match=r"overlap\.json is damaged"):
         reports.write(folder)
@@ -174,11 +219,41 @@ def test_a_study_without_test_images_is_named(tmp_path):
         find_overlap.main([str(tmp_path)])
 
 
-def test_runs_on_other_pixels_than_bytes_are_named(tested):
-    path = tested / "final-a-0" / "recipe.yaml"
+def change_data(study, **data):
+    """Change the recipe of the study's run."""
+    path = study / "final-a-0" / "recipe.yaml"
     values = yaml.safe_load(path.read_text())
-    values["data"]["range"] = [0, 4095]
+    values["data"] |= data
     path.write_text(yaml.safe_dump(values))
-    line = r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB of 8 bits"
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"range": [0, 4095]}, r"^data\.range=\[0,4095\]: .*final-a-0 is of other images than RGB"),
+        (
+            {"channels": 4, "mean": [0.5] * 4, "std": [0.5] * 4},
+            r"^data\.channels=4: .*final-a-0 is",
+        ),
+    ],
+)
+def test_runs_on_other_pixels_than_bytes_are_named(tested, data, line):
+    change_data(tested, **data)
     with pytest.raises(UserError, match=line):
         find_overlap.main([str(tested)])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_share_for_testing_is_that_of_its_run(tested, tmp_path, grouped):
+    """Folders that are groups were taken for classes, and none was found."""
+    data = Data(name="own", path=str(tmp_path), test=0.25, window=24, validation=0.0)
+    if grouped:
+        images(tmp_path / "places", here=20, there=16, beyond=12)
+        place = str(tmp_path / "places")
+        data = dataclasses.replace(data, path=place, window=None, group="folder", labels=False)
+    change_data(tested, **{key: getattr(data, key) for key in (*find_overlap.PLACE[1:], *SHARE)})
+    find_overlap.main([str(tested)])
+    (entry,) = json.loads((tested / "overlap.json").read_text())
+    wanted = fingerprints.fingerprint_splits(sources.load(data, test=True))
+    assert entry["test"]["print"] == wanted["test"]
+    assert entry["train"]["images"] + entry["test"]["images"] == 48 and entry["exact"] == 0

@@ -155,6 +155,18 @@ def test_shards_become_shards(tmp_path: Path, write: Callable) -> None:
     assert content(tmp_path / "out") == {"train": [(png(n), n % 2) for n in range(9)]}
 
 
+def test_bits_that_shards_do_not_hold_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for number in range(3):
+        file = tmp_path / "own" / "train" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((12, 12), 4095, np.uint16)).save(file)
+    make(f"data.path={tmp_path / 'own'}", f"out={tmp_path / 'out'}")
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert "3 of 3" in warning and "15 of 255; shards hold 8" in warning
+
+
 def test_images_without_labels_stay_so(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for i in range(3):

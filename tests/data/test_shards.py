@@ -202,6 +202,17 @@ def test_a_process_reads_a_row_group_once_and_keeps_only_its_part_of_the_window(
     assert processes > 1 or set(read) == set(range(160))
 
 
+def test_a_window_without_labels_keeps_as_many_row_groups(tmp_path):
+    parquet(tmp_path / "x.parquet", range(400), group=5)
+    kept = []
+    for labels in (True, False):
+        data = Data(name="own", path=str(tmp_path), window=200, size=8, labels=labels)
+        train = sources.load(data).train
+        list(loaders.training_loader(train, data, BatchLayout(8, 8, 0, 1), 0, 0, 1, 0))
+        kept.append(fingerprints._whole(train)._recent.most)
+    assert kept[0] == kept[1] > shards.RECENT
+
+
 def test_the_first_samples_are_read_from_few_row_groups(tmp_path):
     """So that a look at a few training images does not cost a window."""
     parquet(tmp_path / "x.parquet", range(200))

@@ -100,6 +100,28 @@ def test_a_test_split_is_not_held_out_unasked(tmp_path):
     assert everything(load(tmp_path)).keys() == wrote["train"].keys()
 
 
+@pytest.mark.parametrize("name", ["validation", "dev"])
+def test_the_split_that_is_trained_on_is_not_held_out(tmp_path, name):
+    """Every held-out image was a training image."""
+    wrote = image_folder(tmp_path, splits=("train", "val"))
+    found = load(tmp_path, train=name)
+    assert everything(found).keys() == wrote["val"].keys()
+    assert (len(found.train), len(found.validation)) == (5, 1)
+
+
+def test_of_two_validation_splits_the_other_is_held_out(tmp_path):
+    feature = datasets.Features({"image": datasets.Image()})
+    parts = {
+        name: datasets.Dataset.from_dict({"image": cells(numbers)}, features=feature)
+        for name, numbers in (("val", range(6)), ("dev", range(6, 8)))
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "own"))
+    for trained, sizes in (("val", (6, 2)), ("dev", (2, 6))):
+        found = load(tmp_path / "own", train=trained)
+        assert (len(found.train), len(found.validation)) == sizes
+        assert len(everything(found)) == 8
+
+
 def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
     wrote = image_folder(tmp_path, splits=("",))
     found = load(tmp_path)

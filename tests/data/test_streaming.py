@@ -207,6 +207,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
             ["data.validation=0.1"],
             "data.validation=0.1: expected a split, or 0 for none, beside data.stream=true",
         ),
+        (["data.train=val"], "data.validation=null: "),  # val is not held out too
         (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
         (
             ["recipe=supervised", "data.mixup=0.5"],

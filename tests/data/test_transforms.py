@@ -290,12 +290,16 @@ def huge(form, side):
         struct.pack_into("<I", raw, 21, marks | side - 1 | side - 1 << 14)
     elif form == "JPEG":
         struct.pack_into(">HH", raw, raw.index(b"\xff\xc0") + 5, side, side)
+    elif form == "TIFF":  # entries of the first directory: width and height
+        for tag in (256, 257):
+            entry = raw.index(struct.pack("<HHI", tag, 4, 1))
+            struct.pack_into("<I", raw, entry + 8, side)
     else:
         struct.pack_into("<ii", raw, 18, side, side)
     return bytes(raw)
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP", "TIFF"])
 def test_a_image_that_would_take_all_memory_is_refused_by_its_header(form):
     for side in (8001, 12_000):
         with pytest.raises(

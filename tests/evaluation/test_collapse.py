@@ -124,15 +124,28 @@ def test_the_alarm_of_a_resumed_run_knows_the_checks_before() -> None:
     assert warned(found, known=3) == []
 
 
+def test_a_first_check_that_is_not_of_step_0_is_said_once() -> None:
+    """In a run that has it only since it was resumed; not again where it is known."""
+    found = [{"step": 10, "loss": 1.0}, row(20, 8), row(40, 9)]
+    (text,) = warned(found, known=1)
+    assert text.startswith("step 20: the first check") and "of this step, 8.0" in text
+    assert warned(found, known=2) == []
+
+
 COLLAPSE = altered(TINY, "eval.collapse=4")
 DINO = altered(COLLAPSE, "recipe=dino", "views.local_size=8", "dino.prototypes=32")
 
 
 @pytest.mark.parametrize("recipe", ["mpp", "moco_v3", "ijepa"])
-def test_any_objective_is_looked_at_from_step_0(recipe: str, tmp_path: Path) -> None:
+def test_any_objective_is_looked_at_from_step_0(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     """Which changes nothing else of the run."""
     words = altered(COLLAPSE, f"recipe={recipe}", f"out={tmp_path}", "optim.steps=8")
+    words = altered(words, "data.validation=0.002")
     looked = run([*words, "name=looked"])
+    line = "warning: eval.collapse=4: 100 images held out, of 320 wanted"
+    assert line in capsys.readouterr().out.splitlines()
     plain = run(altered(words, "name=plain", "eval.collapse=null"))
     checks = [one for one in rows(looked.folder) if "features/effective_rank" in one]
     assert [one["step"] for one in checks] == [0, 4, 8]

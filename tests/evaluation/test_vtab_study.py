@@ -425,6 +425,11 @@ def test_the_report_has_the_means_worked_by_hand(scored: Path) -> None:
     assert "tested on the same images" not in text and "Best with" not in text
 
 
+def test_tasks_are_no_pairs(scored: Path) -> None:
+    with pytest.raises(UserError, match=r"^pairs=dtd:pets: the arms are tasks, each with test"):
+        reports.write(scored, ["dtd:pets"])
+
+
 def test_a_seed_with_fewer_finished_tasks_is_not_in_the_mean(scored: Path) -> None:
     (scored / "final-pets-1" / "result.json").unlink()
     scores = {one.group: one for one in reports.write(scored).numbers.benchmark.scores}

@@ -72,12 +72,17 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ALL,
+    "config.rules.rule": ("studies.mistakes",),
     "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
     **dict.fromkeys(
-        ("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"), ALL
+        (
+            *("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"),
+            "runs.seen_text",
+        ),
+        ALL,
     ),
     "runs.notebook": ("report_tool", "runs_tool", "studies.progress", "study_tool"),
     "runs.environment": ("studies.local", "study_tool"),

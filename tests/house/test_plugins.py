@@ -16,7 +16,7 @@ from ssl_vit.config.computed import computed_values, counts, differences
 from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, evaluate
+from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.reports import comparable
 from ssl_vit.runs.folder import Run
@@ -110,11 +110,15 @@ def trained(words: list[str]) -> Run:
     return run
 
 
-def test_a_target_of_ones_own(plugin: Path, tiny: list[str]) -> None:
+def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     run = trained([*tiny, f"plugin={plugin}", "target=brightness", "name=run"])
     first, last = run.rows()[0], run.rows()[-1]
     assert last["loss"] < first["loss"] and "validation/variance" in last
     assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
+    declaration.withdraw("brightness")
+    draw_figures.main([f"init={run.folder}", "figures=[filters,reconstruction]", "images=2"])
+    line = "left out    reconstruction: run: target=brightness is a plugin's; add plugin=FILE"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[str]) -> None:

@@ -830,6 +830,11 @@ TERMS = {
         "read from a copy on the trainer's own machine. A part",
         "not known to ssl_vit; they are for their owner to say.",
     ),
+    "shares": (
+        {"labelled": 0.1, "test": 0.2},
+        "from a seed; the labels of 10.0% of it were used; 20.0% of it was kept for testing.",
+        "Apache-2.0",
+    ),
     "another's": (
         {"name": "me--pics", "hub": "me/pics"},
         "me/pics of the Hub",
@@ -906,6 +911,35 @@ def test_the_cards_figures_are_told_as_people_tell_them(run: Run) -> None:
         and "thousand parameters" in text
     )
     assert max(len(line) for line in "".join(text.split("```")[1:4:2]).splitlines()) <= 128
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("NVIDIA H100 80GB HBM3", "about 1.4 kWh, an estimate: 700 W a device"),
+        ("NVIDIA A100-SXM4-40GB", "about 0.8 kWh, an estimate: 400 W a device"),
+        ("Tesla T4", "about 0.14 kWh, an estimate: 70 W a device"),
+        ("NVIDIA L40S", "not estimated, as the power of NVIDIA L40S is not known here"),
+        ("mps", "not estimated, as the power of mps is not known here"),
+    ],
+)
+def test_energy_is_that_of_the_devices_highest_power(run: Run, device: str, says: str) -> None:
+    """An L40S (350 W) was taken for an L4 (72 W)."""
+    path = run.folder / "environment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": device}))
+    result = run.result()
+    assert result
+    run.finish(result.model_copy(update={"device_hours": 2.0, "total_device_hours": 2.0}))
+    assert says in card.write(run, run.export)
+
+
+def test_a_plugins_objective_without_a_sentence_is_named(run: Run) -> None:
+    path = run.folder / "environment.json"
+    record = json.loads(path.read_text())
+    record["objective"]["sentence"] = ""
+    path.write_text(json.dumps(record))
+    wanted = f"`{run.recipe.objective}`, an objective of a plugin that is not part of ssl_vit."
+    assert wanted in card.write(run, run.export)
 
 
 def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Figures of what a model has learned, checked by numbers against slow, plain implementations."""
 
 import io
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -238,11 +239,25 @@ def test_one_colour_is_one_feature_in_all_images() -> None:
         np.testing.assert_allclose(color_N, wanted_N.clip(0, 255), atol=0.51)
 
 
+@pytest.mark.parametrize("shape", [(20, 2), (3, 8)])
+def test_few_dimensions_or_patches_have_no_colours(shape: tuple[int, int]) -> None:
+    with pytest.raises(UnavailableError, match="at least 3 dimensions and 4 patches"):
+        projections.patch_colors(torch.rand(shape), torch.rand(1, *shape))
+
+
+def test_a_map_without_scikit_learn_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    with pytest.raises(UnavailableError, match=r"ssl_vit\[figures\]"):
+        projections.image_map(torch.rand(9, 4))
+
+
 def test_few_or_equal_images_have_no_map() -> None:
     with pytest.raises(UnavailableError, match="8 images, there are 7"):
         projections.image_map(torch.randn(7, 4))
     with pytest.raises(UnavailableError, match="the same for all images"):
         projections.image_map(torch.ones(9, 4))
+    with pytest.raises(UnavailableError, match="at least 2 dimensions"):
+        projections.image_map(torch.arange(9.0)[:, None])
     x_BD = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
     first, second = projections.image_map(x_BD), projections.image_map(x_BD)
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))

@@ -1,22 +1,25 @@
 """Runs on images of four channels and 16 bits."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
 
-from helpers.channel_images import CHANNELS, HIGH, LOW, folder
-from helpers.options import LOADED, TUNE, altered
+from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
+from helpers.options import LOADED, PROBE, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
-from ssl_vit.jobs import draw_figures, embed
+from ssl_vit.jobs import cli, draw_figures, embed
+from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import planned_differences
@@ -41,7 +44,7 @@ def words(tiny: list[str], images: Path) -> list[str]:
         ["recipe=mpp", "target=normalized_pixels"],
         ["recipe=mae"],
         ["recipe=supervised", "data.mixup=0.5"],
-        ["recipe=ijepa"],
+        ["recipe=ijepa", "eval.collapse=null"],
         ["recipe=moco_v3", *NO_COLORS],
     ],
 )
@@ -138,8 +141,55 @@ def test_features_and_figures_of_such_images_are_made(
     embed.main([f"init={done.folder}", *cli_words, f"query={query}", "top=1", *LOADED[:1]])
     assert "test/ant/1.npy, ant" in capsys.readouterr().out
     assert (tmp_path / "made" / "nearest.html").exists()
+    measured = ["probe.measures=[knn]", f"init={done.folder}", f"out={tmp_path}", "name=measured"]
+    cli.evaluate(altered(PROBE, *measured))
+    assert re.search(r"pixels +4 channels, \d+ to [\d,]+\n", capsys.readouterr().out)
     draw_figures.main([f"init={done.folder}", f"out={tmp_path}", "name=drawn"])
     assert (tmp_path / "drawn" / "reconstruction.png").exists()
+
+
+def test_what_is_clipped_is_recorded_and_another_range_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture, images: Path
+) -> None:
+    short = ["target=mean_channels", "optim.steps=2", "optim.warmup=1", "name=r"]
+    done = run(altered(words, *short))
+    low, high = done.recipe.data.range or ()
+    tested = np.stack([np.load(file).ravel() for file in (images / "test").rglob("*.npy")])
+    share = round(float(((tested < low) | (tested > high)).mean()), 6)
+    assert 0 < done.environment().clipped["train"] < 0.01
+    embed.main([f"init={done.folder}", f"out={tmp_path}", "name=made", *LOADED[:1]])
+    made = json.loads((tmp_path / "made" / "embed.json").read_text())
+    assert made["clipped"]["test"] == share
+    measure = [*PROBE, f"init={done.folder}", f"out={tmp_path}", "probe.measures=[knn]"]
+    probed = Run(resolve([*measure, "name=probed"]))
+    evaluate_job.evaluate(probed)
+    assert probed.environment().clipped["test"] == share
+    bright = folder(tmp_path / "bright")
+    for file in bright.rglob("*.npy"):
+        np.save(file, np.minimum(np.load(file), 4000) * 16)
+    assert "warning: data.range=" not in capsys.readouterr().out
+    says = f"data.range=[{low},{high}]: clips "
+    with pytest.raises(UserError, match=rf"^{re.escape(says)}.* above"):
+        evaluate_job.evaluate(Run(resolve([*measure, f"data.path={bright}"])))
+    with pytest.raises(SystemExit):
+        embed.main([f"init={done.folder}", f"data.path={bright}", f"out={tmp_path}", *LOADED[:1]])
+    assert capsys.readouterr().err.startswith(f"error: {says}")
+
+
+def test_bits_that_are_cut_off_are_said_once(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """12 bits in 16: all was in the darkest class, and nothing said so."""
+    for i in range(20):
+        file = tmp_path / "images" / "train" / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values(i, channels=1)[..., 0].clip(0, 4095)).save(file)
+    run(altered(tiny, f"data.path={tmp_path / 'images'}", "optim.steps=2", "optim.warmup=1"))
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "more than 8 bits" in line]
+    assert len(warnings) == 1 and warnings[0].startswith(
+        "warning: 19 of 19 images that were looked at"
+    )
+    assert ".png) of train)" in warnings[0] and "15 of 255; data.range=[0,4095]" in warnings[0]
 
 
 def test_shards_of_such_images_are_refused(images: Path, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 import ssl_vit
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
+from helpers.sources import Numbered
+from ssl_vit.config.schema import Data
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import feature_folder, nearest_images
@@ -517,6 +519,24 @@ def test_files_keep_their_paths_without_labels_and_in_shares(
             assert labels == ["ab".index(file[0]) for file in files[0]]
 
 
+@pytest.mark.parametrize("count", [nearest_images.SHOWN, nearest_images.SHOWN + 1])
+def test_a_page_shows_the_first_images_and_says_so(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    data, images = Data(size=8), Numbered(1200)
+    (pixels,), _ = images.fetch(np.array([7]))
+    pixels_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
+    query = nearest_images.Query("q.png", Path("q.png"), pixels_CHW)
+    found = [embedding.Neighbor(0.5, "train", i, f"{i}.png", -1) for i in range(count)]
+    among = nearest_images.Gathered({"train": images}, data, None, "its features", "")
+    nearest_images.show([(query, found)], among, tmp_path)
+    assert capsys.readouterr().out.count("0.5000 number ") == count
+    page = (tmp_path / nearest_images.PAGE).read_text()
+    assert page.count("<img") == 1 + nearest_images.SHOWN and "Of 1,200 images" in page
+    line = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."
+    assert (line in page) == (count > nearest_images.SHOWN)
+
+
 ITS_PIXELS = [
     *("model=vit_n8", "data.size=16", "data.eval_crop=1"),
     *("data.mean=[0.4,0.4,0.4]", "data.std=[0.2,0.2,0.2]"),
@@ -531,6 +551,10 @@ REFUSED = {
     "other weights": (["init=scratch", *ITS_PIXELS], "init=scratch: "),
     "no such format": (["format=csv"], "choices: parquet, npz"),
     "no such split": (["split=tset"], "did you mean test?"),
+    "too many rows of patches": (
+        ["rows=5000000", "patches=true"],
+        "rows=5000000: expected at most 4,194,303, of 16 patches each",
+    ),
     "no number": (["rows=0"], "rows=0: "),
     "top alone": (["top=3"], "top=3: "),
     "no query": (["query=/no/such.png"], "query=/no/such.png: "),

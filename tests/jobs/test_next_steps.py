@@ -15,8 +15,11 @@ from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.records.run import Environment
-from ssl_vit.jobs import cli, draw_figures
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data import sources
+from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
+from ssl_vit.runs import seen_text
 from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
@@ -124,6 +127,8 @@ def test_runs_of_earlier_versions_are_taken_to_have_labels(
     found = list(next_steps(run, Path("runs"), recipe, Environment()))
     assert [tool(shlex.split(step.command)) for step in found] == EVERY
     assert not any("data.test=" in step.command or "out=" in step.command for step in found)
+    measured = resolve(["recipe=evaluate", f"init={run}"])
+    assert not list(next_steps(run, Path("runs"), measured, Environment())), "it made no encoder"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +177,23 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
     printed = capsys.readouterr().out
     assert f"{second} was trained on none of the test and held-out images" in printed
     assert f"which images {first} was trained on cannot be told" in printed
+
+
+def test_of_images_that_are_too_many_or_not_measured_nothing_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is measured on nothing was told to have seen "none of the  images"."""
+    place = class_folder(tmp_path / "IMAGES")
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
+    recipe = resolve([*TUNE, f"init={run}"])
+    splits = sources.load(recipe.data, test=True)
+    line = f"{run} was trained on none of the test and held-out images"
+    assert seen_text.lines(seen_images.seen_images(recipe, splits, {})) == [line]
+    monkeypatch.setattr(seen_images, "MOST", len(splits.train) - 1)
+    assert seen_images.seen_images(recipe, splits, {}) == []
+    monkeypatch.undo()
+    recipe.data.validation = 0.0
+    assert seen_images.seen_images(recipe, splits._replace(test=None), {}) == []
 
 
 def test_another_share_for_testing_is_another_run(

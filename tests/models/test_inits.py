@@ -107,6 +107,9 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
         {name: value.to(torch.int8) for name, value in state.items()}, folder / "model.safetensors"
     )
     assert "is int8; floating-point weights are read" in refusal(net(), folder)
+    oblong = state | {"pos_embed": torch.ones(1, 1 + 14, 32)}  # 2 x 7 patches
+    save_file(oblong, folder / "model.safetensors")
+    assert refusal(net(), folder) == f"init={folder}: 14 positions are no square grid"
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

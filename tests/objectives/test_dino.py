@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.koleo import plain_koleo
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, assert_same_end, rows, run
@@ -113,7 +114,8 @@ def plain_sinkhorn(logits: Tensor, temperature: float) -> Tensor:
 
 
 def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) -> Tensor:
-    """Algorithm 1 and multi-crop of the paper: the mean over pairs of different views."""
+    """Algorithm 1 and multi-crop of the paper: the mean over pairs of different views; and KoLeo of
+    the first view."""
     views = [given.views[:, 0], given.views[:, 1]]
     crops = [] if given.local is None else list(given.local.transpose(0, 1))
     with torch.no_grad():
@@ -131,17 +133,23 @@ def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) ->
                 logits = plain_logits(objective.head, plain_token(objective.encoder, view))
                 total = total - (target * torch.log_softmax(logits / 0.1, 1)).sum(1).mean()
                 pairs += 1
-    return total / pairs
+    koleo = plain_koleo(plain_token(objective.encoder, views[0]))
+    return total / pairs + objective.koleo_weight * koleo
 
 
 @pytest.mark.parametrize(
-    ("balance", "local", "lengths"),
-    [("centre", 3, False), ("centre", 0, True), ("sinkhorn", 3, True)],
+    ("balance", "local", "lengths", "koleo"),
+    [
+        ("centre", 3, False, 0.0),
+        ("centre", 0, True, 0.0),
+        ("sinkhorn", 3, True, 0.0),
+        ("centre", 3, False, 0.3),
+    ],
 )
 def test_loss_and_gradients_are_those_of_a_plain_implementation(
-    balance: str, local: int, lengths: bool
+    balance: str, local: int, lengths: bool, koleo: float
 ) -> None:
-    objective = made(balance=balance, lengths=lengths)
+    objective = made(balance=balance, lengths=lengths, koleo=koleo)
     given = batch(local=local)
     plain = deepcopy(objective).double()
     wanted = plain_loss(plain, given, 0.07)
@@ -151,6 +159,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
     total, count = step.metrics["loss"]
     assert count == 5 and float(total / count) == pytest.approx(wanted.item(), rel=1e-6)
+    assert ("koleo_loss" in step.metrics) == bool(koleo)
     right = dict(plain.named_parameters())
     for name, p in objective.named_parameters():
         if p.requires_grad:
@@ -362,10 +371,9 @@ def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
     assert states[0]["assign.centre_K"].abs().sum() > 0
 
 
-@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
-def test_two_processes_learn_as_one(balance: str, tmp_path: Path) -> None:
-    words = altered(DINO, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
-    words = altered(words, f"dino.balance={balance}")
+@pytest.mark.parametrize("own", ["dino.balance=centre", "dino.balance=sinkhorn", "dino.koleo=0.1"])
+def test_two_processes_learn_as_one(own: str, tmp_path: Path) -> None:
+    words = altered(DINO, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8", own)
     codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
     assert codes == [0, 0], outputs
     one = run(altered(words, "name=one", "compute.batch=16"))

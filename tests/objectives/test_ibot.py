@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.koleo import plain_koleo
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, assert_same_end, rows, run
@@ -94,12 +95,13 @@ def plain_loss(objective: MaskedSelfDistillation, given: Batch, masks: list[Tens
         cross = -(of_patches[q] * (logits / 0.1).log_softmax(-1)).sum(-1)
         each = (cross * masks[q]).sum(-1) / masks[q].sum(-1).clamp(min=1)
         patch_loss = patch_loss + each.mean() / 2
-    return view_loss + objective.weight * patch_loss
+    koleo = objective.koleo_weight * plain_koleo(student[0][:, 0])
+    return view_loss + objective.weight * patch_loss + koleo
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool) -> None:
-    objective, given = made(shared=shared), batch()
+@pytest.mark.parametrize(("shared", "koleo"), [(True, 0.0), (False, 0.0), (True, 0.2)])
+def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool, koleo: float) -> None:
+    objective, given = made(shared=shared, koleo=koleo), batch()
     plain = deepcopy(objective).double()
     masks = list(objective.masks(given.key).chunk(2))
     assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
@@ -114,7 +116,8 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool) ->
             away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
             assert away < 1e-5, name
     total = {name: float(a / n) for name, (a, n) in step.metrics.items()}
-    assert total["loss"] == pytest.approx(total["view_loss"] + 0.7 * total["patch_loss"])
+    parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo * total.get("koleo_loss", 0)
+    assert total["loss"] == pytest.approx(parts)
 
 
 def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:

@@ -1,108 +1,48 @@
-"""I-JEPA: an objective that is one folder and a recipe. Its loss by hand; and what the workbench does
-for it without naming it (options, plan, one-line errors, resuming, two processes, sweeps, page,
-card and figures), and for the plugin that the guide shows, docs/examples/teacher.py, also when that
-file is gone."""
+"""I-JEPA: its loss and gradients against a plain implementation in float64, its teacher and
+schedules against hand-worked values, and its picture. Its masks are in test_ijepa_masks.py, what
+the workbench does for it in test_teacher_forms.py."""
 
-import html
 import json
-import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from safetensors.torch import load_file
+from torch import Tensor
 
-from helpers.launching import launch, launch_ranks, outcome
-from helpers.options import ROOT, TINY, altered
-from helpers.runs import assert_alike, assert_same_end, rows, run
-from ssl_vit import costs, rng
-from ssl_vit.config import declaration, recipe_files
+from helpers.options import TINY, altered
+from helpers.runs import run
+from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
-from ssl_vit.errors import UserError
-from ssl_vit.hub import card
-from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.lab import plan_tool
 from ssl_vit.models import encoder
-from ssl_vit.objectives import building, corruption
+from ssl_vit.objectives.ijepa import IjepaOptions
+from ssl_vit.objectives.ijepa.masks import Blocks
 from ssl_vit.objectives.ijepa.network import FeaturePrediction
-from ssl_vit.runs import checkpoint_files
-from ssl_vit.runs.folder import Run
-from ssl_vit.training import checkpoint
+from ssl_vit.training import checkpoint, optim
+from ssl_vit.training.strategy import Strategy
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
 GRID = 4
-IJEPA = altered(TINY, "recipe=ijepa")
+OPTIONS = IjepaOptions(blocks=3, width=16, depth=2, heads=2, momentum=0.9)
+IJEPA = altered(TINY, "recipe=ijepa", "eval.collapse=null")
 
 
-class Form(NamedTuple):
-    """One of the two forms.
-
-    Attributes:
-        name: of the objective.
-        start: the options that name it.
-        plugin: its file.
-        page, card: what these say of it, in its declaration's words.
-    """
-
-    name: str
-    start: list[str]
-    plugin: Path | None
-    page: tuple[str, ...]
-    card: tuple[str, ...]
-
-    @property
-    def words(self) -> list[str]:
-        """The options of a tiny run."""
-        return altered(TINY, *self.start)
-
-
-FIGURE = "how near the predicted features of"
-PACKAGE = Form(
-    name="ijepa",
-    start=["recipe=ijepa"],
-    plugin=None,
-    page=("Prediction of a teacher's features (I-JEPA)", "near 0 the teacher has collapsed"),
-    card=("the encoder sees 60% of an image's patches", "- i-jepa", FIGURE),
-)
-
-
-@pytest.fixture
-def example(tmp_path: Path) -> Iterator[Form]:
-    """A copy of the guide's plugin in a folder elsewhere."""
-    path = tmp_path / "elsewhere" / "teacher.py"
-    path.parent.mkdir()
-    shutil.copy(ROOT / "docs" / "examples" / "teacher.py", path)
-    yield Form(
-        name="teacher",
-        start=["recipe=mpp", f"plugin={path}", "objective=teacher"],
-        plugin=path,
-        page=("Prediction of an EMA teacher's features", "near 0 it has collapsed"),
-        card=("The encoder sees 60% of an image's patches", FIGURE),
-    )
-    declaration.withdraw("teacher")
-
-
-@pytest.fixture(params=["package", "plugin"])
-def form(request: pytest.FixtureRequest) -> Form:
-    return PACKAGE if request.param == "package" else request.getfixturevalue("example")
-
-
-def made(rate: float = 0.5) -> FeaturePrediction:
+def made(drop_path: float = 0.0, **own: object) -> FeaturePrediction:
+    """An objective whose teacher differs from its encoder, and none of whose weights is 0 or 1."""
     torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    return FeaturePrediction(net, rate=rate, momentum=0.9)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID), drop_path=drop_path)
+    objective = FeaturePrediction(net, replace(OPTIONS, **own))
+    for parameter in objective.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return objective
 
 
-def batch(count: int = 3) -> Batch:
+def batch(count: int = 5) -> Batch:
     generator = np.random.default_rng(0)
     image = generator.integers(0, 256, (count, 3, 4 * GRID, 4 * GRID), dtype=np.uint8)
     index = np.arange(count)
@@ -110,202 +50,167 @@ def batch(count: int = 3) -> Batch:
     return Batch(*map(torch.from_numpy, parts))
 
 
-def test_the_loss_of_predicting_nothing_is_that_of_the_teachers_features() -> None:
-    """With a head of zeros: the mean smooth L1 norm of the normalised features of the hidden
-    patches, computed from the encoder that the teacher is a copy of."""
+# The referee: of a copy in float64, an image and a block at a time, from the paper and the authors'
+# models/vision_transformer.py and train.py
+
+
+def plain_tokens(net: encoder.Encoder, image: Tensor, visible: list[int]) -> Tensor:
+    """Of one image: class token and the visible patches with their positions, timm's blocks."""
+    vit = net.backbone
+    pixels = (image[None].double() - net.mean) / net.std
+    patch = vit.patch_embed.proj(pixels).flatten(2)[0].T + vit.pos_embed[0, 1:]
+    rows = [vit.cls_token[0, 0] + vit.pos_embed[0, 0], *(patch[n] for n in visible)]
+    return vit.norm(vit.blocks(torch.stack(rows)[None]))[0]
+
+
+def plain_predicted(
+    objective: FeaturePrediction, h: Tensor, visible: list[int], target: list[int]
+) -> Tensor:
+    predictor = objective.predictor
+    place = predictor.position_TW[1:]  # test_mae.py has their values
+    rows = [predictor.embed(h[0])]
+    rows += [predictor.embed(one) + place[n] for one, n in zip(h[1:], visible, strict=True)]
+    rows += [predictor.mask_token + place[n] for n in target]
+    x = predictor.blocks(torch.stack(rows)[None])
+    return objective.head(predictor.norm(x))[0, -len(target) :]
+
+
+def plain_loss(objective: FeaturePrediction, given: Batch, blocks: Blocks) -> Tensor:
+    """Of weights and blocks that are given."""
+    losses = []
+    pairs = zip(blocks.visible_BV.tolist(), blocks.target_BMK.tolist(), strict=True)
+    for image, (visible, targets) in zip(given.image, pairs, strict=True):
+        with torch.no_grad():
+            taught = plain_tokens(objective.teacher.encoder, image, list(range(GRID**2)))[1:]
+            taught = taught - taught.mean(1, keepdim=True)
+            taught = taught / (taught.square().mean(1, keepdim=True) + 1e-5).sqrt()
+        h = plain_tokens(objective.encoder, image, visible)
+        for target in targets:
+            away = (plain_predicted(objective, h, visible, target) - taught[target]).abs()
+            losses.append(torch.where(away < 1, away.square() / 2, away - 0.5).mean())
+    return torch.stack(losses).mean()
+
+
+def test_loss_and_gradients_are_those_of_a_plain_implementation() -> None:
     objective, given = made(), batch()
-    torch.nn.init.zeros_(objective.head.weight)
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
-    with torch.no_grad():
-        feature_BND = objective.encoder.tokens(given.image)[:, 1:]
-        centred = feature_BND - feature_BND.mean(-1, keepdim=True)
-        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-        hidden = torch.stack([one[at] for one, at in zip(scaled, drawn.corrupted_BK, strict=True)])
-        small = hidden.abs() < 1
-        by_hand = torch.where(small, hidden.square() / 2, hidden.abs() - 0.5).mean()
-        output = objective(given)
-    torch.testing.assert_close(output.loss, by_hand)
-    total, count = output.metrics["loss"]
-    assert count == 3 and total / count == pytest.approx(by_hand.item(), rel=1e-5)
-    spread, images = output.metrics["feature_spread"]
-    channels = hidden.double().std(1, correction=0).mean(-1)
-    assert images == 3 and spread.item() == pytest.approx(channels.sum().item(), rel=1e-5)
+    plain = deepcopy(objective).double()
+    wanted = plain_loss(plain, given, objective.masks(given.key))
+    wanted.backward()
+    step = objective(given)
+    step.loss.backward()
+    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    total, count = step.metrics["loss"]
+    assert count == 5 and float(total / count) == pytest.approx(wanted.item(), rel=1e-6)
+    right = dict(plain.named_parameters())
+    for name, p in objective.named_parameters():
+        if p.requires_grad:
+            assert p.grad is not None, name
+            away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
+            assert away < 1e-5, name
+        else:
+            assert p.grad is None and name.startswith("teacher."), name
 
 
-def test_hidden_patches_reach_the_prediction_by_the_teacher_alone() -> None:
+def test_the_spread_of_features_by_hand() -> None:
+    """Of all patches, after the norm of channels; 0 where all are the same."""
+    objective, given = made(), batch()
+    taught = objective._teach(given.image)
+    by_hand = sum(one.double().numpy().std(0).mean() for one in taught)
+    total, count = objective(given).metrics["feature_spread"]
+    assert count == 5 and float(total) == pytest.approx(by_hand, rel=1e-5)
+    objective.teacher.encoder.backbone.norm.weight.data.zero_()
+    total, _ = objective(given).metrics["feature_spread"]
+    assert float(total) == pytest.approx(0, abs=1e-5)
+
+
+def test_what_is_not_visible_reaches_the_prediction_by_the_teacher_alone() -> None:
     objective, given = made(), batch(1)
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
-    seen = []
-    objective.head.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    patch = int(drawn.corrupted_BK[0, 0])
-    row, column = divmod(patch, GRID)
-    changed = given.image.clone()
-    changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] ^= 255
+    seen: list[Tensor] = []
+    objective.head.register_forward_hook(lambda _, __, out: seen.append(out))
+    blocks = objective.masks(given.key)
+    hidden = torch.ones(GRID**2, dtype=torch.bool)
+    hidden[blocks.visible_BV[0]] = False
+    shown = hidden.unflatten(0, (GRID, GRID)).repeat_interleave(4, 0).repeat_interleave(4, 1)
+    changed = torch.where(shown, 255 - given.image, given.image)
     losses = [objective(given).loss, objective(given._replace(image=changed)).loss]
     assert torch.equal(seen[0], seen[1]) and losses[0] != losses[1]
 
 
-def test_the_teacher_is_an_average_of_the_encoder_and_gets_no_gradient() -> None:
+def test_blocks_are_predicted_one_by_one() -> None:
+    """The first block's features are the same whatever the others are."""
+    objective, given = made(), batch(2)
+    blocks = objective.masks(given.key)
+    alone = blocks._replace(target_BMK=blocks.target_BMK[:, :1])
+    both = objective._predict(given.image, blocks)[:, :1]
+    torch.testing.assert_close(objective._predict(given.image, alone), both, rtol=1e-5, atol=1e-6)
+
+
+def test_schedules_are_worked_values() -> None:
+    """The momentum rises linearly to 1; weight decay from 0.04 to 0.4 along half a cosine."""
     objective = made()
-    objective(batch()).loss.backward()
-    assert all(p.grad is None for p in objective.teacher.parameters())
-    assert all(p.grad is not None for p in objective.encoder.parameters())
-    pairs = list(objective.momentum_pairs())
-    assert {id(mean) for mean, _ in pairs} == {id(p) for p in objective.teacher.parameters()}
     assert [objective.momentum_at(p) for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
+    authors = made(momentum=0.996)
+    # their step 3 of 12, from 0: 0.996 + 3 x 0.004 / 12
+    assert authors.momentum_at(3 / 12) == pytest.approx(0.997)
+    settings = resolve(["recipe=ijepa_h14"], here=False).optim
+    steps = (0, settings.steps // 3, settings.steps // 2, settings.steps)
+    decays = [optim.weight_decay_at(settings, step) for step in steps]
+    assert decays == pytest.approx([0.04, 0.13, 0.22, 0.4])
+
+
+def test_the_teacher_is_an_average_of_the_encoder() -> None:
+    """m 1 + (1 - m) 3 = 1.1 with m = 0.95; not after a skipped step. It drops no path."""
+    objective = made(drop_path=0.5)
+    strategy = object.__new__(Strategy)
+    strategy.objective = objective
+    name = "backbone.blocks.0.mlp.fc1.weight"
+    average = dict(objective.teacher.encoder.named_parameters())[name]
+    average.data.fill_(1.0)
+    dict(objective.encoder.named_parameters())[name].data.fill_(3.0)
+    strategy.update_momentum(0.5, torch.tensor(True))
+    assert (average == 1).all()
+    strategy.update_momentum(0.5, torch.tensor(False))
+    assert torch.allclose(average, torch.tensor(1.1))
+    owned = [id(p) for p in objective.encoder.parameters() if p.requires_grad]
+    assert [id(p) for _, p in objective.momentum_pairs()] == owned
+    assert not any(part.training for part in objective.train().teacher.modules())
+    assert objective.exported is objective.teacher.encoder
     assert not [name for name in objective.heads() if "teacher" in name]
 
 
-def test_what_is_counted_is_what_is_built(form: Form) -> None:
-    recipe = resolve(altered(form.words, "name=x"))
-    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
-    objective = building.build(objective_settings(recipe), net, 0)
-    trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
-    copied = sum(p.numel() for p in objective.teacher.parameters())
-    assert (trained, copied) == (costs.parameters(recipe), costs.momentum_parameters(recipe))
-    # the counter does not know each kernel that fuses attention on a CPU
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        index = np.arange(2)
-        image = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
-        key = torch.from_numpy(rng.key(0, 0, index))
-        objective.eval()(Batch(image, torch.zeros(2), torch.from_numpy(index), key))
-    assert counter.get_total_flops() / 2 / 2 == pytest.approx(costs.multiply_adds(recipe), rel=0.01)
+def test_the_teacher_is_exported(tmp_path: Path) -> None:
+    """After a run that has moved the encoder away from it; the predictor is a head."""
+    folder = run(altered(IJEPA, f"out={tmp_path}", "name=run")).folder
+    state = checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
+    for name, value in load_file(folder / "export" / "model.safetensors").items():
+        assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)
+    block = "encoder.backbone.blocks.0.mlp.fc1.weight"
+    assert not torch.equal(state[f"teacher.{block}"], state[block])
+    heads = load_file(folder / "export" / "heads.safetensors")
+    assert torch.equal(heads["predictor.mask_token"], state["predictor.mask_token"])
+    config = json.loads((folder / "export" / "config.json").read_text())
+    assert config["model_args"]["global_pool"] == "avg"
 
 
-def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
-    code = (
-        "import sys; from ssl_vit.config.tool_options import help_text;"
-        "from ssl_vit.config.tools import PretrainOptions;"
-        f"text = help_text(PretrainOptions, {form.start});"
-        f"assert '{form.name}.momentum=0.996' in text and 'moco.' not in text;"
-        "assert not {'torch', 'numpy'} & {*sys.modules}"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for option, says in {
-        f"{form.name}.rate=1.5": "above 0 and below 1",
-        f"{form.name}.rate=0.99": "leaves no.* visible; expected less than 0.96875",
-        f"{form.name}.width=3": f"unknown key {form.name}.width; .*rate, {form.name}.momentum",
-        "mae.rate=0.5": f"objective={form.name} has no use for it",
-    }.items():
-        with pytest.raises(UserError, match=says) as caught:
-            resolve(altered(form.words, option, "name=x"))
-        assert option.partition("=")[0] in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(UserError, match=f"objective={form.name} needs patches of pixels"):
-        resolve([*form.start, "model=bit_r50x1", "data.size=64"])
-
-
-def test_plan_counts_its_work(form: Form, capsys: pytest.CaptureFixture) -> None:
-    plan_tool.main([*form.words, "--json"])
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    recipe = resolve(altered(IJEPA, "name=x"))
-    assert found["exaflop"] == pytest.approx(costs.exaflop(recipe, 12 * 16))
-
-
-def test_the_example_learns_what_the_package_learns(example: Form, tmp_path: Path) -> None:
-    """But for a metric's name, as it is written: rows, encoder and predictor."""
-    words = [f"out={tmp_path}", "optim.steps=4"]
-    package = run(altered(IJEPA, *words, "name=package")).folder
-    optim = ["optim.weight_decay=0.05", "optim.clip=null"]  # those of recipe=ijepa
-    own = run(altered(example.words, *words, *optim, "name=own")).folder
-    path = own / "metrics.jsonl"
-    path.write_text(path.read_text().replace("teacher_spread", "feature_spread"))
-    assert_same_end(package, own)
-
-
-KILLS_ITSELF = """
-import signal, sys
-sys.path.insert(0, "tests")
-from helpers.runs import Sends
-from ssl_vit.jobs import cli, train
-callbacks = train._callbacks
-train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
-cli.pretrain(sys.argv[1:])
-"""
-
-
-def last_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Of the objective with its teacher, in the last checkpoint."""
-    kept = checkpoint_files.list_checkpoints(folder / "checkpoints")
-    return checkpoint.load(kept[-1])["objective"]
-
-
-def test_a_killed_run_goes_on_to_the_same_end(form: Form, tmp_path: Path) -> None:
-    words = [*form.words, f"out={tmp_path}"]
-    whole = run([*words, "name=whole"])
-    victim = launch("-c", KILLS_ITSELF, *words, "name=killed")
-    codes, outputs = outcome([victim])
-    assert codes == [-signal.SIGKILL], outputs
-    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
-    assert codes == [0], outputs
-    assert_same_end(whole.folder, tmp_path / "killed")
-    one, other = (last_weights(folder) for folder in (whole.folder, tmp_path / "killed"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    teacher = {name.removeprefix("teacher."): v for name, v in one.items() if "teacher." in name}
-    assert teacher and not all(torch.equal(teacher[n], one[f"encoder.{n}"]) for n in teacher)
-
-
-def test_two_processes_learn_as_one(form: Form, tmp_path: Path) -> None:
-    words = altered(form.words, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
-    assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=16"))
-    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
-
-
-def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path) -> None:
-    """Those of a plugin's run also in processes where its file is gone."""
-    words = [word for word in form.words if word not in form.start]
-    swept = f"{form.name}.rate=0.4,0.6"
-    study = ["tools/study.py", *form.start, *words, f"out={tmp_path}", "name=study"]
-    codes, outputs = outcome([launch(*study, "seeds=1", "sweep", swept)])
-    assert codes == [0], outputs
-    folder = next((tmp_path / "study").glob("pretrain-*0.4*"))
-    drawn = (folder / "figures" / "predictions.png").read_bytes()
-    figures = ["tools/figures.py", f"init={folder}", "images=4", "shown=2"]
-    if form.plugin:
-        named = f"plugin={form.plugin}"
-        codes, outputs = outcome([launch(*figures, "figures=predicted", named)])
-        assert codes == [0], outputs
-        predicted = (folder / "figures" / "predicted.png").read_bytes()
-        declaration.withdraw(form.name)
-        form.plugin.unlink()
-    codes, outputs = outcome([launch(*figures, "figures=predicted,filters")])
-    assert codes == [0], outputs
-    if form.plugin:
-        reason = f"objective={form.name} is a plugin's; add plugin=FILE"
-        assert outputs[0].count(reason) == 1
-        assert (folder / "figures" / "predicted.png").read_bytes() == predicted
-    assert (folder / "figures" / "predictions.png").read_bytes() == drawn
-    (folder / "report.html").unlink()
-    written = [launch("tools/report.py", str(place)) for place in (folder, tmp_path / "study")]
-    codes, outputs = outcome(written)
-    assert codes == [0, 0], outputs
-    text = " ".join(html.unescape((folder / "report.html").read_text()).split())
-    assert all(words in text for words in form.page)
-    assert text.count(FIGURE) >= 2  # of both pictures
-    trained = Run(recipe_files.read(folder / "recipe.yaml"))
-    card_text = card.write(trained, folder / "export")
-    assert all(words in card_text for words in form.card)
-    assert f"{form.name}.rate" in (tmp_path / "study" / "report.md").read_text()
-
-
-def test_the_picture_shows_where_predictions_are_near_the_teachers(tmp_path: Path) -> None:
-    """White where they are the same, black where they are opposite; visible patches as they are."""
+def test_the_picture_shows_where_predictions_are_near_the_teachers() -> None:
+    """White where they are the same, black where they are opposite; elsewhere the image."""
     objective, given = made(), batch()
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
-    hidden = torch.zeros(3, GRID**2, dtype=torch.bool).scatter(1, drawn.corrupted_BK, True)
-    hidden = hidden.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
-    hidden = hidden[:, None].expand_as(given.image)
+    blocks = objective.masks(given.key)
+
+    def pixels(index: Tensor) -> Tensor:
+        place = torch.zeros(len(given.key), GRID**2, dtype=torch.bool).scatter(1, index, True)
+        place = place.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
+        return place[:, None].expand_as(given.image)
+
+    predicted, visible = pixels(blocks.target_BMK.flatten(1)), pixels(blocks.visible_BV)
     objective.head.weight.data.zero_()
     for sign, level in ((1, 255), (-1, 0)):
-        feature_ND = torch.full((len(given.key), GRID**2, 32), 1.0)
-        objective._teach = lambda image, feature_ND=feature_ND: feature_ND
+        feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
+        objective._teach = lambda image, feature_BND=feature_BND: feature_BND
         objective.head.bias.data.fill_(float(sign))
-        with torch.no_grad():
-            found = objective.panels(given)
+        found = objective.panels(given)
         assert torch.equal(found["original"], given.image)
-        assert torch.equal(found["visible"][~hidden], given.image[~hidden])
-        assert (found["visible"][hidden] == 128).all()
-        assert (found["similarity"][hidden] == level).all()
-        assert torch.equal(found["similarity"][~hidden], given.image[~hidden])
+        assert torch.equal(found["visible"][visible], given.image[visible])
+        assert (found["visible"][~visible] == 128).all()
+        assert (found["similarity"][predicted] == level).all()
+        assert torch.equal(found["similarity"][~predicted], given.image[~predicted])

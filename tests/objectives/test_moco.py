@@ -147,8 +147,7 @@ def test_gradients_reach_the_encoder_but_neither_the_copy_nor_the_patch_projecti
 
 
 def test_batch_norm_is_torchs() -> None:
-    """Output, gradients and running means, in training and evaluation; a batch that is not finite
-    leaves the running means."""
+    """Output, gradients and running means, in training and evaluation."""
     torch.manual_seed(0)
     ours, theirs = GlobalBatchNorm(5), nn.BatchNorm1d(5)
     weight = torch.randn(5)
@@ -167,9 +166,24 @@ def test_batch_norm_is_torchs() -> None:
         torch.testing.assert_close(getattr(ours, name).grad, getattr(theirs, name).grad)
     kept = ours.running_mean.clone(), ours.running_var.clone()
     torch.testing.assert_close(kept, (theirs.running_mean, theirs.running_var))
-    ours(torch.full((8, 5), torch.nan))
-    assert torch.equal(ours.running_mean, kept[0]) and torch.equal(ours.running_var, kept[1])
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(y))
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_skipped_step_leaves_running_means_as_they_were(bad: bool) -> None:
+    """All norms', also after a step whose gradient alone was not finite."""
+    objective = moco()
+    norms = [one for one in objective.modules() if isinstance(one, GlobalBatchNorm)]
+    objective.start_step(0.0)
+    objective(batch())
+    objective.finish_step(torch.tensor(False))
+    before = [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms]
+    objective.start_step(0.5)
+    objective(batch())
+    objective.finish_step(torch.tensor(bad))
+    for norm, kept in zip(norms, before, strict=True):
+        same = torch.equal(norm.running_mean, kept[0]), torch.equal(norm.running_var, kept[1])
+        assert same == (bad, bad)
 
 
 def strategy(objective: MomentumContrast) -> Strategy:

@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -26,7 +27,7 @@ from helpers.run_pages import EVIL, OPTIONS, evil_run, get, make_run, rows, serv
 from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
-from ssl_vit.lab import report_tool, reports
+from ssl_vit.lab import report_tool, reports, serve
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned
@@ -327,6 +328,26 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
     index_page.write(tmp_path)
 
 
+def test_a_file_that_cannot_be_read_is_named_and_a_figure_left_out(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "made")
+    record = folder / "environment.json"
+    record.unlink()
+    record.symlink_to(record)
+    figure = folder / "figures" / "other.png"
+    figure.write_bytes((folder / "figures" / "predictions.png").read_bytes())
+    read = Path.read_bytes
+
+    def refused(path):
+        if path == figure:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    page = page_of(folder)
+    assert "environment.json cannot be read: Too many levels of symbolic links" in page.text
+    assert "figures/predictions.png" in page.text and "figures/other.png" not in page.text
+
+
 def test_rows_written_while_a_run_is_read_are_not_damaged_lines(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "made", metrics=rows(4), finished=False)
     metrics = folder / "metrics.jsonl"
@@ -569,6 +590,7 @@ def test_the_server_of_a_folder_serves_pages_alone(tmp_path, undrawn):
         for path in (
             "/made/recipe.yaml",
             "/made/nothing/",
+            "/made/figures/",
             "/../secret/run/report.html",
             "/%2e%2e/secret/run/report.html",
             "/..%2fsecret/run/report.html",
@@ -663,6 +685,24 @@ def test_wrong_options_are_one_line(options, error, tmp_path):
     with pytest.raises(UserError, match=re.escape(error)) as raised:
         report_tool.main([option.format(tmp_path) for option in options])
     assert "\n" not in str(raised.value)
+
+
+def test_pages_are_served_until_ctrl_c_and_a_port_that_is_taken_is_said(
+    tmp_path, capsys, monkeypatch
+):
+    class Interrupted(ThreadingHTTPServer):
+        def serve_forever(self, poll_interval=0.5):
+            with pytest.raises(UserError) as caught:
+                serve.server(tmp_path, port=self.server_port)
+            print(caught.value)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve, "ThreadingHTTPServer", Interrupted)
+    report_tool.main([str(tmp_path), "--serve", "--port=0"])
+    first, taken, *_ = capsys.readouterr().out.splitlines()
+    port = int(re.fullmatch(r"serving     http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)", first)[1])
+    line = f"--port={port}: 127.0.0.1 cannot be listened at: Address already in use"
+    assert taken == line
 
 
 def test_the_command(tmp_path, capsys, undrawn):

@@ -48,6 +48,15 @@ def test_of_one_probe_or_unknown_images_nothing_is_said() -> None:
     assert tables(record(rows, images=None)) == []
 
 
+def test_what_is_no_share_has_no_interval() -> None:
+    rows = [
+        {"step": step, "probe/knn": 0.3, "probe/feature_norm": norm}
+        for step, norm in ((10, 0.9), (20, 1.1))
+    ]
+    (((name, *_),),) = tables(record(rows))
+    assert name == "knn"
+
+
 def test_features_at_first_and_now() -> None:
     rows = [
         {"step": 0, "features/effective_rank": 20.0, "features/mean_cosine": 0.3},

@@ -296,6 +296,16 @@ def test_a_finished_run_is_told_for_its_own_images_only(
         found(options_of(place, f"data.path={tmp_path}/own", "name=new"))
 
 
+def test_what_is_not_here_is_said_not_to_have_been_checked(place: Path, tmp_path: Path) -> None:
+    run, _ = found(options_of(place))
+    run.recipe.init, run.recipe.data.path, run.recipe.data.hub = f"{tmp_path}/gone", None, "me/pics"
+    same = "are the same was not checked"
+    assert reuse.check(run) == [
+        f"init={tmp_path}/gone: is not here, so whether the weights {same}",
+        f"data.hub=me/pics: is not read again, so whether its images {same}",
+    ]
+
+
 def test_folders_of_one_name_are_not_mixed_up(place: Path, tmp_path: Path) -> None:
     """Under the run's default name, finished and not."""
     unnamed = [

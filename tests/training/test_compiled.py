@@ -39,8 +39,12 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
         ["optim.drop_path=0.5", "optim.dropout=0.1"],
         ["recipe=supervised"],
         ["recipe=mae", "model.positions=rotary", "model.registers=1"],
+        ["recipe=ijepa", "optim.drop_path=0.1"],
         ["recipe=moco_v3"],
-        ["recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"],
+        [
+            *("recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"),
+            "dino.koleo=0.1",
+        ],
         ["recipe=dino", "views.local=0", "dino.balance=sinkhorn", "dino.prototypes=32"],
         ["recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false"],
         ["recipe=supervised", "data.mixup=0.5", "optim.average=0.9"],
@@ -168,7 +172,11 @@ def test_what_reads_values_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mpp", "supervised", "joint", "mae", "simmim", "moco_v3", "dino views.local_size=8"]
+    "name",
+    [
+        *("mpp", "supervised", "joint", "mae", "simmim", "ijepa", "moco_v3"),
+        "dino views.local_size=8",
+    ],
 )
 def test_a_step_between_rows_reads_nothing_of_the_device(
     monkeypatch: pytest.MonkeyPatch, tiny: list[str], name: str

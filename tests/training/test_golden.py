@@ -37,6 +37,7 @@ CURVES = {
     "ibot": altered(
         SHORT, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
     ),
+    "ijepa": altered(SHORT, "recipe=ijepa", "eval.collapse=null"),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

@@ -265,13 +265,17 @@ def test_too_many_failed_saves_in_a_row_stop_the_run(
 
 
 def test_files_that_cannot_grow_are_a_full_disk_to_the_real_writer(tmp_path: Path) -> None:
-    """A limit on the size of files that the smallest files pass, but no checkpoint."""
+    """A limit on the size of files that the smallest files pass, but no checkpoint. It ends with
+    the run: coverage writes what it measured when the process ends."""
 
     script = f"""
 import resource
 from ssl_vit.__main__ import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
-main(["pretrain", *{[*TINY, f"out={tmp_path}", "name=run"]!r}])
+try:
+    main(["pretrain", *{[*TINY, f"out={tmp_path}", "name=run"]!r}])
+finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 """
     process = launch("-c", script)
     output, _ = process.communicate(timeout=300)

@@ -100,9 +100,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         run(f"{way}_moco", way, "recipe=moco_v3", "compute.batch=8")
         dino = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "dino.freeze=0.4")
-        run(f"{way}_dino", way, *dino, "eval.collapse=null", "compute.batch=8")
+        more = ("dino.koleo=0.1", "eval.collapse=null", "compute.batch=8")
+        run(f"{way}_dino", way, *dino, *more)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
         run(f"{way}_ibot", way, *ibot, "eval.collapse=null", "compute.batch=8")
+        run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", "compute.batch=8")
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
@@ -125,6 +127,7 @@ def export(folder: Path, part: str = "model") -> Path:
         *((w, "_moco") for w in ("zero2", "zero3", "fsdp2")),
         *((w, "_dino") for w in ("zero2", "zero3", "fsdp2")),
         *((w, "_ibot") for w in ("zero2", "fsdp2")),
+        *((w, "_ijepa") for w in ("zero2", "zero3", "fsdp2")),
     ],
 )
 def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:

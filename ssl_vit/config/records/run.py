@@ -96,6 +96,25 @@ class Cost(Record):
     device_hours: Number
 
 
+class SeenImages(Record):
+    """Which images that a run is measured on one of the runs has seen that its first weights come
+    from.
+
+    Attributes:
+        run: the name of that run's folder.
+        of: {split: how many images it has} of test and validation.
+        images: {split: how many of them that run was trained on}.
+        labels: {split: of how many of them it has learned the label}.
+        unknown: why that cannot be told; empty where it is known.
+    """
+
+    run: str
+    of: dict[str, Whole] = {}
+    images: dict[str, Whole] = {}
+    labels: dict[str, Whole] = {}
+    unknown: str = ""
+
+
 class RecipeFile(Record):
     """The recipe file that a run came from, and the keys at which the run differs from it."""
 
@@ -119,6 +138,8 @@ class Environment(WithRecipe):
     data: dict[str, Any] = {}
     images: dict[str, Whole] = {}  # of a split that is no stream
     measured_on: MayLack[dict[str, Whole]] = None
+    held_out: MayLack[str] = None  # fingerprint of the held-out images, of a share of the share
+    seen: MayLack[list[SeenImages]] = None  # by the runs that first weights come from
     init: MayLack[dict[str, Any]] = None
     before: MayLack[Cost] = None
     host: MayLack[dict[str, Any]] = None
@@ -140,6 +161,7 @@ class Environment(WithRecipe):
     classes: MayLack[list[str]] = None
     label_source: MayLack[str] = None  # of one label an image; empty without
     testable: MayLack[bool] = None  # there are test images with labels
+    clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
 
     @property
     def free(self) -> list[str]:

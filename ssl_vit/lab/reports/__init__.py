@@ -1,5 +1,5 @@
 """Pages of studies, from what lies in their folders: `load` reads and checks the finished runs,
-`numbers` computes, `sections` lists what is shown."""
+`statistics` computes, `sections` lists what is shown."""
 
 from .statistics import Numbers, plain
 from .study_page import Report, export, render, write

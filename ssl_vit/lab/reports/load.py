@@ -207,15 +207,17 @@ def _check_training_images(study: StudyResults) -> None:
 
 
 def _training_images(folder: Path) -> tuple[str, ...] | None:
-    """The options that choose a run's training images and their labels; None where no recipe.yaml
-    tells them, and for a stream, of which only the first images are known."""
+    """The options that choose a run's training images, their labels and their groups, of all of
+    which the fingerprint is; None where no recipe.yaml tells them, and for a stream, of which only
+    the first images are known."""
     try:
         written = parsing.flatten(parsing.load_yaml(folder / "recipe.yaml"))
     except UserError:
         return None
     if written.get("data.stream"):
         return None
-    return tuple(f"{key}={written.get(key)}" for key in keys(lambda one: "train" in one.splits))
+    chosen = [*keys(lambda one: "train" in one.splits), "data.group"]
+    return tuple(f"{key}={written.get(key)}" for key in chosen)
 
 
 def _different_images(first: FinishedRun, second: FinishedRun) -> UserError:

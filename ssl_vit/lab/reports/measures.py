@@ -200,8 +200,10 @@ def obstacles(
         reasons, keys = question_keys(name, recipes, _facts(runs, recipes))
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
-    data = [run.environment.data for one in runs for run in one.values()]
-    if len({str(one.get("validation")) for one in data}) > 1:
+    facts = [run.environment for one in runs for run in one.values()]
+    # of a share the fingerprint of the whole split, where earlier versions recorded no other
+    held_out = {one.held_out for one in facts} - {None}
+    if len({str(one.data.get("validation")) for one in facts}) > 1 or len(held_out) > 1:
         reasons.append("the images held out")
     return reasons, keys
 

@@ -5,8 +5,10 @@ from ...config.records.study import Overlap, Task
 from ...formatting import shell_command, tool_command
 from ...pages.blocks import Commands, Table
 from ...pages.run_wording import machine
+from .axes import arm_label
 from .formats import whole
 from .results import StudyResults
+from .seen_tests import SeenTest
 from .statistics import Numbers
 from .texts import Values
 
@@ -23,11 +25,31 @@ def section(study: StudyResults, numbers: Numbers) -> Values:
 
 
 def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
-    """Test images that are also among training images, where tools/overlap.py has looked; what it
-    found of other images than these runs' is left out."""
+    """Test images that the runs which weights come from have seen, and those that are also among
+    training images, where tools/overlap.py has looked."""
+    counts, bits = _counts(study)
+    head = ["part", "arm", "test images", "seen", "with labels"]
+    rows = [
+        [one.part, arm_label(one.arm, numbers.settings), whole(one.of), *_seen(one)]
+        for one in numbers.seen
+    ]
+    seen = Table(head, rows, labels=2) if rows else ""
+    return {"seen": seen, "counts": counts, "bits": bits} if seen or counts else None
+
+
+def _seen(one: SeenTest) -> list[str]:
+    """How many images and labels; not known where that of a run is not."""
+    if one.unknown:
+        return [f"{whole(count)} or more" for count in (one.images, one.labels)]
+    return [whole(one.images), whole(one.labels)]
+
+
+def _counts(study: StudyResults) -> tuple[Table | str, int]:
+    """What tools/overlap.py found of these runs' images, and by how many bits near ones differ;
+    what it found of other images is left out."""
     path = study.folder / "overlap.json"
     if not path.exists():
-        return None
+        return "", 0
     entries = records.require(path, list[Overlap], "remove it, or give tools/overlap.py again")
     data = [run.environment.data for run in study.finished.values()]
     train = {one.get("train") for one in data}
@@ -36,6 +58,7 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
         [
             f"{one.test.data}, test",
             f"{one.train.data}, train",
+            whole(one.train.images),
             whole(one.test.images),
             whole(one.exact),
             whole(one.near),
@@ -44,10 +67,10 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
         if one.train.print in train and one.test.print in test
     ]
     if not rows:
-        return None
-    head = ["test split", "training split", "test images", "same pixels", "near"]
-    counts = Table(head, rows, labels=2)
-    return {"counts": counts, "bits": entries[0].bits}
+        return "", 0
+    head = ["test split", "training split", "training images", "test images"]
+    head += ["same pixels", "near"]
+    return Table(head, rows, labels=2), entries[0].bits
 
 
 def commands(tasks: list[Task]) -> Commands:

@@ -8,6 +8,7 @@ from typing import Any
 from ... import stats
 from ...formatting import FEW_IMAGES
 from ...pages.blocks import Section, Table
+from ...stats import SeedSummary
 from . import chosen_section, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
@@ -51,8 +52,9 @@ def build(study: StudyResults, numbers: Numbers) -> list[Section]:
 
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
-    """The study's answer: its claim, then the pairs that it is about, then the best of the varied
-    settings; each where the study has it. Of arms that are not compared, what each has."""
+    """The study's answer: its claim, then the pairs that it is about, by the main measure and by
+    the probes, then the best of the varied settings; each where the study has it. Of arms that are
+    not compared, what each has."""
     main = numbers.measure(numbers.main)
     likely = [one for one in main.results if one.probability is not None]
     others = [one for one in likely if one is not main.best]
@@ -61,6 +63,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
+        "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
         "likely": likely,
         "second": max(others, key=lambda one: one.probability or 0.0, default=None),
@@ -77,6 +80,20 @@ def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:
     named = [pair for pair in numbers.pairs if pair.arm == candidate and pair.other in others]
     wanted = [numbers.pair(*both) for both in study.pairs]
     return [*named, *(pair for pair in wanted if pair not in named)]
+
+
+def frozen_gains(study: StudyResults, numbers: Numbers) -> list[tuple[Measure, SeedSummary]]:
+    """What the candidate gains over the baseline by each measure of the probes but the main one, in
+    pairs of one seed."""
+    others = [one for one in numbers.measures if one.name != numbers.main]
+    gains = [
+        (measure, one.gain)
+        for measure in others
+        if measure.part in study.probes
+        for one in measure.results
+        if one.arm == study.report.candidate
+    ]
+    return [(measure, gain) for measure, gain in gains if gain]
 
 
 def first(study: StudyResults, numbers: Numbers) -> Values:

@@ -15,11 +15,12 @@ from ... import stats
 from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
-from . import scaling_curve, task_means
+from . import scaling_curve, seen_tests, task_means
 from .formats import format_place
 from .measures import Measure, held_out, tested
 from .results import FinishedRun, StudyResults, fewest_images, total
 from .scaling_curve import ScalingCurve
+from .seen_tests import SeenTest
 from .task_means import Benchmark
 
 SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
@@ -84,6 +85,8 @@ class Numbers(NamedTuple):
         claim: what the study's claim says is above zero.
         scaling: accuracy against labels, images or compute, of a study over one of them.
         benchmark: means over tasks, of a study of a benchmark's tasks.
+        seen: test images that pre-training has seen, by part and arm, where it has seen some or
+            that cannot be told.
     """
 
     study: str
@@ -103,6 +106,7 @@ class Numbers(NamedTuple):
     costs: list[Cost]
     scaling: ScalingCurve | None
     benchmark: Benchmark | None
+    seen: list[SeenTest]
 
     def measure(self, name: str) -> Measure:
         return next(one for one in self.measures if one.name == name)
@@ -138,6 +142,7 @@ def compute(study: StudyResults) -> Numbers:
         costs=list(_costs(study)),
         scaling=scaling_curve.build(study, measures),
         benchmark=task_means.build(study, measures),
+        seen=list(seen_tests.build(study)),
     )
 
 

@@ -20,6 +20,7 @@ from ...formatting import format_value
 from ...metrics import all_metrics, is_of_model
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord, read_run
+from ...runs import seen_text
 from . import run_search
 
 NONE = "-"  # of what a run has not
@@ -95,6 +96,11 @@ class ListedRun:
         """The number of images that a metric was measured on, as far as it is known."""
         return metric_tables.case_count(self.measured[metric], self.record.measured_on)
 
+    def learned(self, split: str) -> int:
+        """Of how many images of a split its first weights had learned the labels; 0 where that is
+        not recorded."""
+        return seen_text.learned_labels(self.record.environment.seen or (), split)
+
     def metric_text(self, metric: str) -> str:
         """The value of a metric and the number of images that it was measured on."""
         if metric not in self.measured:
@@ -129,6 +135,7 @@ class ListedRun:
             "metrics": {name: one.content() for name, one in self.record.metrics().items()},
             "held_out": self.main_metric(test=False),
             "test": self.main_metric(test=True),
+            "seen": [one.content() for one in self.record.environment.seen or ()],
             "exaflop": self.cost("exaflop"),
             "seconds": self.cost("seconds"),
             "bytes": self.disk,

@@ -1,7 +1,8 @@
 """Runs ranked by a metric, in groups within which it answers one question. No torch here.
 
 Losses and accuracies compare only on the same images of one split and for one objective; those of
-held-out patches only at one difficulty (comparable.question_keys).
+held-out patches only at one difficulty (comparable.question_keys). Those of images whose labels the
+first weights had learned compare with no others.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ from ...metrics import find_metric, is_of_model
 from ...runs.objective_facts import facts_of
 from ..reports.comparable import question_keys
 from .listed_run import NONE, ListedRun
+
+LEARNED = "labels learned before"  # how many of the images had theirs
 
 
 class RankedGroup(NamedTuple):
@@ -71,7 +74,9 @@ def rank(runs: Sequence[ListedRun], metric: str) -> Ranking:
     higher = find_metric(metric).higher
     groups = []
     for facts, members in _grouped(sound, partial(_facts, metric=metric)):
-        question = partial(_settings, keys=_question_keys(metric, members))
+        question = partial(
+            _question, keys=_question_keys(metric, members), apart=_have_others(metric, members)
+        )
         for more, same in _grouped(members, question):
             best = sorted(same, key=lambda run: run.measured[metric].value, reverse=higher)
             groups.append(RankedGroup(facts | more, best))
@@ -99,10 +104,26 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         "data": run.setting("data.name"),
         "images": str(prints.get(split, NONE)),
         "objective": run.setting("objective"),
+        LEARNED: f"{run.learned(split):,}" if run.learned(split) else NONE,
     }
     if split == "test":
         return facts
     return facts | _settings(run, keys(_chooses_held_out))
+
+
+def _have_others(metric: str, runs: Sequence[ListedRun]) -> bool:
+    """Whether runs have different held-out images, as far as that is recorded: of a share of the
+    training images `_facts` has the fingerprint of all, and what is tested on and data.share decide
+    which are left to hold out."""
+    if runs[0].measured[metric].split == "test":
+        return False
+    return len({run.record.environment.held_out for run in runs} - {None}) > 1
+
+
+def _question(run: ListedRun, keys: Iterable[str], apart: bool) -> dict[str, str]:
+    """What a held-out metric's question is, besides `_facts`."""
+    held_out = {"held-out images": run.record.environment.held_out or NONE} if apart else {}
+    return _settings(run, keys) | held_out
 
 
 def _question_keys(metric: str, runs: Sequence[ListedRun]) -> list[str]:

@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...formatting import NOT_COUNTED, duration, format_age, format_bytes, text_line
+from ...formatting import (
+    NOT_COUNTED,
+    count_of_images,
+    duration,
+    format_age,
+    format_bytes,
+    text_line,
+)
 from ...metrics import find_metric, is_split
 from ...pages import metric_tables
 from .listed_run import NONE, ListedRun, metric_columns
@@ -58,6 +65,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     shared = {head: next(iter(known)) for head, known in texts.items() if len(known) == 1}
     rest = [
         *(one for one in SETTINGS if one.head not in shared),
+        *([TESTED] if len({_test_images(run) for run in runs} - {NONE}) > 1 else []),
         Column("device-hours", _device_hours, _cost("device_hours")),
         Column("last written", _written, _written_at),
         Column("warnings", lambda run: str(run.record.warning_count)),
@@ -137,6 +145,8 @@ def _main_metric(run: ListedRun, test: bool) -> str:
     if name is None:
         return NONE
     text = f"{name} {run.metric_text(name)}"
+    if run.learned(run.measured[name].split):
+        return f"{text} (labels learned before)"
     return f"{text} (on training images)" if run.measured[name].split == "train" else text
 
 
@@ -176,6 +186,17 @@ def _written_at(run: ListedRun) -> float | None:
     return None if run.record.updated is None else run.record.updated.timestamp()
 
 
+def _learned(run: ListedRun) -> str:
+    count = run.learned("test")
+    return f"of {count_of_images(count)} of the test split" if count else NONE
+
+
+def _test_images(run: ListedRun) -> str:
+    return str(run.record.environment.data.get("test", NONE))
+
+
+# Of index.html, where runs were tested on different images
+TESTED = Column("test images", _test_images)
 # Of index.html; runs of a study mostly share them
 SETTINGS = (
     Column("state", lambda run: run.record.state),
@@ -183,4 +204,5 @@ SETTINGS = (
     Column("data", lambda run: run.setting("data.name")),
     Column("model", _model),
     Column("steps", lambda run: _step(run, run.record.result is None), lambda run: run.step),
+    Column("labels learned before", _learned),
 )

@@ -114,8 +114,8 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
     for name in mistakes.read_or(listed, [], study.report, "probes", at):
         text = f"probes: {name}: has {along} in its options, which no probe may"
         mistakes.require(f"{name}_{curve.settings[0].label}" not in repeated, at, text)
-    extra = [name for name in extra if name in study.parts or not mistakes.collect]
-    beside = dict.fromkeys(str(name) for name in extra if name not in repeated)
+    known = [str(name) for name in extra if str(name) in study.parts]  # others are none at all
+    beside = dict.fromkeys(name for name in known if name not in repeated)
     mistakes.require(not beside, at, f"extra: {', '.join(beside)}: no {along} in its options")
     if curve.name != "labels":
         return

@@ -1,16 +1,26 @@
 """Mistakes of a study's file: the first raised as one line, or all collected."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from ...config.rules.rule import BrokenRule, Rule
 from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
 
 Node = dict[str, Any]  # a mapping of a study's file
 Kind = TypeVar("Kind")
+MOST_PLACES = 3  # that a line names beside those of its own values
+
+
+class Mistake(NamedTuple):
+    """Where it is, what it is, and the rule between keys that it breaks, if it does."""
+
+    where: str
+    text: str
+    rule: Rule | None
 
 
 class Mistakes:
@@ -34,7 +44,7 @@ class Mistakes:
         self.arms = True
         self.unmade: set[str] = set()
         self.options: set[tuple[str, str]] = set()
-        self._found: list[tuple[str, str]] = []  # where, and what
+        self._found: list[Mistake] = []
 
     @contextmanager
     def of(self, where: str = "") -> Iterator[None]:
@@ -43,7 +53,8 @@ class Mistakes:
             yield
         except UserError as error:
             if self.collect:
-                self._found.append((where, str(error)))
+                rule = error.rule if isinstance(error, BrokenRule) else None
+                self._found.append(Mistake(where, str(error), rule))
             elif where:
                 raise UserError(f"{where}: {error}") from None
             else:
@@ -72,11 +83,28 @@ class Mistakes:
         return len(self._found)
 
     def lines(self) -> list[str]:
-        """The collected ones, each once, with all places where it is."""
-        places: dict[str, dict[str, None]] = {}
-        for where, text in self._found:
-            places.setdefault(text, {})[where] = None
-        return [": ".join(filter(None, ("; ".join(at), text))) for text, at in places.items()]
+        """The collected ones, each once, with all places where it is: those that break one rule,
+        whatever their values, in one line."""
+        alike: dict[str | Rule, list[Mistake]] = {}
+        for one in self._found:
+            alike.setdefault(one.rule or one.text, []).append(one)
+        return [_line(found) for found in alike.values()]
+
+
+def _line(found: Sequence[Mistake]) -> str:
+    """The first of the mistakes that are alike, and where the others are."""
+    text = found[0].text
+    places = dict.fromkeys(one.where for one in found if one.text == text)
+    line = ": ".join(filter(None, ("; ".join(places), text)))
+    if found[0].rule is None or len(found) == 1:
+        return line
+    line += f" ({len(found)} tasks break this rule"
+    others = [place for place in dict.fromkeys(one.where for one in found) if place not in places]
+    if others:
+        more = len(others) - MOST_PLACES
+        line += f", also {'; '.join(others[:MOST_PLACES])}"
+        line += f" and {more} more" if more > 0 else ""
+    return f"{line})"
 
 
 def require(holds: Any, where: str, message: str) -> None:

@@ -270,9 +270,12 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
                 shared = {key: base[key] for key in ("tool", "options") if key in base}
             else:
                 mistakes.parts.add(name)
-                text = f"extends={other}: expected a part that extends none"
+                others = [part for part in parts if part != name]
+                why = "is the part itself; " if other == name else ""
+                text = f"extends={other}: {why}expected a part that extends none"
+                choices = suggest(str(other), others) if others else "there is no other part"
                 with mistakes.of():
-                    require(False, f"{where}: part {name}", f"{text}; {suggest(str(other), parts)}")
+                    require(False, f"{where}: part {name}", f"{text}; {choices}")
         whole[name] = _extended({"options": options}, _extended(shared, body))
     return whole
 

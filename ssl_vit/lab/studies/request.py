@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ...config.parsing import exists
 from ...config.plugins import run_plugin
 from ...config.schema import options
 from ...config.validate import check_value
-from ...config.values import check_renamed, parse
+from ...config.values import NULLS, check_renamed, parse
 from ...errors import UserError, suggest
 from ..lab_tools import StudyOptions
 from . import command_line_sweep
@@ -59,7 +60,11 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
     left_out: list[str] = []
     if axes is None:
         path = find(given.get("recipe"))
-        study, left_out = without_missing(read(path, mistakes), given)
+        found = read(path, mistakes)
+        given = {
+            key: value for key, value in given.items() if not _not_given(key, value, found.places)
+        }
+        study, left_out = without_missing(found, given)
         stem = path.stem
         places, own, overrides = _sorted(given, study.places)
     else:
@@ -83,6 +88,11 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
     plan = tasks(study, places, overrides, mistakes)
     folder = Path(settings.out) / name
     return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
+
+
+def _not_given(key: str, value: str, places: Collection[str]) -> bool:
+    """Whether an option says that a place is not there: null, as None of Python is typed."""
+    return key in places and value.lower() in NULLS
 
 
 def _matched(study: Study, match: str) -> Study:
@@ -164,8 +174,9 @@ def study_places(options: list[str]) -> tuple[str, ...]:
 def with_places(options: list[str]) -> list[str]:
     """The options, and for each of the study's places that they leave out a stand-in: no images are
     read."""
-    given = () if "sweep" in options else parse(options)
     places = study_places(options)
+    words = [word for word in options if not _not_given(*word.partition("=")[::2], places)]
+    given = () if "sweep" in options else parse(words)
     stand_ins = {place: place for place in places} | {"init": SCRATCH}
     left_out = [place for place in places if place not in given]
-    return [*options, *(f"{place}={stand_ins[place]}" for place in left_out)]
+    return [*words, *(f"{place}={stand_ins[place]}" for place in left_out)]

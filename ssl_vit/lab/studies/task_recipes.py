@@ -1,5 +1,7 @@
 """The recipes of a study's tasks, resolved and checked before any of them starts."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,21 +10,29 @@ from ...config.fields import Values
 from ...config.recipe_files import find_recipe, preset
 from ...config.recipe_images import names_images, of_images
 from ...config.resolve import resolve
-from ...config.schema import Data, Recipe, options
+from ...config.schema import Data, Recipe, learns_labels, options, uses_labels
 from ...config.validate import check_value
 from ...config.values import check_key, typed
 from ...data.layout import ROLE
 from ...errors import UserError
 from ...formatting import option_text
+from ...runs.identity import runs_before
 from .axes import PLACEHOLDER
 from .command_line_sweep import image_options
 from .expand import Plan, Task
 from .mistakes import Mistakes
 from .study import Study
 
+# what decides which images a share for testing are (data.test)
+TEST_CUT = ("test", "group", "window", "label_column", "image_column")
+
 
 def check(
-    study: Study, plan: Plan, mistakes: Mistakes | None = None, here: bool = True
+    study: Study,
+    plan: Plan,
+    mistakes: Mistakes | None = None,
+    here: bool = True,
+    labels_seen: bool = False,
 ) -> dict[str, Recipe]:
     """Resolve and check every task's options; {task: its recipe}.
 
@@ -33,10 +43,12 @@ def check(
         study, plan: the study and its tasks.
         mistakes: collects those of all parts and arms; what needs a wrong task is left out.
         here: check that images are on this machine.
+        labels_seen: weights may have learned labels of the images that they are tested on.
 
     Raises:
         UserError: options are wrong, two arms train the same, or weights have learned more labels
-            than the share that their part stands for; it names part and arm.
+            than the share that their part stands for, or those of test images; it names part and
+            arm.
     """
     tested = {part for one in study.points for part in (one.final, *one.extra)}
     recipes: dict[str, Recipe] = {}
@@ -62,6 +74,8 @@ def check(
                 _check_distinct(task, values, known)
             if task.part in tested and "labels" in task.coordinates:
                 _check_labels_seen(task, plan, recipes)
+            if not labels_seen and _is_tested(found):
+                _check_test_unseen(task, plan, recipes)
     return recipes
 
 
@@ -189,12 +203,74 @@ def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> No
 def _learned_labels(recipe: Recipe, data: Data) -> bool:
     """Whether a recipe trains on labels of the images of `data`: those of the same name, wherever
     they are, or in the same place, whatever their name."""
-    own = recipe.data
-    roles = {ROLE.get(name.lower(), name) for name in (own.train, data.train)}
-    paths = {None if path is None else str(Path(path).resolve()) for path in (own.path, data.path)}
-    same_place = own.path is not None and len(paths) == 1
-    same_images = len(roles) == 1 and (own.name == data.name or same_place)
-    return same_images and recipe.declared.labels
+    same_split = _role(recipe.data.train) == _role(data.train)
+    return same_split and _same_images(recipe.data, data) and recipe.declared.labels
+
+
+def _same_images(one: Data, other: Data) -> bool:
+    paths = {None if path is None else str(Path(path).resolve()) for path in (one.path, other.path)}
+    same_place = one.path is not None and len(paths) == 1
+    return one.name == other.name or same_place
+
+
+def _role(split: str) -> str:
+    return ROLE.get(split.lower(), split)
+
+
+def _is_tested(recipe: Recipe) -> bool:
+    """Whether a run measures by the labels of test images."""
+    if recipe.objective == "probe":
+        return uses_labels(recipe)
+    return recipe.eval.test and recipe.declared.labels
+
+
+def _check_test_unseen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> None:
+    """Check that what a task's weights come from has learned no labels of its test images, as far
+    as keys tell it: parts of the study, and runs that are here.
+
+    Raises:
+        UserError: it has.
+    """
+    now = recipes[task.name].data
+    for name, recipe in _trained_before(task, plan, recipes):
+        if learns_labels(recipe) and _trains_on_test(recipe.data, now):
+            was = " ".join(
+                f"data.{key}={option_text(getattr(recipe.data, key))}"
+                for key in ("train", *TEST_CUT)
+                if key == "train" or getattr(recipe.data, key) != getattr(now, key)
+            )
+            text = f"{name} ({was}) has learned labels of these images; expected the same"
+            raise UserError(
+                f"data.test={option_text(now.test)}: {text} test images there, or labels_seen=true"
+            )
+
+
+def _trained_before(
+    task: Task, plan: Plan, recipes: dict[str, Recipe]
+) -> Iterator[tuple[str, Recipe]]:
+    """What a task's weights come through and its recipe, the latest first."""
+    recipe, before = recipes[task.name], origin(task, plan)
+    while before is not None:
+        recipe = recipes[before.name]
+        yield f"part {before.part}", recipe
+        before = origin(before, plan)
+    with suppress(UserError):  # a run that is not here any more, or of a plugin
+        for run, known in runs_before(recipe.init):
+            yield str(run), known
+
+
+def _trains_on_test(was: Data, now: Data) -> bool:
+    """Whether training on `was` trains on test images of `now`. Of a share for testing a run with
+    the same cut sees none, nor does one that cuts off a larger share of all images."""
+    if not _same_images(was, now):
+        return False
+    if isinstance(now.test, str):
+        return _role(was.train) == _role(now.test)
+    if _role(was.train) != _role(now.train) or isinstance(was.test, str):
+        return _role(was.train) == _role(now.train)
+    same_order = all(getattr(was, key) == getattr(now, key) for key in TEST_CUT[1:])
+    nested = was.test > now.test and now.group is None and now.window is None
+    return not (same_order and (was.test == now.test or nested))
 
 
 def _cut(data: Data, share: float) -> tuple[object, ...]:

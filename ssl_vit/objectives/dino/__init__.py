@@ -9,7 +9,7 @@ from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe, compared_views
-from ...metrics import SHARE, Baseline, Metric
+from ...metrics import LOSS, SHARE, Baseline, Metric
 
 VIEWS = 2  # of an image, beside local ones
 
@@ -61,6 +61,12 @@ class DinoOptions:
         maximum=1,
         requires=("dino.balance", "centre"),
     )
+    koleo: float = option(
+        0.0,
+        "Weight of KoLeo, which keeps the features of different images apart; 0: none.",
+        minimum=0,
+        maximum=1e6,
+    )
 
 
 class DinoDeclaration(ObjectiveDeclaration):
@@ -92,6 +98,14 @@ class DinoDeclaration(ObjectiveDeclaration):
             compared=False,
             chart="Prototypes that student and teacher share",
         ),
+        Metric(
+            "koleo_loss",
+            LOSS,
+            "KoLeo: minus the logarithm of the distance from an image's feature to the nearest one"
+            " of the others",
+            higher=False,
+            compared=False,
+        ),
     )
 
     def parameters(self, recipe: Recipe) -> int:
@@ -111,9 +125,10 @@ class DinoDeclaration(ObjectiveDeclaration):
 
     def multiply_adds(self, recipe: Recipe) -> int:
         """Of all views through the student, of two through the teacher, and of each of these
-        compared with each of those."""
+        compared with each of those; with KoLeo of each image compared with all of a step."""
         taught = costs.encoder_multiply_adds(recipe) + self._head(recipe)
-        return self._student(recipe) + VIEWS * taught + self._comparisons(recipe)
+        spread = recipe.optim.batch * recipe.model.width if recipe.group(DinoOptions).koleo else 0
+        return self._student(recipe) + VIEWS * taught + self._comparisons(recipe) + spread
 
     def training_multiply_adds(self, recipe: Recipe) -> int:
         """A backward pass costs two forward passes; the teacher has none, and a comparison one for
@@ -160,6 +175,7 @@ class DinoDeclaration(ObjectiveDeclaration):
             f" an image, the encoder gives each the same of {own.prototypes:,} prototypes as a"
             f" teacher, a running average of itself, gives another view. The export is the"
             f" teacher's encoder."
+            + (" KoLeo keeps the features of different images apart." if own.koleo else "")
         )
 
 

@@ -16,9 +16,9 @@ from ...data.batching import Batch
 from ...errors import UserError
 from ...models.encoder import Encoder
 from .. import teacher
-from ..base import Metrics, Objective, Output
+from ..base import Metrics, Objective, Output, sums
 from ..building import Settings
-from ..self_distillation import Assignment, Head, Teacher, cross_entropies
+from ..self_distillation import Assignment, Head, Teacher, cross_entropies, koleo
 from . import DinoOptions
 
 TEACHER = "teacher."  # of the teacher's names in a state
@@ -42,6 +42,7 @@ class SelfDistillation(Objective):
         self.temperature = options.temperature
         self.first_momentum = options.momentum
         self.freeze = options.freeze
+        self.koleo_weight = options.koleo
         sizes = (options.hidden, options.width, options.prototypes)
         self.head = Head(encoder.width, *sizes, options.lengths, self.untied(options))
         first, last = options.teacher_temperature
@@ -70,6 +71,7 @@ class SelfDistillation(Objective):
         return (
             f"{self.TITLE}: {prototypes:,} prototypes, temperatures {self.temperature:g} and"
             f" {risen} of the teacher, {self.assign.balance}, momentum {self.first_momentum:g}"
+            + (f", KoLeo times {self.koleo_weight:g}" if self.koleo_weight else "")
         )
 
     @property
@@ -99,10 +101,18 @@ class SelfDistillation(Objective):
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.whole_views(batch)
-        loss_B, metrics = self.compare(
-            self.encoder.tokens(image_X3HW), self.taught(image_X3HW), batch
-        )
-        return Output(loss_B.mean(), metrics)
+        h_XTD = self.encoder.tokens(image_X3HW)
+        loss_B, metrics = self.compare(h_XTD, self.taught(image_X3HW), batch)
+        return self.output(loss_B, metrics, h_XTD)
+
+    def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
+        """The output of a loss (B,), to which KoLeo of the first views' class tokens is added where
+        it has a weight."""
+        if self.koleo_weight:
+            koleo_B = koleo(h_XTD[: len(loss_B), 0], self.training)
+            loss_B = loss_B + self.koleo_weight * koleo_B
+            metrics = sums(koleo_loss=koleo_B) | metrics
+        return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
     def whole_views(self, batch: Batch) -> Tensor:
         """The views (V B, 3, H, W), the first ones of all images before the second ones.
@@ -123,7 +133,7 @@ class SelfDistillation(Objective):
         return self.teacher.encoder.tokens(image_X3HW)
 
     def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The loss of each image (B,) and its metrics, by the class tokens of student and
+        """The loss of each image (B,) and metrics beside it, by the class tokens of student and
         teacher; local views have a pass of their own."""
         images = len(batch.key)
         feature_XD = h_XTD[:, 0]
@@ -133,8 +143,8 @@ class SelfDistillation(Objective):
         logits_SBK = self.head(feature_XD).unflatten(0, (-1, images))
         p_VBK = self._assigned(taught_XTD).unflatten(0, (VIEWS, images))
         cross_BVS = cross_entropies(p_VBK, logits_SBK, self.temperature)
-        loss_B = _mean_of_others(cross_BVS)
-        return loss_B, _metrics(loss_B, p_VBK, logits_SBK)
+        same_B = _same_prototype(p_VBK, logits_SBK)
+        return _mean_of_others(cross_BVS), sums(same_prototype=same_B)
 
     @torch.no_grad()
     def _assigned(self, taught_XTD: Tensor) -> Tensor:
@@ -168,15 +178,8 @@ def _mean_of_others(cross_BVS: Tensor) -> Tensor:
     return (cross_BVS * other_VS).sum((1, 2)) / (taught * (seen - 1))
 
 
-def count(like: Tensor) -> Tensor:
-    """How many images, as a metric's."""
-    return torch.full((), float(len(like)), dtype=torch.float64, device=like.device)
-
-
-def _metrics(loss_B: Tensor, p_VBK: Tensor, logits_SBK: Tensor) -> Metrics:
+def _same_prototype(p_VBK: Tensor, logits_SBK: Tensor) -> Tensor:
+    """The share (B,) of an image's two views whose first prototype is the one that the teacher has
+    for the other view."""
     first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
-    same_VB = first_VB == p_VBK.argmax(-1).flip(0)
-    return {
-        "loss": (loss_B.detach().double().sum(), count(loss_B)),
-        "same_prototype": (same_VB.double().mean(0).sum(), count(loss_B)),
-    }
+    return (first_VB == p_VBK.argmax(-1).flip(0)).double().mean(0)

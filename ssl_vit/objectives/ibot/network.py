@@ -15,9 +15,9 @@ from ...config.split_counts import selected_count
 from ...data.batching import Batch
 from ...models.encoder import Encoder
 from .. import corruption
-from ..base import Output
+from ..base import Output, sums
 from ..dino import DinoOptions
-from ..dino.network import VIEWS, SelfDistillation, count
+from ..dino.network import VIEWS, SelfDistillation
 from ..self_distillation import Assignment
 from . import IbotOptions
 
@@ -98,13 +98,8 @@ class MaskedSelfDistillation(SelfDistillation):
         taught_XTD = self.taught(image_X3HW)
         view_B, metrics = self.compare(h_XTD, taught_XTD, batch)
         patch_B = self._patch_loss(h_XTD, taught_XTD, masked_XN)
-        loss_B = view_B + self.weight * patch_B
-        named = {"loss": loss_B, "view_loss": view_B, "patch_loss": patch_B}
-        sums = {
-            name: (value_B.detach().double().sum(), count(value_B))
-            for name, value_B in named.items()
-        }
-        return Output(loss_B.mean(), metrics | sums)
+        metrics |= sums(view_loss=view_B, patch_loss=patch_B)
+        return self.output(view_B + self.weight * patch_B, metrics, h_XTD)
 
     def _patch_loss(self, h_XTD: Tensor, taught_XTD: Tensor, masked_XN: Tensor) -> Tensor:
         """Of each image (B,)."""

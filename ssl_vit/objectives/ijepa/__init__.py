@@ -5,19 +5,51 @@ from dataclasses import dataclass
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
-from ...config.rules import Rule, fewer_than
+from ...config.rules import Rule
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
 from ...metrics import Metric
+from .sizes import block_sizes, trimmed_count
 
-HEADS, PREDICTOR_MLP = 4, 4  # of the predictor: heads, and its MLP over its width
+PREDICTOR_MLP = 4  # the MLP of the predictor over its width
 
 
 @dataclass
 class IjepaOptions:
-    rate: float = option(
-        0.6, "Share of the patches whose features are predicted.", above=0, below=1
+    blocks: int = option(
+        4, "Target blocks of an image, whose features are predicted.", above=0, maximum=64
     )
+    area: list[float] = option(
+        [0.15, 0.2],
+        "Smallest and largest share of an image's patches in a target block.",
+        length=2,
+        above=0,
+        maximum=1,
+    )
+    aspect: list[float] = option(
+        [0.75, 1.5],
+        "Smallest and largest height of a target block over its width.",
+        length=2,
+        above=0,
+        maximum=1e3,
+    )
+    context: list[float] = option(
+        [0.85, 1.0],
+        "Smallest and largest share of an image's patches in the context block, a square.",
+        length=2,
+        above=0,
+        maximum=1,
+    )
+    visible: float = option(
+        0.25,
+        "Share of an image's patches that the encoder sees, of the context block without the"
+        " targets.",
+        above=0,
+        below=1,
+    )
+    width: int = option(384, "Predictor: embedding width.", above=0, maximum=65536)
+    depth: int = option(6, "Predictor: number of transformer blocks.", above=0, maximum=1000)
+    heads: int = option(12, "Predictor: attention heads.", above=0, maximum=65536)
     momentum: float = option(
         0.996,
         "Momentum of the teacher, a running average of the encoder, in the first step; it rises to"
@@ -27,14 +59,37 @@ class IjepaOptions:
     )
 
 
-def predictor_width(width: int) -> int:
-    """Half of the encoder's, in whole heads of a multiple of 4 channels."""
-    return max(4 * HEADS, width // 2 // (4 * HEADS) * (4 * HEADS))
+def target_count(recipe: Recipe) -> int:
+    """Patches of a target block."""
+    own, side = recipe.group(IjepaOptions), recipe.data.size // recipe.model.patch
+    return trimmed_count(block_sizes(side, own.area, own.aspect))
 
 
-def predicted_count(recipe: Recipe) -> int:
-    """Patches of an image whose features are predicted."""
-    return selected_count(recipe.group(IjepaOptions).rate, costs.patches(recipe))
+def visible_count(recipe: Recipe) -> int:
+    """Patches of an image that the encoder sees."""
+    return selected_count(recipe.group(IjepaOptions).visible, costs.patches(recipe))
+
+
+def _left(recipe: Recipe) -> int:
+    """Patches of an image that no target block is sure to take."""
+    return costs.patches(recipe) - recipe.group(IjepaOptions).blocks * target_count(recipe)
+
+
+def _no_context(recipe: Recipe) -> str:
+    blocks, count = recipe.group(IjepaOptions).blocks, target_count(recipe)
+    return (
+        f"{blocks} target blocks of {count} patches may leave {max(0, _left(recipe))} of an image's"
+        f" {costs.patches(recipe)} for the context, and ijepa.visible takes"
+        f" {visible_count(recipe)}; expected fewer blocks, a smaller ijepa.area or ijepa.visible"
+    )
+
+
+def _backwards(name: str) -> Rule:
+    def broken(recipe: Recipe) -> bool:
+        low, high = getattr(recipe.group(IjepaOptions), name)
+        return low > high
+
+    return Rule(f"ijepa.{name}", broken, "expected the smaller one first")
 
 
 class IjepaDeclaration(ObjectiveDeclaration):
@@ -44,10 +99,12 @@ class IjepaDeclaration(ObjectiveDeclaration):
     network = "network:FeaturePrediction"
     figure = (
         "held-out images, the patches that the encoder saw, and how near the predicted features of"
-        " the others are to the teacher's: white the same direction, black the opposite one"
+        " the target blocks are to the teacher's: white the same direction, black the opposite one"
     )
-    options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, and the teacher.")
+    options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, predictor and teacher.")
     class_token_is_trained = False
+    # One feature for all patches of all images is predicted best
+    no_measure = ("loss",)
     rules = (
         Rule(
             "model",
@@ -55,13 +112,17 @@ class IjepaDeclaration(ObjectiveDeclaration):
             "objective=ijepa needs patches of pixels; model={r.model.name} has none",
             "{r.model.name}",
         ),
+        *map(_backwards, ("area", "aspect", "context")),
+        Rule("ijepa.blocks", lambda r: _left(r) < visible_count(r), _no_context),
         Rule(
-            "ijepa.rate",
-            lambda r: predicted_count(r) >= costs.patches(r),
-            lambda r: (
-                f"leaves none of an image's {costs.patches(r)} patches visible;"
-                f" {fewer_than(costs.patches(r))}"
-            ),
+            "ijepa.width",
+            lambda r: r.group(IjepaOptions).width % r.group(IjepaOptions).heads,
+            "no multiple of ijepa.heads={r.groups[ijepa].heads}",
+        ),
+        Rule(
+            "ijepa.width",
+            lambda r: r.group(IjepaOptions).width % 4,
+            "expected a multiple of 4: sines and cosines of row and column",
         ),
     )
     metrics = (
@@ -73,17 +134,13 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
 
     def parameters(self, recipe: Recipe) -> int:
-        d = recipe.model.width
-        w = predictor_width(d)
+        d, w = recipe.model.width, recipe.group(IjepaOptions).width
         ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to its width, mask token, norm, head
         return ends + self.block_parameters(recipe)
 
     def block_parameters(self, recipe: Recipe) -> int:
-        w = predictor_width(recipe.model.width)
-        return self._depth(recipe) * costs.plain_block_parameters(w, PREDICTOR_MLP * w)
-
-    def _depth(self, recipe: Recipe) -> int:
-        return max(1, recipe.model.depth // 2)
+        own = recipe.group(IjepaOptions)
+        return own.depth * costs.plain_block_parameters(own.width, PREDICTOR_MLP * own.width)
 
     def momentum_parameters(self, recipe: Recipe) -> int:
         return costs.encoder_parameters(recipe)
@@ -97,35 +154,39 @@ class IjepaDeclaration(ObjectiveDeclaration):
         return costs.encoder_multiply_adds(recipe) + 3 * self._trained(recipe)
 
     def _trained(self, recipe: Recipe) -> int:
-        d, t, predicted = recipe.model.width, costs.tokens(recipe), predicted_count(recipe)
-        w = predictor_width(d)
-        blocks = self._depth(recipe) * costs.block_multiply_adds(t, w, PREDICTOR_MLP * w)
-        visible = costs.encoder_multiply_adds(recipe, costs.patches(recipe) - predicted)
-        return visible + (t - predicted) * d * w + blocks + predicted * w * d
+        d, own, count = recipe.model.width, recipe.group(IjepaOptions), target_count(recipe)
+        seen = self.visible_tokens(recipe, costs.tokens(recipe))
+        block = costs.block_multiply_adds(seen + count, own.width, PREDICTOR_MLP * own.width)
+        target = own.depth * block + count * own.width * d
+        visible = costs.encoder_multiply_adds(recipe, visible_count(recipe))
+        return visible + seen * d * own.width + own.blocks * target
 
     def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
-        return tokens - predicted_count(recipe)
+        return tokens - costs.patches(recipe) + visible_count(recipe)
 
     def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        d, t, predicted = recipe.model.width, costs.tokens(recipe), predicted_count(recipe)
-        w = predictor_width(d)
+        d, own, count = recipe.model.width, recipe.group(IjepaOptions), target_count(recipe)
+        seen = self.visible_tokens(recipe, costs.tokens(recipe))
+        t, w = seen + count, own.width
         block = costs.block_bytes(t, w, PREDICTOR_MLP * w, value, mask=0)
-        block += 0 if fused else value * HEADS * t * t
-        ends = (t - predicted) * value * d + 8 * t * w + predicted * (value * w + 8 * d)
-        return self._depth(recipe) * block + ends
+        block += 0 if fused else value * own.heads * t * t
+        target = own.depth * block + 4 * t * w + count * (4 * w + value * w + 8 * d)
+        return seen * value * d + own.blocks * target
 
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""
         keys = ("model.", "data.name", "data.size", "ijepa.momentum", "optim.")
-        return Question(keys, ("ijepa.rate",))
+        drawn = ("blocks", "area", "aspect", "context", "visible")
+        return Question(keys, tuple(f"ijepa.{name}" for name in drawn))
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(IjepaOptions)
         return (
             f"Prediction of features (I-JEPA; Assran et al., 2023): the encoder sees"
-            f" {1 - own.rate:.0%} of an image's patches, and a predictor, which is not part of the"
-            f" export, predicts of each other patch the feature that a running average of the"
-            f" encoder gives it."
+            f" {own.visible:.0%} of an image's patches, and a predictor of {own.depth} blocks,"
+            f" {own.width} wide, which is not part of the export, predicts of the patches in"
+            f" {own.blocks} other blocks the features that a teacher, a running average of the"
+            f" encoder, gives them. The export is the teacher."
         )
 
 

@@ -1,127 +1,153 @@
-"""I-JEPA (Assran et al., 2023): from the features of visible patches a predictor gives those that a
-teacher, a running average of the encoder, has for the hidden ones.
+"""I-JEPA (Assran et al., 2023): from the features of a context's patches a predictor gives those
+that a teacher, a running average of the encoder, has for the patches of target blocks.
 
-Hidden are single patches, those that MPP would corrupt at the same rate; the authors hide blocks.
-
-Legend: B batch, N patches, K hidden and V = N - K visible patches, T tokens, D width.
+Legend: B batch, N patches, V visible ones, M target blocks, K patches of each, T tokens, P prefix
+tokens, D width of the encoder, W of the predictor, X values of a patch's pixels.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Self
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.batching import Batch
 from ...data.pixel_values import shown_image
+from ...models.attention import gather_tokens
 from ...models.encoder import Encoder
-from .. import corruption, teacher
-from ..base import Metrics, Objective, Output
+from .. import teacher
+from ..base import Objective, Output, sums
 from ..building import Settings
 from ..mae.network import Decoder
 from ..reconstruction import GREY
-from . import HEADS, IjepaOptions, predictor_width
+from . import IjepaOptions
+from .masks import BlockMasks, Blocks
 
-TEACHER = "teacher."  # of the teacher's names in a state
+
+class Predictor(Decoder):
+    """Features of the visible patches -> features (B, M, K, W) of each target block's patches: the
+    decoder of MAE on the visible ones and mask tokens in the places of one block, each block on its
+    own (section 3; the authors' `VisionTransformerPredictor`). The prefix tokens pass through, too,
+    with positions of zero; the authors have none."""
+
+    def forward(  # type: ignore[override]
+        self, h_BTD: Tensor, visible_BV: Tensor, target_BMK: Tensor
+    ) -> Tensor:
+        position_NW = self.position_TW[self.prefix :]
+        x_BTW = self.embed(h_BTD)
+        prefix_BPW = x_BTW[:, : self.prefix]
+        visible_BVW = x_BTW[:, self.prefix :] + position_NW[visible_BV]
+        target_BMKW = self.mask_token + position_NW[target_BMK]
+        blocks, count = target_BMK.shape[1:]
+        context_BTW = torch.cat([prefix_BPW.to(visible_BVW.dtype), visible_BVW], 1)
+        context_XTW = repeat(context_BTW, "b t w -> (b m) t w", m=blocks)
+        x_XTW = self.blocks(torch.cat([context_XTW, target_BMKW.flatten(0, 1)], 1))
+        return self.norm(x_XTW[:, -count:]).unflatten(0, (-1, blocks))
 
 
 class FeaturePrediction(Objective):
-    """The loss is the mean smooth L1 distance (the authors' code) between predicted features and
-    the teacher's, normalised over their channels.
+    """The loss is the mean smooth L1 distance (the authors' code; equation 1 has the squared L2
+    distance) between predicted features and the teacher's, normalised over their channels.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        rate: share of each image's patches that are hidden.
-        momentum: of the teacher in the first step; it rises to 1 linearly (section 4).
+        encoder: a Vision Transformer with a square grid of patches.
+        options: of blocks, predictor and teacher.
     """
 
     encoder: Encoder
     pool = "avg"  # the class token has no loss
 
-    def __init__(self, encoder: Encoder, *, rate: float, momentum: float) -> None:
+    def __init__(self, encoder: Encoder, options: IjepaOptions) -> None:
         super().__init__(encoder)
-        self.rate = rate
-        self.first_momentum = momentum
-        width = predictor_width(encoder.width)
-        depth = max(1, len(encoder.backbone.blocks) // 2)
-        self.predictor = Decoder(
-            encoder.width, encoder.prefix, encoder.grid, width=width, depth=depth, heads=HEADS
+        self.first_momentum = options.momentum
+        self.masks = BlockMasks(encoder.grid[0], options)
+        self.predictor = Predictor(
+            encoder.width,
+            encoder.prefix,
+            encoder.grid,
+            width=options.width,
+            depth=options.depth,
+            heads=options.heads,
         )
-        self.head = nn.Linear(width, encoder.width)
+        self.head = nn.Linear(options.width, encoder.width)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.teacher = teacher.copy_of(encoder)
+        self.teacher = teacher.Teacher(encoder)
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        return cls(encoder, **asdict(settings.group(IjepaOptions)))
+        return cls(encoder, settings.group(IjepaOptions))
 
     def describe(self) -> str:
-        patches = self.encoder.patches
-        count = corruption.num_corrupted(self.rate, patches)
+        masks = self.masks
         return (
-            f"I-JEPA: of {patches} patches {patches - count} are seen by the encoder, the teacher's"
-            f" features of {count} predicted; predictor of {len(self.predictor.blocks)} blocks,"
-            f" {self.head.in_features} wide"
+            f"I-JEPA: of {self.encoder.patches} patches {masks.visible} are seen by the encoder,"
+            f" the teacher's features of {masks.blocks} blocks of {masks.target_patches} predicted;"
+            f" predictor of {len(self.predictor.blocks)} blocks, {self.head.in_features} wide"
         )
 
-    def heads(self) -> dict[str, Tensor]:
-        return {name: value for name, value in super().heads().items() if TEACHER not in name}
+    @property
+    def exported(self) -> Encoder:
+        """The teacher's, which the authors evaluate (appendix A.2)."""
+        return self.teacher.encoder
 
     def momentum_at(self, progress: float) -> float:
         return teacher.linear_momentum(self.first_momentum, progress)
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        yield from teacher.pairs(self.teacher, self.encoder)
+        yield from teacher.pairs(self.teacher.encoder, self.encoder)
 
-    def _predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor, Tensor]:
-        """What is hidden, and its features (B, K, D): predicted, and the teacher's."""
-        patches = self.encoder.patches
-        drawn = corruption.sample(batch.key, patches, self.rate, mask=1.0, random=0.0)
-        visible_BV = corruption.visible_patches(drawn, patches)
-        h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
-        h_BNW = self.predictor(h_BTD, visible_BV)
-        predicted_BKD = self.head(corruption.gather_corrupted(h_BNW, drawn)).float()
-        return drawn, predicted_BKD, corruption.gather_corrupted(self._teach(batch.image), drawn)
+    def forward(self, batch: Batch) -> Output:
+        blocks = self.masks(batch.key)
+        h_BND = self._teach(batch.image)
+        predicted_BMKD = self._predict(batch.image, blocks)
+        loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of(blocks, h_BND), reduction="none")
+        loss_B = loss_BMKD.mean((1, 2, 3))
+        # of a channel over an image's patches: 0 where the teacher gives all of them one feature
+        spread_B = h_BND.std(1, correction=0).mean(-1)
+        return Output(loss_B.mean(), sums(loss=loss_B, feature_spread=spread_B))
 
+    def _predict(self, image_B3HW: Tensor, blocks: Blocks) -> Tensor:
+        """Features (B, M, K, D) of the targets, in float32."""
+        h_BTD = self.encoder(self.encoder.patch(image_B3HW), blocks.visible_BV)
+        return self.head(self.predictor(h_BTD, *blocks)).float()
+
+    @torch.no_grad()
+    def _teach(self, image_B3HW: Tensor) -> Tensor:
+        """The teacher's features (B, N, D), normalised over the channels, in float32."""
+        h_BTD = self.teacher.encoder.tokens(image_B3HW).float()
+        return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
+
+    @torch.no_grad()
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        drawn, predicted_BKD, wanted_BKD = self._predict(batch)
-        near_BK = (1 + F.cosine_similarity(predicted_BKD, wanted_BKD, dim=-1)) / 2
+        blocks = self.masks(batch.key)
+        wanted_BMKD = _of(blocks, self._teach(batch.image))
+        predicted_BMKD = self._predict(batch.image, blocks)
+        near_BMK = (1 + F.cosine_similarity(predicted_BMKD, wanted_BMKD, dim=-1)) / 2
+        # of a patch in several blocks the mean; -1 where none is
+        near_BN = near_BMK.new_full((len(near_BMK), self.encoder.patches), -1)
+        near_BN = near_BN.scatter_reduce(
+            1, blocks.target_BMK.flatten(1), near_BMK.flatten(1), "mean", include_self=False
+        )
+        hidden_BN = torch.ones_like(near_BN, dtype=torch.bool)
+        hidden_BN = hidden_BN.scatter(1, blocks.visible_BV, False)
         p, (rows, columns) = self.encoder.patch_size, self.encoder.grid
         cut = {"h": rows, "w": columns, "p": p, "q": p}
         image_B3HW = shown_image(batch.image, self.encoder.pixel_range)
         pixel_BNX = rearrange(image_B3HW, "b c (h p) (w q) -> b (h w) (p q c)", **cut)
-        grey_X = torch.full_like(pixel_BNX[0, 0], GREY)
-        level_BKX = (255 * near_BK).round().byte()[..., None].expand(-1, -1, pixel_BNX.shape[-1])
-        hidden_BKX = drawn.corrupted_BK[..., None].expand_as(level_BKX)
+        level_BN = (255 * near_BN).round().clamp(0).byte()
         titles = {
             "original": pixel_BNX,
-            "visible": corruption.apply(pixel_BNX, drawn, grey_X),
-            "similarity": pixel_BNX.scatter(1, hidden_BKX, level_BKX),
+            "visible": pixel_BNX.masked_fill(hidden_BN[..., None], GREY),
+            "similarity": torch.where(near_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
         }
         whole = "b (h w) (p q c) -> b c (h p) (w q)"
         return {title: rearrange(one_BNX, whole, **cut) for title, one_BNX in titles.items()}
 
-    def forward(self, batch: Batch) -> Output:
-        _, predicted_BKD, wanted_BKD = self._predict(batch)
-        loss_B = F.smooth_l1_loss(predicted_BKD, wanted_BKD, reduction="none").mean((1, 2))
-        return Output(loss_B.mean(), self._metrics(loss_B, wanted_BKD))
 
-    @torch.no_grad()
-    def _teach(self, image_B3HW: Tensor) -> Tensor:
-        """The teacher's features (B, N, D), normalised over the channels."""
-        h_BTD = self.teacher(self.teacher.patch(image_B3HW)).float()
-        return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
-
-    def _metrics(self, loss_B: Tensor, wanted_BKD: Tensor) -> Metrics:
-        """`feature_spread`: the standard deviation of a channel over an image's patches, which
-        goes to 0 where the teacher gives all patches one feature."""
-        images = torch.full((), float(len(loss_B)), dtype=torch.float64, device=loss_B.device)
-        spread_B = wanted_BKD.std(1, correction=0).mean(-1)
-        return {
-            "loss": (loss_B.detach().double().sum(), images),
-            "feature_spread": (spread_B.double().sum(), images),
-        }
+def _of(blocks: Blocks, h_BND: Tensor) -> Tensor:
+    """The targets' features (B, M, K, D)."""
+    count = blocks.target_BMK.shape[1]
+    return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (count, -1))

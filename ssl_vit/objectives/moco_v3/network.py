@@ -20,7 +20,7 @@ from ...errors import UserError
 from ...models.attention import fuse_on_gpus
 from ...models.encoder import Backbone, Encoder
 from .. import global_batch, teacher
-from ..base import Metrics, Objective, Output
+from ..base import Metrics, Objective, Output, sums
 from ..building import Settings
 from ..global_batch import GlobalBatchNorm
 from . import MocoOptions
@@ -111,6 +111,17 @@ class MomentumContrast(Objective):
         """As the authors' code with `--moco-m-cos`."""
         return teacher.cosine_momentum(self.first_momentum, progress)
 
+    def start_step(self, progress: float) -> None:
+        for norm in self._norms():
+            norm.start_step()
+
+    def finish_step(self, bad: Tensor) -> None:
+        for norm in self._norms():
+            norm.finish_step(bad)
+
+    def _norms(self) -> Iterator[GlobalBatchNorm]:
+        yield from (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
+
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         yield from teacher.pairs(self.momentum.encoder, self.encoder)
         yield from teacher.pairs(self.momentum.projector, self.projector)
@@ -124,12 +135,7 @@ class MomentumContrast(Objective):
         pairs = [self._contrast(q_VBC[v], k_VBC[1 - v]) for v in range(VIEWS)]
         loss_B = torch.stack([loss for loss, _ in pairs]).sum(0)
         correct_B = torch.stack([correct for _, correct in pairs]).double().mean(0)
-        images = torch.full((), float(len(loss_B)), dtype=torch.float64, device=loss_B.device)
-        metrics = {
-            "loss": (loss_B.detach().double().sum(), images),
-            "accuracy": (correct_B.sum(), images),
-        }
-        return Output(loss_B.mean(), metrics)
+        return Output(loss_B.mean(), sums(loss=loss_B, accuracy=correct_B))
 
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
         """ctr (B,) of each query, and whether its own key is the nearest."""

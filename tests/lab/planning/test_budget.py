@@ -115,6 +115,8 @@ def held(words, size, fused=False):
         (["recipe=mpp", "target=pixels", "model=vit_n4", "compute.precision=bfloat16"], True),
         (["recipe=mae", "optim.average=0.99"], False),
         (["recipe=mae", "data.size=64", "compute.precision=bfloat16"], True),
+        (["recipe=ijepa", "optim.average=0.99"], False),
+        (["recipe=ijepa", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=moco_v3", "optim.average=0.99"], False),
         (["recipe=moco_v3", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=supervised"], False),  # with dropout, whose masks take one byte on a GPU alone

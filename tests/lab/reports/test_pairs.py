@@ -118,6 +118,17 @@ def test_the_corrected_interval_is_scipy_s_at_its_level(n: int, family: int) -> 
     assert found == pytest.approx(tuple(map(float, wanted)))
 
 
+def test_one_seed_has_no_corrected_interval() -> None:
+    assert stats.simultaneous(stats.summarize([0.5]), 3) is None
+
+
+def test_several_pairs_may_be_a_list(made: Path, capsys: pytest.CaptureFixture) -> None:
+    report_tool.main([str(made), "pairs=[mpp:scratch, supervised:scratch]", "--json"])
+    pairs = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"]["pairs"]
+    assert [one["arm"] for one in pairs[:2]] == ["mpp", "supervised"]
+    assert all(one["corrected"] for one in pairs[:2])
+
+
 def test_names_with_commas_are_told_from_several_pairs() -> None:
     """Of two varied keys no value belongs to one arm."""
     arms = [f"lr={lr},rate={rate}" for lr in (0.1, 0.2) for rate in (0.5, 0.9)]

@@ -150,6 +150,22 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     assert "held-out loss: arm" not in text
 
 
+@pytest.mark.parametrize("images", ["shapes", "others"])
+def test_probes_while_training_compare_on_images_of_one_name(tmp_path, undrawn, images):
+    """Whatever was predicted: they learn the labels."""
+    recipes = {arm: {**one, "data.name": "shapes", "target": arm} for arm, one in RATES.items()}
+    recipes["rate=0.5"]["data.name"] = images
+    folder = study(tmp_path / "made", recipes=recipes)
+    for path in folder.glob("pretrain-*/result.json"):
+        metrics = json.loads(path.read_text())["metrics"]
+        knn = {"value": 0.5, "n": 9, "split": "validation"}
+        altered(path, metrics=metrics | {"probe_knn": knn})
+    numbers = reports.write(folder).numbers
+    compared = images == "shapes"
+    assert ("probe_knn" in [one.name for one in numbers.measures]) == compared
+    assert numbers.incomparable.get("probe_knn") == (None if compared else ["data.name"])
+
+
 def question_keys(name, recipes):
     return comparable.question_keys(name, recipes, facts_of(Environment(), recipes[0]))
 
@@ -199,6 +215,12 @@ def test_a_value_that_is_not_finite_is_none(tmp_path, undrawn):
     text = (folder / "report.md").read_text()
     assert [row[1] for row in table(text, "few shot 5, %: arm")[1:]] == ["3", "3", "2"]
     assert [row[1] for row in table(text, "linear, %: arm")[1:]] == ["3", "3", "3"]
+    for seed in (0, 2):
+        path = folder / f"probe-rate=0.95-{seed}" / "result.json"
+        altered(path, metrics={"few_shot_5": entry, "linear": entry | {"value": 0.6}})
+    reports.write(folder)
+    rows = table((folder / "report.md").read_text(), "few shot 5, %: arm")[1:]
+    assert [row[0] for row in rows] == ["corruption.rate=0.15", "corruption.rate=0.5"]
 
 
 def test_arms_that_are_no_setting_stand_beside(tmp_path):

@@ -595,7 +595,10 @@ def test_the_report_says_what_mpp_is_worth(tmp_path):
 
 def test_the_page_has_every_share_and_the_sentence(tmp_path):
     folder = curve_study(tmp_path / "s")
-    reports.write(folder)
+    scaling = reports.write(folder).content()["numbers"]["scaling"]
+    points = {one["share"]: (one["measure"], one["apart"]["mpp"]["n"]) for one in scaling["points"]}
+    measures = [f"top1 (final_{share})" for share in ("0.1", "1")]
+    assert points == dict(zip(RIGHT, [(one, 3) for one in ("top1", *measures)], strict=True))
     text = (folder / "report.md").read_text()
     answer = text.split("## ")[0]
     assert "With 1% of the labels mpp is worth 3.2 times the labels of scratch" in answer

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool, runs_tool
-from ssl_vit.lab.run_table import listed_run, ranking
+from ssl_vit.lab.run_table import listed_run, ranking, run_columns
+from ssl_vit.pages import run_record
 from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
@@ -54,6 +56,8 @@ def test_runs_are_listed_with_state_metrics_and_disk(
     weights = runs / "fourth" / "export" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (runs / "linked").symlink_to(runs)  # not round and round
+    (runs / "first" / "again").hardlink_to(weights)  # of one size, and counted once
+    (runs / "first" / "once more").hardlink_to(weights)
     made = record(capsys, str(runs))["runs"]
     assert {one["name"]: one["state"].partition(" (")[0] for one in made} == {
         "first": "finished",
@@ -87,6 +91,35 @@ def test_runs_are_sorted_by_a_metric_the_best_first(
     assert names("sort=name") == names("sort=-loss") == ["first", "second"]
     assert names("sort=loss") == names("sort=-name") == ["second", "first"]  # lower is better
     assert names("sort=accuracy_masked") == ["first", "second"]  # higher is better
+
+
+def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
+    runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    second = runs / "study" / "deeper" / "second"
+    for name in ("result.json", "metrics.jsonl"):
+        (second / name).unlink()
+    recipe = second / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("objective: mpp", "objective: ijepa"))
+    for sort, wanted in (
+        ("state", ["first", "second"]),  # finished, stopped
+        ("-state", ["second", "first"]),
+        ("objective", ["second", "first"]),
+        ("loss", ["first", "second"]),
+        ("-loss", ["first", "second"]),
+    ):
+        found = record(capsys, str(runs), f"sort={sort}")["runs"]
+        assert [Path(one["name"]).name for one in found] == wanted, sort
+    runs_tool.main([str(runs), "sort=loss"])
+    *_, last = (line for line in capsys.readouterr().out.splitlines() if "second" in line)
+    assert last.split()[1:3] == [listed_run.NONE, "ijepa"]
+
+
+def test_a_run_of_which_nothing_tells_a_time_has_no_age() -> None:
+    found = listed_run.ListedRun("gone", run_record.read_run(Path("gone")))
+    assert found.ended is None
+    (age,) = (one for one in run_columns.of_terminal() if one.key == "age")
+    assert age.text(found) == listed_run.NONE
 
 
 def test_only_runs_of_one_question_are_ranked_together(
@@ -155,6 +188,8 @@ def spoil(kind: str, folder: Path) -> None:
         (folder / "result.json").unlink()
     elif kind == "export":
         (folder / "export" / "config.json").write_text("{")
+    elif kind == "weights":
+        save_file({}, folder / "export" / "model.safetensors")
     elif kind == "pending":
         (folder / "hub" / "step-000000001").mkdir(parents=True)
         pushed = {"a/b": {"main": {"stamp": "other", "commit": "1"}}}
@@ -182,6 +217,7 @@ def spoil(kind: str, folder: Path) -> None:
     [
         ("unfinished", "it has not finished"),
         ("export", "export/config.json is missing or damaged"),
+        ("weights", "export/model.safetensors has no weights"),
         ("pending", "pushes to a/b are pending: step-000000001, main"),
         ("ledger", "is not known"),
         ("failed", "no network"),

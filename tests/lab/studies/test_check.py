@@ -78,6 +78,7 @@ VARIED = {
     "parts": {"pre": {**PRE, "by_arm": {}}, "fin": FIN},
     "report": {"final": "fin", "baseline": "lr=0.1", "claim": {"better": 0.1, "worse": 0.3}},
 }
+HALF = {"data.share": "half"}
 CURVE = {
     "labels": [{"share": 0.1, "n": 5}, {"share": 1, "n": 9}],
     "parts": {
@@ -204,6 +205,22 @@ SEVERAL = {
             "worse=8: is not varied",
             "unknown key wurse",
             "axis: optim.momentum",
+        ),
+    ),
+    "a misspelt claim": (
+        VARIED
+        | {
+            "vary": {"optim.lr": [0.1, 0.3]},
+            "report": {"probes": [], "claim": {"better": 7, "wurse": 0.3}},
+        },
+        ("better=7: is not varied", "unknown key wurse"),
+    ),
+    "a share that is no number": (
+        CURVE | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "by_arm": {"a": HALF}}}},
+        (
+            "part fin_0.1, arm a: data.share=half: expected {share}",
+            "part fin_1, arm a: data.share=half: expected {share}",
+            "data.share=half: expected a number",
         ),
     ),
     "options": (
@@ -362,3 +379,87 @@ def test_names_that_yaml_reads_as_numbers_are_mistakes(
     assert "{pretrian}: no such part or place" in text and len(lines) == 4
     with pytest.raises(UserError, match="parts: 2024: expected a name"):
         study_tool.main([f"recipe={tmp_path / 'made.yaml'}"])
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_report_about_what_is_no_part_is_one_line(
+    curve: bool, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    report = STUDY["report"] | {"extra": [[1]]}
+    more = CURVE if curve else {}
+    status, _, lines = checked(tmp_path, capsys, **more, report=report)
+    assert status == UserError.status
+    assert [" extra: unknown [1]; choices: " in line for line in lines].count(True) == 1
+    assert "Traceback" not in "".join(lines)
+    with pytest.raises(UserError, match=r"report: extra: unknown \[1\]; choices: "):
+        study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}"])
+
+
+def test_a_broken_rule_is_one_mistake_with_the_number_of_its_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """2 arms x 2 seeds x (1 of `again` + 4 values of the grid at 2 shares) = 36."""
+    fin = CURVE["parts"]["fin"]
+    swept = {**fin, "grid": {"optim.lr": [0.1, 0.2], "optim.warmup": [40, 50]}}
+    own = {**fin, "options": {**fin["options"], "optim.warmup": 1}}
+    again = {**PRE, "options": {**PRE["options"], "optim.warmup": 20}}
+    parts = {"pre": PRE, "again": again, "fin": own, "swept": swept}
+    status, _, lines = checked(tmp_path, capsys, **CURVE | {"parts": parts, "seeds": [0, 1]})
+    assert status == UserError.status
+    (line,) = [one for one in lines if "optim.warmup=" in one]
+    assert lines[1:] == ["1 mistake; nothing was started"]
+    first = "part again, arm a; part again, arm b: optim.warmup=20: "
+    assert line.startswith(f"error: {first}") and "optim.steps=20" in line
+    assert "(36 tasks break this rule, also part swept_0.1, arm a; " in line
+    assert line.endswith("and 1 more)")
+
+
+def trained_then_tested(was: dict[str, object], now: dict[str, object]) -> dict[str, object]:
+    """A study that pre-trains with some options and tests with others, on one folder of images."""
+    pre = {**PRE, "options": {**PRE["options"], "recipe": "supervised", **was}}
+    probe = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pre}", **now}}
+    fin = {**FIN, "options": {**FIN["options"], **now}}
+    images = {"data.path": "{images}"}
+    parts = {"pre": pre, "fin": fin, "probe": probe}
+    return {"parts": parts, "options": images, "places": ["images"]}
+
+
+SHARE = {"data.test": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "learned"),
+    [
+        ({}, {}, False),
+        ({}, SHARE, True),
+        (SHARE, SHARE, False),
+        ({"data.test": 0.3}, SHARE, False),  # of one order, so all of the 0.2 are among the 0.3
+        ({"data.test": 0.1}, SHARE, True),
+        (SHARE, SHARE | {"data.group": "patient"}, True),
+        ({"data.test": 0.3, "data.group": "patient"}, SHARE | {"data.group": "patient"}, True),
+        (SHARE | {"data.group": "patient"}, SHARE | {"data.group": "patient"}, False),
+        (SHARE, SHARE | {"data.label_column": "kind"}, True),
+        ({"data.train": "test", "data.validation": 0.1}, {"data.train": "train"}, True),
+        ({"data.train": "test", "data.validation": 0.1}, {"data.test": "other"}, False),
+        ({"recipe": "mpp"}, SHARE, False),
+        ({"recipe": "joint"}, SHARE, True),
+        ({}, SHARE | {"data.path": "elsewhere"}, False),
+    ],
+)
+def test_a_study_whose_weights_have_learned_labels_of_its_test_images_is_refused(
+    was: dict[str, object],
+    now: dict[str, object],
+    learned: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    study = trained_then_tested(was, now)
+    status, _, lines = checked(tmp_path, capsys, **study)
+    found = [line for line in lines if "has learned labels of these images" in line]
+    assert (status == 0) == (not learned) and len(found) == learned
+    for line in found:
+        assert f"data.test={now.get('data.test', 'test')}: part pre (data.train=" in line
+        for part in ("part fin, arm a", "part fin, arm b", "part probe, arm a"):
+            assert part in line
+    status, _, lines = checked(tmp_path, capsys, "labels_seen=true", **study)
+    assert (status, lines) == (0, [])

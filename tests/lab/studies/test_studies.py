@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
+import ssl_vit
 from helpers.launching import interpreter, launch, outcome
 from helpers.options import ROOT, TINY
 from helpers.studies import GAP, SMALL, Bench
@@ -562,7 +563,9 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
         and [t["name"] for t in about["tasks"]][:4] == NAMES[:4]
     )
 
-    assert main([*bench.words, "parallel=2", "eval.every=7"]) == 0
+    again = ssl_vit.study([*bench.words, "parallel=2", "eval.every=7"])
+    assert (again.name, again.folder, again.failed) == ("gap", bench.runs, {})
+    assert sorted(again.finished) == sorted(NAMES)
     assert len(bench.started()) == len(NAMES)
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
+import ssl_vit
 from helpers.studies import GAP, Bench
 from ssl_vit import formatting
 from ssl_vit.config import declaration
@@ -18,7 +19,7 @@ from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm, task_recipes
 from ssl_vit.lab.studies.read_study import build, read
-from ssl_vit.lab.studies.request import StudyRequest, parse_request
+from ssl_vit.lab.studies.request import StudyRequest, parse_request, with_places
 from ssl_vit.lab.study_tool import main
 
 PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
@@ -347,6 +348,14 @@ def test_match_on_the_command_line(bench):
     ] == str(steps)
 
 
+def test_one_arm_has_nothing_to_be_matched_with(bench):
+    study = {key: value for key, value in RATE.items() if key != "vary"} | {"report": {}}
+    OmegaConf.save(OmegaConf.create(study | {"arms": {"a": "alone"}}), bench.folder / "gap.yaml")
+    line = r"^match=steps: the study has one arm, and nothing to match it with$"
+    with pytest.raises(UserError, match=line):
+        parse_request([*bench.words, "match=steps"])
+
+
 def test_a_setting_that_cannot_be_matched_is_named(bench):
     study = RATE | {"vary": {"model.patch": [8, 7]}, "match": "exaflop", "report": {}}
     OmegaConf.save(OmegaConf.create(study), bench.folder / "gap.yaml")
@@ -484,6 +493,21 @@ def test_a_study_without_any_of_its_places_is_one_line(given: list[str], says: s
     with pytest.raises(UserError) as caught:
         parse_request(given)
     assert str(caught.value).startswith(says)
+
+
+def test_a_place_that_is_none_is_not_given() -> None:
+    """From Python, as `null` on a command line; a folder of that name is ./null."""
+    given = ["recipe=study/table4", "cifar10=/c", "init=/e"]
+    left_out = parse_request(given).plan
+    assert parse_request([*given, "imagenet=null"]).plan == left_out
+    assert parse_request([*given, "imagenet=./null"]).plan != left_out
+    places = {"cifar10": "/c", "tinyimagenet": None}
+    with pytest.raises(UserError, match=r"^tinyimagenet= is missing: the study needs"):
+        ssl_vit.study("recipe=study/gap_cifar10", **places)
+    assert with_places(["recipe=study/gap_cifar10", "cifar10=null"])[1:] == [
+        "cifar10=cifar10",
+        "tinyimagenet=tinyimagenet",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""How many rows and columns of patches the blocks of I-JEPA have. No torch here."""
+
+import math
+
+from ...config.split_counts import selected_count
+
+STEPS = 32  # areas, and aspects, that are tried
+SQUARE = [1.0, 1.0]  # aspects of a context block
+Size = tuple[int, int]  # rows, columns
+
+
+def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]:
+    """Sizes of a block, each as often as areas and aspects that are drawn evenly between their
+    bounds give it: those nearest to both, as the authors' multiblock.py (`_sample_block_size`).
+
+    Those that rounding leaves with fewer patches than the smallest area are left out, as all blocks
+    are trimmed to the smallest one; but where none has so many the largest are kept.
+
+    Args:
+        side: of the image, in patches.
+        area: smallest and largest share of the image's patches.
+        aspect: smallest and largest number of rows over that of columns.
+    """
+    shares = [(i + 0.5) / STEPS for i in range(STEPS)]
+    found = [_size(side, _between(area, i), _between(aspect, j)) for i in shares for j in shares]
+    smallest = min(selected_count(area[0], side**2), max(map(math.prod, found)))
+    return [size for size in found if math.prod(size) >= smallest]
+
+
+def _size(side: int, area: float, aspect: float) -> Size:
+    patches = max(1, int(area * side**2))
+    rows, columns = round(math.sqrt(patches * aspect)), round(math.sqrt(patches / aspect))
+    return min(max(rows, 1), side), min(max(columns, 1), side)
+
+
+def _between(bounds: list[float], share: float) -> float:
+    return bounds[0] + share * (bounds[1] - bounds[0])
+
+
+def trimmed_count(sizes: list[Size]) -> int:
+    """Patches that each block keeps: those of the smallest."""
+    return min(map(math.prod, sizes))

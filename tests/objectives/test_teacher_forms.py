@@ -1,0 +1,319 @@
+"""Objectives with a teacher: I-JEPA, which is one folder and a recipe, and the plugin that the guide
+shows, docs/examples/teacher.py. What the workbench does for them without naming them: options,
+plan, one-line errors, resuming, two processes, sweeps, page, card and figures; for the plugin also
+when its file is gone. And the plugin's loss by hand; I-JEPA's is in test_ijepa.py."""
+
+import html
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import ROOT, TINY, altered
+from helpers.runs import assert_alike, assert_same_end, rows, run
+from ssl_vit import costs, rng
+from ssl_vit.config import declaration, recipe_files
+from ssl_vit.config.resolve import resolve
+from ssl_vit.data.batching import Batch
+from ssl_vit.errors import UserError
+from ssl_vit.hub import card
+from ssl_vit.jobs.setup import objective_settings
+from ssl_vit.lab import plan_tool
+from ssl_vit.models import encoder
+from ssl_vit.objectives import building, corruption
+from ssl_vit.objectives.base import Objective
+from ssl_vit.runs import checkpoint_files
+from ssl_vit.runs.folder import Run
+from ssl_vit.training import checkpoint
+
+GRID = 4  # patches of a side of TINY's images
+
+
+class Form(NamedTuple):
+    """One of the two forms.
+
+    Attributes:
+        name: of the objective.
+        start: the options that name it.
+        plugin: its file.
+        swept: an option and two values.
+        mistakes: options, and what is said of them.
+        page, card: what these say of it, in its declaration's words; of the first value.
+    """
+
+    name: str
+    start: list[str]
+    plugin: Path | None
+    swept: str
+    mistakes: dict[str, str]
+    page: tuple[str, ...]
+    card: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """The options of a tiny run."""
+        return altered(TINY, *self.start, "eval.collapse=null")
+
+
+FIGURE = "how near the predicted features of"
+PACKAGE = Form(
+    name="ijepa",
+    start=["recipe=ijepa"],
+    plugin=None,
+    swept="ijepa.visible=0.2,0.3",
+    mistakes={
+        "ijepa.visible=1.5": "above 0 and below 1",
+        "ijepa.visible=0.6": "ijepa.blocks=4: 4 target blocks of 2 patches may leave 8 of an image's"
+        " 16 for the context, and ijepa.visible takes 10",
+        "ijepa.rate=0.6": "unknown key ijepa.rate; .*blocks, ijepa.area",
+        "mae.rate=0.5": "objective=ijepa has no use for it",
+    },
+    page=("Prediction of a teacher's features (I-JEPA)", "near 0 the teacher has collapsed"),
+    card=("the encoder sees 20% of an image's patches", "- i-jepa", FIGURE),
+)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Form]:
+    """A copy of the guide's plugin in a folder elsewhere."""
+    path = tmp_path / "elsewhere" / "teacher.py"
+    path.parent.mkdir()
+    shutil.copy(ROOT / "docs" / "examples" / "teacher.py", path)
+    yield Form(
+        name="teacher",
+        start=["recipe=mpp", f"plugin={path}", "objective=teacher"],
+        plugin=path,
+        swept="teacher.rate=0.4,0.6",
+        mistakes={
+            "teacher.rate=1.5": "above 0 and below 1",
+            "teacher.rate=0.99": "leaves no.* visible; expected less than 0.96875",
+            "teacher.width=3": "unknown key teacher.width; .*rate, teacher.momentum",
+            "mae.rate=0.5": "objective=teacher has no use for it",
+        },
+        page=("Prediction of an EMA teacher's features", "near 0 it has collapsed"),
+        card=("The encoder sees 60% of an image's patches", FIGURE),
+    )
+    declaration.withdraw("teacher")
+
+
+@pytest.fixture(params=["package", "plugin"])
+def form(request: pytest.FixtureRequest) -> Form:
+    return PACKAGE if request.param == "package" else request.getfixturevalue("example")
+
+
+def built(words: list[str]) -> Objective:
+    """The objective of these options around a fresh encoder."""
+    recipe = resolve(altered(words, "name=x"))
+    torch.manual_seed(0)
+    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
+    return building.build(objective_settings(recipe), net, 0)
+
+
+def batch(count: int = 3) -> Batch:
+    generator = np.random.default_rng(0)
+    image = generator.integers(0, 256, (count, 3, 4 * GRID, 4 * GRID), dtype=np.uint8)
+    index = np.arange(count)
+    parts = (image, np.full(count, -1), index, rng.key(0, 0, index))
+    return Batch(*map(torch.from_numpy, parts))
+
+
+def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_features(
+    example: Form,
+) -> None:
+    """With a head of zeros: the mean smooth L1 norm of the normalised features of the hidden
+    patches, computed from the encoder that the teacher is a copy of."""
+    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
+    torch.nn.init.zeros_(objective.head.weight)
+    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
+    with torch.no_grad():
+        feature_BND = objective.encoder.tokens(given.image)[:, 1:]
+        centred = feature_BND - feature_BND.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        hidden = torch.stack([one[at] for one, at in zip(scaled, drawn.corrupted_BK, strict=True)])
+        small = hidden.abs() < 1
+        by_hand = torch.where(small, hidden.square() / 2, hidden.abs() - 0.5).mean()
+        output = objective(given)
+    torch.testing.assert_close(output.loss, by_hand)
+    total, count = output.metrics["loss"]
+    assert count == 3 and total / count == pytest.approx(by_hand.item(), rel=1e-5)
+    spread, images = output.metrics["teacher_spread"]
+    channels = hidden.double().std(1, correction=0).mean(-1)
+    assert images == 3 and spread.item() == pytest.approx(channels.sum().item(), rel=1e-5)
+
+
+def test_the_examples_hidden_patches_reach_the_prediction_by_the_teacher_alone(
+    example: Form,
+) -> None:
+    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch(1)
+    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
+    seen = []
+    objective.head.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    patch = int(drawn.corrupted_BK[0, 0])
+    row, column = divmod(patch, GRID)
+    changed = given.image.clone()
+    changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] ^= 255
+    losses = [objective(given).loss, objective(given._replace(image=changed)).loss]
+    assert torch.equal(seen[0], seen[1]) and losses[0] != losses[1]
+
+
+def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
+    example: Form,
+) -> None:
+    objective = built(altered(example.words, "teacher.momentum=0.9"))
+    objective(batch()).loss.backward()
+    assert all(p.grad is None for p in objective.teacher.parameters())
+    assert all(p.grad is not None for p in objective.encoder.parameters())
+    pairs = list(objective.momentum_pairs())
+    assert {id(mean) for mean, _ in pairs} == {id(p) for p in objective.teacher.parameters()}
+    assert [objective.momentum_at(p) for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
+    assert not [name for name in objective.heads() if "teacher" in name]
+
+
+def test_what_is_counted_is_what_is_built(form: Form) -> None:
+    recipe = resolve(altered(form.words, "name=x"))
+    objective = built(form.words)
+    trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
+    copied = sum(p.numel() for p in objective.teacher.parameters())
+    assert (trained, copied) == (costs.parameters(recipe), costs.momentum_parameters(recipe))
+    # the counter does not know each kernel that fuses attention on a CPU
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        index = np.arange(2)
+        image = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
+        key = torch.from_numpy(rng.key(0, 0, index))
+        objective.eval()(Batch(image, torch.zeros(2), torch.from_numpy(index), key))
+    assert counter.get_total_flops() / 2 / 2 == pytest.approx(costs.multiply_adds(recipe), rel=0.01)
+
+
+def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
+    code = (
+        "import sys; from ssl_vit.config.tool_options import help_text;"
+        "from ssl_vit.config.tools import PretrainOptions;"
+        f"text = help_text(PretrainOptions, {form.start});"
+        f"assert '{form.name}.momentum=0.99' in text and 'moco.' not in text;"
+        "assert not {'torch', 'numpy'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for option, says in form.mistakes.items():
+        with pytest.raises(UserError, match=says) as caught:
+            resolve(altered(form.words, option, "name=x"))
+        assert option.partition("=")[0] in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=f"objective={form.name} needs patches of pixels"):
+        resolve([*form.start, "model=bit_r50x1", "data.size=64"])
+
+
+def test_plan_counts_its_work(form: Form, capsys: pytest.CaptureFixture) -> None:
+    plan_tool.main([*form.words, "--json"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    recipe = resolve(altered(form.words, "name=x"))
+    assert found["exaflop"] == pytest.approx(costs.exaflop(recipe, 12 * 16))
+
+
+KILLS_ITSELF = """
+import signal, sys
+sys.path.insert(0, "tests")
+from helpers.runs import Sends
+from ssl_vit.jobs import cli, train
+callbacks = train._callbacks
+train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
+cli.pretrain(sys.argv[1:])
+"""
+
+
+def last_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Of the objective with its teacher, in the last checkpoint."""
+    kept = checkpoint_files.list_checkpoints(folder / "checkpoints")
+    return checkpoint.load(kept[-1])["objective"]
+
+
+def test_a_killed_run_goes_on_to_the_same_end(form: Form, tmp_path: Path) -> None:
+    words = [*form.words, f"out={tmp_path}"]
+    whole = run([*words, "name=whole"])
+    victim = launch("-c", KILLS_ITSELF, *words, "name=killed")
+    codes, outputs = outcome([victim])
+    assert codes == [-signal.SIGKILL], outputs
+    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
+    assert codes == [0], outputs
+    assert_same_end(whole.folder, tmp_path / "killed")
+    one, other = (last_weights(folder) for folder in (whole.folder, tmp_path / "killed"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    # of the package "teacher.encoder.NAME", of the example "teacher.NAME"
+    teacher = {name.partition("backbone.")[2]: v for name, v in one.items() if "teacher." in name}
+    assert teacher and any(
+        not torch.equal(v, one[f"encoder.backbone.{name}"]) for name, v in teacher.items() if name
+    )
+
+
+def test_two_processes_learn_as_one(form: Form, tmp_path: Path) -> None:
+    words = altered(form.words, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
+    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
+    assert codes == [0, 0], outputs
+    one = run(altered(words, "name=one", "compute.batch=16"))
+    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
+
+
+def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path) -> None:
+    """Those of a plugin's run also in processes where its file is gone."""
+    words = [word for word in form.words if word not in form.start]
+    key, _, values = form.swept.partition("=")
+    study = ["tools/study.py", *form.start, *words, f"out={tmp_path}", "name=study"]
+    codes, outputs = outcome([launch(*study, "seeds=1", "sweep", form.swept)])
+    assert codes == [0], outputs
+    folder = next((tmp_path / "study").glob(f"pretrain-*{values.split(',')[0]}*"))
+    drawn = (folder / "figures" / "predictions.png").read_bytes()
+    figures = ["tools/figures.py", f"init={folder}", "images=4", "shown=2"]
+    if form.plugin:
+        named = f"plugin={form.plugin}"
+        codes, outputs = outcome([launch(*figures, "figures=predicted", named)])
+        assert codes == [0], outputs
+        predicted = (folder / "figures" / "predicted.png").read_bytes()
+        declaration.withdraw(form.name)
+        form.plugin.unlink()
+    codes, outputs = outcome([launch(*figures, "figures=predicted,filters")])
+    assert codes == [0], outputs
+    if form.plugin:
+        reason = f"objective={form.name} is a plugin's; add plugin=FILE"
+        assert outputs[0].count(reason) == 1
+        assert (folder / "figures" / "predicted.png").read_bytes() == predicted
+    assert (folder / "figures" / "predictions.png").read_bytes() == drawn
+    (folder / "report.html").unlink()
+    written = [launch("tools/report.py", str(place)) for place in (folder, tmp_path / "study")]
+    codes, outputs = outcome(written)
+    assert codes == [0, 0], outputs
+    text = " ".join(html.unescape((folder / "report.html").read_text()).split())
+    assert all(words in text for words in form.page)
+    assert text.count(FIGURE) >= 2  # of both pictures
+    trained = Run(recipe_files.read(folder / "recipe.yaml"))
+    card_text = card.write(trained, folder / "export")
+    assert all(words in card_text for words in form.card)
+    assert key in (tmp_path / "study" / "report.md").read_text()
+
+
+def test_the_examples_picture_shows_where_predictions_are_near_the_teachers(example: Form) -> None:
+    """White where they are the same, black where they are opposite; visible patches as they are."""
+    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
+    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
+    hidden = torch.zeros(3, GRID**2, dtype=torch.bool).scatter(1, drawn.corrupted_BK, True)
+    hidden = hidden.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    hidden = hidden[:, None].expand_as(given.image)
+    objective.head.weight.data.zero_()
+    for sign, level in ((1, 255), (-1, 0)):
+        feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
+        objective.teach = lambda image, feature_BND=feature_BND: feature_BND
+        objective.head.bias.data.fill_(float(sign))
+        with torch.no_grad():
+            found = objective.panels(given)
+        assert torch.equal(found["original"], given.image)
+        assert (found["similarity"][hidden] == level).all()
+        assert torch.equal(found["similarity"][~hidden], given.image[~hidden])

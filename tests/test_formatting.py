@@ -1,0 +1,40 @@
+"""Text for people, and the commands that start tools."""
+
+import os
+
+import pytest
+
+from ssl_vit import formatting
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "0.977 KiB"),
+        (14.2 * 2**20, "14.2 MiB"),
+        (3 * 2**40, "3 TiB"),
+        (5 * 2**50, "5.12e+03 TiB"),
+    ],
+)
+def test_bytes_are_told_in_the_unit_that_fits(size: float, text: str) -> None:
+    assert formatting.format_bytes(size) == text
+
+
+def test_weights_are_said_to_lie_on_several_machines() -> None:
+    facts = {"strategy": "ZeRO-2", "deepspeed": "0.19.8", "machines": 2, "offload": {}}
+    assert formatting.sharded(facts) == "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"
+    facts = {"strategy": "FSDP2", "machines": 1, "offload": {"parameters": "cpu"}}
+    assert formatting.sharded(facts) == "FSDP2 (parameters offloaded to cpu)"
+    assert formatting.sharded({"strategy": "DDP", "machines": 1}) == "DDP"
+
+
+def test_an_installed_package_starts_its_tools_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    (path,) = formatting.tool_command("plan")
+    assert path.endswith("tools/plan.py")
+    assert formatting.process_environment()["PYTHONPATH"] == f"{formatting.ROOT}{os.pathsep}mine"
+    monkeypatch.setattr(formatting, "INSTALLED", True)
+    assert formatting.tool_command("plan") == ["-m", "ssl_vit", "plan"]
+    assert formatting.process_environment()["PYTHONPATH"] == "mine"
