@@ -261,8 +261,7 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """A text as markup that a narrow cell parts after an underscore or a slash, not inside a
-    word."""
+    """A text as markup that a narrow cell parts after an underscore or a slash."""
     return Markup(re.sub(r"(?<=\w)([_/])(?=\w)", r"\1<wbr>", str(escape(visible_text(text)))))
 
 
