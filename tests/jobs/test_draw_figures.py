@@ -112,7 +112,9 @@ def test_before_and_after_and_another_library_s_model_side_by_side(
     assert pools == ["avg", "avg", "token"]
     record = json.loads((tmp_path / "f" / "figures.json").read_text())
     assert record["encoders"] == ["scratch", str(run), str(other)]
-    assert record["figures"]["filters"] == {"images": "shapes, split test", "count": 9}
+    looked_at = {"images": "shapes, split test", "count": 9}
+    assert record["figures"]["filters"] == looked_at | {"drawn": ""}
+    assert record["figures"]["reconstruction"]["drawn"].startswith("certainty: ")
 
 
 def test_a_run_alone_has_its_figures_in_its_folder(
