@@ -201,8 +201,15 @@ def rounded_count(count: int) -> str:
     return str(count)
 
 
+def count_of(count: int, things: str) -> str:
+    """A number of things, which are given in the plural: "2 .txt files", "1 .txt file"."""
+    if count == 1:
+        things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
+    return f"{count:,} {things}"
+
+
 def count_of_images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
+    return count_of(count, "images")
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
@@ -212,12 +219,15 @@ def format_held_out(measured_on: Mapping[str, int] | None) -> str:
     return f"{count:,} held-out images" if count else "held-out images"
 
 
-def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> list[str]:
+def few_images(
+    measured_on: Mapping[str, int], chosen: Sequence[str] = (), remedy: str = ""
+) -> list[str]:
     """A caution for each split on which fewer than FEW_IMAGES images were measured.
 
     Args:
         measured_on: {split: images}, as environment.json has it.
         chosen: what is chosen on those that are not the test split's.
+        remedy: the option that would hold out more of those.
     """
     found = []
     for split, count in measured_on.items():
@@ -226,6 +236,8 @@ def few_images(measured_on: Mapping[str, int], chosen: Sequence[str] = ()) -> li
             text += f" {FEW_IMAGES} an accuracy is uncertain by 10 points or more"
             if chosen and split != "test":
                 text += f", and {' and '.join(chosen)} is chosen on them"
+            if remedy and split == "validation":
+                text += f"; {remedy} holds out more"
             found.append(text)
     return found
 

@@ -203,6 +203,11 @@ class ObjectiveDeclaration:
     def linear_head(self, recipe: "Recipe") -> bool:
         return False
 
+    def of_linear_head(self, pool: str) -> dict[str, Any]:
+        """{dotted key: value} of a recipe whose run exports such a classifier on the feature
+        `pool`; empty where none does."""
+        return {}
+
     @property
     def class_token_is_trained(self) -> bool:
         """Whether the class token gets a loss."""

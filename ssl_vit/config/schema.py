@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from ..errors import UserError
+from ..formatting import FEW_IMAGES
 from . import declaration
 from .declaration import Names
 from .fields import Option, Values, group, is_name, is_new_path, is_path, option, options_of
@@ -22,6 +23,8 @@ from .parsing import flatten
 from .probe import CHOSEN, DENSE, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
+
+LARGE_SHARE = 0.2  # of the training images, held out
 
 G = TypeVar("G")
 
@@ -241,6 +244,20 @@ def chosen_on_held_out(recipe: Recipe) -> list[str]:
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
+
+
+def more_held_out(recipe: Recipe) -> str:
+    """The option by which a run like this one holds out more images; empty where another one limits
+    them, or it holds out as many as that."""
+    given = recipe.data.validation
+    limited = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
+    if limited or recipe.data.stream or given == 0:
+        return ""
+    return (
+        ""
+        if isinstance(given, float) and given >= LARGE_SHARE
+        else f"data.validation={LARGE_SHARE}"
+    )
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:

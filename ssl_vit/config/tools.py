@@ -273,16 +273,16 @@ class EmbedOptions(ToolOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapOptions(ToolOptions):
-    summary = "find a study's test images among its training images"
+    summary = "find a study's or a run's test images among training images"
     command = "data.find_overlap:main"
     purpose = (
-        "Find test images of a study that are also among its training images: the same pixels, or"
-        " a perceptual hash that is near. Needs pip install 'ssl_vit[overlap]'."
+        "Find test images of a study or run among training images, a run's also those of its first"
+        " weights: the same pixels, or a near hash. Needs pip install 'ssl_vit[overlap]'."
     )
     examples = ("python tools/overlap.py runs/gap_cifar10",)
     positional = "folder"
     folder: Path = path(
-        "The study's folder; overlap.json is written into it, which the study's report shows.",
+        "Of the study or run; overlap.json is written into it, which a study's report shows.",
         form=WORD,
     )
 

@@ -223,9 +223,11 @@ class View(Source):
         """Rows of this view -> rows of the whole."""
 
 
-def origin(source: Source) -> Source:
-    """The source that a share is a share of."""
-    return origin(source.whole) if isinstance(source, View) else source
+def origin(source: Source) -> FullSource:
+    """The source that a share, or a share of a share, is cut from."""
+    while isinstance(source, View):
+        source = source.whole
+    return cast(FullSource, source)
 
 
 class SameRows(View):

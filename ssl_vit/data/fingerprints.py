@@ -10,11 +10,10 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from .base import FullSource, ReadUnits, Source, View
+from .base import FullSource, ReadUnits, Source, View, origin
 from .image_formats import IMAGES, KINDS
 from .layout import METADATA, SHARDS
 from .sources import Splits, SyntheticImages
@@ -42,7 +41,7 @@ def fingerprint_splits(
     known: dict[int, str] = {}  # splits may be shares of one source, which is hashed once
     found: dict[str, str] = {}
     for name, source in named.items():
-        whole = _whole(source)
+        whole = origin(source)
         if id(whole) not in known:
             known[id(whole)] = fingerprint_source(whole)
         found[name] = known[id(whole)]
@@ -51,7 +50,7 @@ def fingerprint_splits(
     if grouped:
         found["train"] = _with_groups(splits.train, found["train"])
     if masks:
-        with_masks = {name: _whole(one) for name, one in named.items() if one.masks.column}
+        with_masks = {name: origin(one) for name, one in named.items() if one.masks.column}
         of_masks = {id(whole): _fingerprint_masks(whole) for whole in with_masks.values()}
         found |= {f"masks of {name}": of_masks[id(whole)] for name, whole in with_masks.items()}
     if splits.stream is not None:
@@ -74,7 +73,7 @@ def fingerprint_train(train: Source, grouped: bool) -> str:
 
 
 def _with_groups(train: Source, of_whole: str) -> str:
-    whole = _whole(train)
+    whole = origin(train)
     groups = hashlib.sha256(whole.group_of(np.arange(len(whole))).astype("<i8").tobytes())
     return _hash(f"{of_whole} {groups.hexdigest()}")
 
@@ -109,7 +108,7 @@ def fingerprint_part(source: Source) -> str:
 
 
 def _of_part(source: Source, of_whole: str) -> str:
-    if not isinstance(source, View) or len(source) == len(_whole(source)):
+    if not isinstance(source, View) or len(source) == len(origin(source)):
         return of_whole
     rows = hashlib.sha256(source.full_rows().astype("<i8").tobytes()).hexdigest()
     return _hash(f"{of_whole} {rows}")
@@ -118,7 +117,7 @@ def _of_part(source: Source, of_whole: str) -> str:
 def fingerprint_source(source: Source) -> str:
     """A hash of the number, classes, labels and contents of a split's images, in the order of its
     rows."""
-    whole = _whole(source)
+    whole = origin(source)
     units = whole.units()
     step = _step(whole, units)
     digest = hashlib.sha256(f"{len(units.rows_U)} {whole.classes} {step}".encode())
@@ -131,13 +130,6 @@ def fingerprint_source(source: Source) -> str:
         _digest(digest, images)
     whole.clear_cache()
     return digest.hexdigest()[:16]
-
-
-def _whole(source: Source) -> FullSource:
-    """The source that a share, or a share of a share, is cut from."""
-    while isinstance(source, View):
-        source = source.whole
-    return cast(FullSource, source)
 
 
 def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:

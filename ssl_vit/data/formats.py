@@ -12,6 +12,7 @@ import pyarrow.parquet
 
 from ..config.schema import Data
 from ..errors import UserError
+from ..formatting import count_of
 from . import columns, image_files, layout, schemas, shard_index, shards
 from .array_cells import array_shape
 from .base import Source
@@ -79,7 +80,7 @@ def inspect_path(place: Path) -> FolderContents:
         return FolderContents("saved", {}, None, [], [])
     tree = layout.walk(place)
     kinds = [kind for kind in (*layout.SHARDS, *IMAGE_KINDS) if tree.holds(kind)]
-    skipped = [f"{count:,} {what}" for what, count in sorted(tree.skipped.items())]
+    skipped = [count_of(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
         unpack = "; unpack what is packed" if ".zip files" in tree.skipped else ""
@@ -92,8 +93,8 @@ def inspect_path(place: Path) -> FolderContents:
     if kind not in IMAGE_KINDS:
         found, guesses = layout.shard_files(place, tree, kind)
         if tree.holds("metadata"):
-            skipped.append(f"{tree.count('metadata'):,} metadata files")
-    if beside := [f"{tree.count(other):,} {OTHERS[other]}" for other in kinds[1:]]:
+            skipped.append(count_of(tree.count("metadata"), "metadata files"))
+    if beside := [count_of(tree.count(other), OTHERS[other]) for other in kinds[1:]]:
         shown = "images" if kind == "images" else f"{kind} files"
         guesses.append(f"{' and '.join(beside)} beside {shown} are left out")
     return FolderContents(kind, found, tree, skipped, guesses)

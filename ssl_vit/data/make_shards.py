@@ -19,7 +19,7 @@ from ..config.schema import Data
 from ..config.tool_options import parse
 from ..config.tools import ShardOptions
 from ..errors import UserError
-from ..formatting import shell_command, text_line, tool_command
+from ..formatting import count_of_images, shell_command, text_line, tool_command
 from ..runs import output_folder
 from ..runs.environment import cores
 from ..runs.output_folder import OutputFolder
@@ -164,7 +164,7 @@ def _print_splits(found: Any, splits: dict[str, Any]) -> None:
     for name, source in splits.items():
         # columns that could hold labels are left out of the shards, so they are named here
         unlabelled = f", without labels{source.columns}" if source.label_range[1] < 0 else ""
-        print(f"split       {name}: {len(source):,} images{unlabelled}")
+        print(f"split       {name}: {count_of_images(len(source))}{unlabelled}")
     if found.skipped:
         print(f"left out    {text_line(', '.join(found.skipped))}", flush=True)
     for text in found.guesses:
@@ -173,7 +173,8 @@ def _print_splits(found: Any, splits: dict[str, Any]) -> None:
 
 def _print_shard(made: "FinishedShard", state: str) -> None:
     print(
-        f"shard       {state}: {made.file.name}, {made.images:,} images, {made.bytes / 1e6:.1f} MB",
+        f"shard       {state}: {made.file.name}, {count_of_images(made.images)},"
+        f" {made.bytes / 1e6:.1f} MB",
         flush=True,
     )
     for text in made.unreadable:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from .. import rng
 from ..errors import UserError
+from ..formatting import count_of_images
 
 ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
 L2, BIAS = 1024.0, 100.0  # of few-shot's least squares, and the constant's value: the authors' code
@@ -84,7 +85,11 @@ def sample_shots(
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
-        raise UserError(f"probe.shots={shots}: class {short} has {count_C[short]} training images")
+        fits = f"at most {count_C.min()}, as the smallest class has, or " if count_C.min() else ""
+        raise UserError(
+            f"probe.shots={shots}: class {short} has {count_of_images(count_C[short])} to learn"
+            f" from; expected {fits}probe.measures= without few_shot"
+        )
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((place_N, label))
     first_C = np.cumsum(count_C) - count_C
@@ -217,7 +222,10 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
         UserError: k is more than the training images.
     """
     if k > len(train_ND):
-        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images")
+        raise UserError(
+            f"probe.neighbors={k}: there are {len(train_ND)} training images; expected at most so"
+            " many, or probe.measures= without knn"
+        )
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):

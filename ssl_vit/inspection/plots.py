@@ -35,6 +35,7 @@ Labelled = Sequence[tuple[str, Arrays]]  # an encoder's label and its data
 WIDTH = 3.4  # inches for each encoder
 LARGEST = 10.0  # inches for each encoder, at most
 MOST_TILES = 16  # patches on a side of the grid of tiles
+MOST_NUMBERS = 8  # of them that are numbered
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
 SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
@@ -103,14 +104,14 @@ def positions(data: Labelled) -> Figure:
 
 
 def _number(axis: Axes, shape: tuple[int, ...], step: int) -> None:
-    """Number the tiles by their patches, from 1, at most seven of them; `shape` is that of the
-    tiles, of which each is the `step`-th patch after the one before."""
+    """Number the tiles by their patches, from 1, at most MOST_NUMBERS of them at even distances;
+    `shape` is that of the tiles, of which each is the `step`-th patch after the one before."""
     rows, columns, height, width = shape
     for count, size, place in (
         (columns, width + 1, axis.set_xticks),
         (rows, height + 1, axis.set_yticks),
     ):
-        chosen = np.unique(np.linspace(0, count - 1, min(count, 7)).round().astype(int))
+        chosen = np.arange(0, count, -(-count // MOST_NUMBERS))
         labels = [str(number * step + 1) for number in chosen]
         place((chosen + 0.5) * size - 1, labels, fontsize=7)
     axis.spines[:].set_visible(False)

@@ -7,14 +7,17 @@ import torch
 from .. import costs, formatting, metrics
 from ..config.probe import CHOSEN
 from ..config.recipe_files import suggest_model
-from ..config.schema import chosen_on_held_out, compared_views
+from ..config.schema import chosen_on_held_out, compared_views, learns_labels, more_held_out
 from ..data import loaders
+from ..data.base import origin
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
-from ..runs import console, seen_text
+from ..runs import console
 from ..training import distributed, loop
-from .resources import measured_on
+from .init_notes import init_notes
+from .label_facts import label_doubt
+from .resources import held_out_images, measured_on
 from .reuse import changed_images
 from .setup import Job, loop_settings
 
@@ -58,7 +61,12 @@ def _early_warnings(job: Job) -> Iterator[str]:
     classes = data.classes or len(job.splits.train.classes)
     yield from job.recipe.declared.warnings(job.recipe, classes)
     counts = measured_on(job.recipe, job.splits)
-    yield from formatting.few_images(counts, chosen_on_held_out(job.recipe))
+    remedy = more_held_out(job.recipe)
+    yield from formatting.few_images(counts, chosen_on_held_out(job.recipe), remedy)
+    doubt = label_doubt(origin(job.splits.train)) if job.splits.label_source else ""
+    if doubt and not learns_labels(job.recipe):
+        what = "where they are none, start another run with data.labels=false"
+        yield f"folders are taken for classes, but {doubt}: {what}"
     wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
     if job.collapse and len(job.splits.validation) < wanted:
         found = formatting.count_of_images(len(job.splits.validation))
@@ -82,8 +90,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
     yield "run", f"{job.run.folder}{resumed}"
     yield "objective", job.objective.describe()
-    held_out = min(recipe.eval.images, len(splits.validation))
-    many = f"{len(splits.train):,} images"
+    held_out = held_out_images(recipe, splits)
+    many = formatting.count_of_images(len(splits.train))
     if splits.stream:
         many = f"a stream of {splits.stream.shards:,} shards"
     yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
@@ -103,7 +111,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        yield from console.rows_under("", seen_text.lines(job.seen))
+        notes = init_notes(job.run, job.seen, tested=splits.test is not None)
+        yield from console.rows_under("", notes)
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
@@ -121,7 +130,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)
-    yield "length", f"{o.steps:,} steps, {images:,} images,{epochs} {work}"
+    yield "length", f"{o.steps:,} steps, {formatting.count_of_images(images)},{epochs} {work}"
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     loading = f"{job.workers} data workers"
     if job.decoded:
@@ -134,3 +143,5 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
             group = max(len(batch.key) for batch in job.held_out.batches)
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
+    elif held_out_images(recipe, job.splits) == 1:
+        yield "to beat", "no baseline is measured on 1 image"

@@ -19,6 +19,7 @@ from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, Pretrai
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
+from ..pages import metric_tables
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.next_steps import next_steps
@@ -34,7 +35,7 @@ class JobKind(NamedTuple):
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
     run: Callable[[Run], Result | None]
-    conclude: Callable[[Run], None]
+    conclude: Callable[[Run, Result], None]
 
 
 def pretrain(options: list[str]) -> None:
@@ -63,7 +64,7 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is not None and os.environ.get("RANK", "0") == "0":
         found = run_result(run, result)
         print(found)
-        job.conclude(run)
+        job.conclude(run, result)
         if as_json:
             print(json.dumps(found.content()))
 
@@ -164,7 +165,7 @@ def _probe(run: Run) -> Result | None:
     return evaluate(run)
 
 
-def _conclude(run: Run) -> None:
+def _conclude(run: Run, result: Result) -> None:
     """Print the run's files and what to type next."""
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
@@ -182,8 +183,10 @@ def _conclude(run: Run) -> None:
         f"print(encoder.num_features)"
     )
     print(f"load        {shell_command(sys.executable, '-c', load)}")
+    beaten = metric_tables.is_beaten(result.metrics)
     with suppress(UserError):  # a finished run whose environment.json was lost
-        for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, run.environment()):
+        facts = run.environment()
+        for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, facts, beaten):
             print(f"next        {step.what}:\n{step.command}")
 
 
@@ -200,4 +203,4 @@ def _print_hub_status(run: Run) -> None:
 # Functions are looked up at the call, so that a test can replace one.
 PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run), _conclude)
 FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), lambda run: None)
+EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), lambda *_: None)

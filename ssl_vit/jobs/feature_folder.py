@@ -30,7 +30,7 @@ from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
-from ..formatting import text_line
+from ..formatting import count_of_images, text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..runs import output_folder
@@ -259,7 +259,7 @@ class FeatureFolder:
         feature = self._describe_feature()
         print(f"encoder     {self.one.label}: {self.one.describe()}, {cut}; {feature}")
         for name, source in splits.items():
-            print(f"split       {name}: {len(source):,} images", flush=True)
+            print(f"split       {name}: {count_of_images(len(source))}", flush=True)
 
     def _describe_feature(self) -> str:
         layer = self.recipe.probe.layer
@@ -291,7 +291,7 @@ class FeatureFolder:
             made = embedding.embed(read, watched, source, self.accelerator.device)
         content = embedding.encode(made, self.options.format, source.classes)
         write_atomically(shard.file, content)
-        count = f"{len(made.index):,} images, {len(content) / 1e6:.1f} MB"
+        count = f"{count_of_images(len(made.index))}, {len(content) / 1e6:.1f} MB"
         print(f"shard       {shard.file.name}: {count}", flush=True)
 
     def _conclude(self, shards: Sequence[FeatureShard]) -> None:

@@ -4,7 +4,7 @@ records about them."""
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..config.schema import (
     measures_masks,
     uses_labels,
 )
-from ..data import check_range, fingerprints, measure_range, sources
+from ..data import check_range, fingerprints, layout, measure_range, sources
 from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
@@ -34,6 +34,7 @@ from ..formatting import option_text
 from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
+from .label_facts import label_facts
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
@@ -62,13 +63,20 @@ def load_splits(
 ) -> sources.Splits:
     """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all.
     What the recipe leaves to be measured on the training images is measured, and values that do not
-    suit the recipe are warned of or refused."""
+    suit the recipe are warned of or refused.
+
+    Raises:
+        UserError: as `sources.load`; where test images are missing it says how to go without.
+    """
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )
 
     def load() -> sources.Splits:
-        splits = sources.load(recipe.data, test, first, recipe.seed)
+        try:
+            splits = sources.load(recipe.data, test, first, recipe.seed)
+        except layout.NoTestSplit as error:
+            raise UserError("; ".join([str(error), *_instead(recipe, error.labelled)])) from None
         measure_range.complete(recipe.data, splits.train)
         return splits
 
@@ -85,6 +93,16 @@ def load_splits(
     )
     guesses = (*splits.guesses, *checked.warnings)
     return splits._replace(guesses=guesses, clipped=checked.clipped)
+
+
+def _instead(recipe: Recipe, labelled: bool) -> Iterator[str]:
+    """What can be given where there is no test split."""
+    with suppress(UserError):  # of weights that are gone
+        share = recipe.init_source.images().get("data.test")
+        if isinstance(share, float):
+            yield f"init={recipe.init} had data.test={share:g}"
+    if labelled and recipe.declared.trains:
+        yield "fine-tuning goes without by eval.test=false"
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -193,16 +211,29 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
+def _of_labels(
+    recipe: Recipe, accelerator: Accelerator, splits: sources.Splits
+) -> dict[str, object]:
+    """What who goes on with the run's encoder wants to know, of the process that writes it."""
+    if recipe.objective == "probe" or not accelerator.is_main_process:
+        return {}
+    return label_facts(splits, recipe.data)
+
+
+def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
+    """How many held-out images a run is measured on while it trains."""
+    return min(recipe.eval.images, len(splits.validation))
+
+
 def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
     """{split: how many of its images metrics are measured, or something is chosen, on}."""
     # with data.validation=0 the held-out images are training images
     name = "train" if recipe.data.validation == 0 else "validation"
-    held_out = len(splits.validation)
     found = {}
     if recipe.objective != "probe":
-        found[name] = min(recipe.eval.images, held_out)
+        found[name] = held_out_images(recipe, splits)
     elif chosen_on_held_out(recipe):
-        found[name] = held_out
+        found[name] = len(splits.validation)
     return found if splits.test is None else found | {"test": len(splits.test)}
 
 
@@ -233,6 +264,7 @@ def environment_facts(
         "classes": classes,  # label 0 is the first
         "label_source": splits.label_source,
         "testable": splits.testable,
+        **_of_labels(recipe, accelerator, splits),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

@@ -14,6 +14,7 @@ from ..config.records.run import Result
 from ..config.schema import compared_views
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
+from ..formatting import count_of_images
 from ..hub import background
 from ..runs import console, expected, experiment_trackers
 from ..runs.collapse_alarm import CollapseAlarm
@@ -105,8 +106,9 @@ def _measure_baselines(job: Job) -> None:
         )
         device = job.accelerator.device
         job.objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
-    with torch.no_grad():
-        job.held_out.measure_baselines(job.objective)
+    if resources.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
+        with torch.no_grad():
+            job.held_out.measure_baselines(job.objective)
 
 
 def _train_to_end(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
@@ -210,7 +212,7 @@ def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
     """Note how many images of all processes could not be read, and how often."""
     total: Counter[str] = sum(gather_object([state.unreadable]), Counter())
     if total:
-        images = "1 image" if len(total) == 1 else f"{len(total):,} images"
+        images = count_of_images(len(total))
         times = "once" if total.total() == 1 else f"{total.total():,} times in all"
         callbacks.note(f"{images} could not be read, and gave way to the next {times}")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..config.tool_options import parse, read_list
 from ..errors import UserError
@@ -14,9 +14,12 @@ from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
-from . import reports, serve
+from . import serve
 from .lab_tools import ReportOptions
 from .run_table import index_page
+
+if TYPE_CHECKING:
+    from . import reports
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class WrittenPage:
     folder: Path
     page: Path
     runs: list[RunRecord]
-    study: reports.Report | None = None
+    study: "reports.Report | None" = None
     exported: Sequence[Path] = ()
     form: str | None = None
 
@@ -117,6 +120,8 @@ def write(options: ReportOptions) -> WrittenPage:
 
 
 def _of_study(folder: Path, pairs: list[str], form: str | None) -> WrittenPage:
+    from . import reports  # needs matplotlib, which other pages do without
+
     with suppress(UserError):  # without runs; the report says more of it
         index_page.write(folder)
     found = reports.write(folder, pairs)
@@ -126,6 +131,8 @@ def _of_study(folder: Path, pairs: list[str], form: str | None) -> WrittenPage:
 
 def _summary(record: RunRecord) -> dict[str, Any]:
     """A run for --json."""
+    from .reports import plain
+
     found = {
         "folder": str(record.folder),
         "state": record.state,
@@ -136,4 +143,4 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "warnings": [*record.problems, *record.warnings],
         "not_finite": record.not_finite,
     }
-    return cast(dict[str, Any], reports.plain(found))
+    return cast(dict[str, Any], plain(found))

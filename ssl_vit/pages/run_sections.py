@@ -1,14 +1,14 @@
 """The sections of a run's page. No torch here."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config import records
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
-from ..config.schema import chosen_on_held_out, defaults
+from ..config.schema import chosen_on_held_out, defaults, more_held_out
 from ..formatting import (
     NOT_COUNTED,
     few_images,
@@ -19,7 +19,7 @@ from ..formatting import (
     tool_command,
 )
 from ..runs import seen_text
-from ..runs.next_steps import next_steps
+from ..runs.next_steps import NextCommand, next_steps
 from ..runs.objective_facts import facts_of
 from . import blocks, figure_blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
@@ -92,8 +92,13 @@ def results(record: RunRecord) -> Iterator[Block]:
         head = ["measure", "value", "95% interval", "split", "n"]
         yield Table(head, [[r.name, r.value, r.interval, r.split, r.n] for r in rows])
     recipe = typed_recipe(record)
-    for text in few_images(record.measured_on, chosen_on_held_out(recipe) if recipe else ()):
+    chosen = chosen_on_held_out(recipe) if recipe else []
+    remedy = more_held_out(recipe) if recipe else ""
+    for text in few_images(record.measured_on, chosen, remedy):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    if record.result and (classes := record.result.classes):
+        text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
+        yield Text(text)
     for one in record.environment.seen or ():
         yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
@@ -103,8 +108,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     if fought:
         head = ["baseline", "difference", "the model's", "its value", "measure"]
         yield Table(head, [_baseline(one) for one in fought])
-        guesses = [f"{one.baseline}: {one.guess}" for one in fought]
-        yield Fold("What the baselines guess", [Listing(guesses)])
+        guesses = dict.fromkeys(f"{one.called}: {one.guess}" for one in fought)
+        yield Fold("What the baselines guess", [Listing(list(guesses))])
     if any(row.interval != "-" for row in rows):
         yield Text(
             "Intervals are Wilson's, of a share of n cases (images, or patches of them) taken as "
@@ -114,11 +119,12 @@ def results(record: RunRecord) -> Iterator[Block]:
 
 
 def _baseline(one: BaselineComparison) -> list[str]:
-    """A baseline beside the model's metric."""
-    apart = metric_tables.number(one.measure, one.here - one.there)
-    sign = "+" if one.here > one.there else ""
+    """A baseline beside the model's metric, by its name for readers; of a joint run with its part
+    before it."""
+    part = one.baseline.rpartition("/")[0]
     here, there = (metric_tables.number(one.measure, value) for value in (one.here, one.there))
-    return [one.baseline, f"{sign}{apart}", here, there, one.measure]
+    apart = metric_tables.difference(one.measure, one.here - one.there)
+    return [f"{part} {one.called}".lstrip(), apart, here, there, one.measure]
 
 
 def learning_curves(record: RunRecord) -> Iterator[Block]:
@@ -172,8 +178,9 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 def compute(record: RunRecord) -> Iterator[Block]:
     """What the run cost, and how fast it was."""
     found = record.result.content() if record.result else {}
+    forwarded = "images trained on" if found.get("steps") else "images whose features it computed"
     rows = [
-        ["images trained on", _number(found.get("images"), ",.0f")],
+        [forwarded, _number(found.get("images"), ",.0f")],
         ["compute, exaFLOP", _exaflop(found, "exaflop")],
         ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
         ["device-hours", _number(found.get("device_hours"))],
@@ -218,13 +225,22 @@ def environment(record: RunRecord) -> Iterator[Block]:
         ["images of a process at once", batch],
         ["steps of gradient accumulation", passes],
         *([f"images of {name}", size] for name, size in found.images.items()),
-        *([f"fingerprint of {name}", text] for name, text in found.data.items()),
+        *([f"fingerprint of {names}", text] for text, names in _by_fingerprint(found.data).items()),
         *([f"first weights, {kind}", text] for kind, text in (found.init or {}).items()),
     ]
     yield Table(["fact", "value"], [[name, text_line(text)] for name, text in rows], labels=2)
     if found.classes:
         names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])
+
+
+def _by_fingerprint(data: Mapping[str, Any]) -> dict[str, str]:
+    """{fingerprint: what it is of}: shares of a split have that of the whole."""
+    found: dict[str, list[str]] = {}
+    for name, text in data.items():
+        found.setdefault(str(text), []).append(name)
+    whole = "the whole split of "
+    return {text: whole * (len(names) > 1) + " and ".join(names) for text, names in found.items()}
 
 
 def load(record: RunRecord) -> Iterator[Block]:
@@ -270,15 +286,21 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         yield Text("Continue from the newest checkpoint:")
         yield Commands([_launch(tool, *options, *place)])
         return
-    yield Text("Repeat it with another seed:")
     seed = values["seed"] if records.fits(values.get("seed"), int) else 0
     again = [f"name={folder.name}-again", f"out={folder.parent}"]
-    yield Commands([_launch(tool, *options, *again, f"seed={seed + 1}")])
+    repeat = NextCommand(
+        "repeat it with another seed", _launch(tool, *options, *again, f"seed={seed + 1}")
+    )
     recipe = typed_recipe(record)
+    beaten = metric_tables.is_beaten(record.result.metrics)
+    steps = []
     if recipe and (folder / "export").exists():
-        for step in next_steps(folder, folder.parent, recipe, record.environment):
-            yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
-            yield Commands([step.command])
+        steps = list(next_steps(folder, folder.parent, recipe, record.environment, beaten))
+    # what has not beaten its baselines is trained longer first
+    steps.insert(0 if beaten else min(1, len(steps)), repeat)
+    for step in steps:
+        yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
+        yield Commands([step.command])
 
 
 def _launch(tool: str, *options: str) -> str:

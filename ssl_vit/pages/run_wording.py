@@ -129,9 +129,8 @@ def outcome(record: RunRecord) -> str:
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
     titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
     found = [_headline(name, metrics[name]) for name in titled[:1]]
-    fought = [one for one in metric_tables.comparisons(metrics) if math.isfinite(one.here)]
-    if fought:
-        verdict = metric_tables.verdict(fought)
+    if fought := metric_tables.finite_comparisons(metrics):
+        verdict = metric_tables.verdict(fought, record.measured_on)
         return f"{found[0]}. {verdict}" if found else verdict
     if found:
         return f"{found[0]}."

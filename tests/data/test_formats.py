@@ -119,7 +119,7 @@ def test_a_run_says_at_the_start_what_it_took_for_what(tmp_path, tiny, capsys):
     )
     assert f"images      train: 60 images from {place}, its split train\n" in head
     assert "\n            validation: 6 images taken from train, which keeps 54\n" in head
-    assert "\n            left out: 1 .txt files\n" in head
+    assert "\n            left out: 1 .txt file\n" in head
     known = json.loads((tmp_path / "runs" / "own" / "environment.json").read_text())
     assert "labels: names of folders, 3 classes: ant, bee, train" in head
     assert known["classes"] == []  # nothing has been learned of folders, which need not be classes

@@ -144,8 +144,8 @@ def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / ".cache").mkdir()
     left = (
-        "left out: 1 .heic files, 2 .txt files, 1 files without an ending, 2 hidden files, 1 "
-        "hidden folders"
+        "left out: 1 .heic file, 2 .txt files, 1 file without an ending, 2 hidden files, 1 "
+        "hidden folder"
     )
     assert left in load(tmp_path).notes
 

@@ -15,7 +15,7 @@ from helpers.options import ROOT
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.config.records import check
-from ssl_vit.config.records.run import Environment
+from ssl_vit.config.records.run import Environment, Result
 from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data import make_shards
@@ -54,7 +54,7 @@ def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run)
+    cli._conclude(run, Result(steps=1, seconds=1.0, metrics={}, finished=""))
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
@@ -75,9 +75,10 @@ def test_what_a_finished_run_says_can_be_pasted(
 def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
     folder = tmp_path / AWKWARD / "run"
     steps = list(next_steps(folder, tmp_path / AWKWARD, Recipe(), Environment()))
-    assert len(steps) == 4
-    for step in steps:
+    assert len(steps) == 5
+    for step in steps[:-1]:
         assert f"init={folder}" in pasted(step.command, tmp_path)
+    assert f"recipe={folder}/recipe.yaml" in pasted(steps[-1].command, tmp_path)
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """On how many images a figure stands: beside every held-out figure, with a caution below 100."""
 
+import html
 import json
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import pytest
 
 import ssl_vit
 from helpers.arm_studies import REPORT, study
-from helpers.images import two_classes
+from helpers.images import put, two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
 from helpers.reports import altered
+from ssl_vit.config import resolve
 from ssl_vit.config.records.run import Measured
+from ssl_vit.config.schema import more_held_out
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
@@ -49,6 +52,44 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["recipe=mpp"], "data.validation=0.2"),
+        (["recipe=mpp", "data.validation=0.1"], "data.validation=0.2"),
+        (["recipe=mpp", "data.validation=0.2"], ""),
+        (["recipe=mpp", "data.validation=0"], ""),
+        (["recipe=mpp", "eval.images=24"], ""),
+        (["recipe=evaluate"], "data.validation=0.2"),
+    ],
+)
+def test_more_images_are_held_out_where_a_share_limits_them(
+    options: list[str], remedy: str
+) -> None:
+    recipe = resolve.resolve(options)
+    assert more_held_out(recipe) == remedy
+    (text,) = few_images({"validation": 12}, (), remedy)
+    assert ("; data.validation=0.2 holds out more" in text) == bool(remedy)
+
+
+def test_there_is_no_baseline_of_one_image(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    put(tmp_path / "IMAGES" / "all", 20)
+    options = [*SHORT, f"data.path={tmp_path / 'IMAGES'}", f"out={tmp_path}"]
+    cli.pretrain(changed(TINY, *options, "name=one"))
+    text = capsys.readouterr().out
+    assert "to beat     no baseline is measured on 1 image" in text
+    assert "(to beat" not in text and "verdict" not in text
+    metrics = json.loads((tmp_path / "one" / "result.json").read_text())["metrics"]
+    assert "accuracy_masked" in metrics and "commonest" not in metrics
+    cli.pretrain(changed(TINY, *options, "name=two", "data.validation=0.1"))
+    text = capsys.readouterr().out
+    assert "(to beat" in text and "no baseline" not in text
+    (verdict,) = [line for line in text.splitlines() if line.startswith("verdict ")]
+    assert verdict.removeprefix("verdict     ") in html.unescape(
+        (tmp_path / "two" / "report.html").read_text()
+    )
+
+
 def test_the_terminal_says_of_how_many_images_a_figure_is(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -56,7 +97,7 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
     lines = capsys.readouterr().out.splitlines()
     cautions = [line for line in lines if CAUTION in line]
     assert [line.split(":")[1:3] for line in cautions] == [
-        [" held out", " 3 images; " + CAUTION],
+        [" held out", f" 3 images; {CAUTION}; data.validation=0.2 holds out more"],
         [" test", " 6 images; " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
@@ -92,7 +133,8 @@ def test_a_choice_on_few_images_is_said(
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
-    assert f"Held out: 3 images; {CAUTION}, and the checkpoint is chosen on them." in page
+    chosen = "and the checkpoint is chosen on them; data.validation=0.2 holds out more"
+    assert f"Held out: 3 images; {CAUTION}, {chosen}." in page
     assert f"Test: 6 images; {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
     try:  # a run that goes on
@@ -166,3 +208,24 @@ def test_what_was_chosen_stands_beside_the_number_of_dev_images(tmp_path: Path) 
     reports.write(gap)
     text = (gap / "report.md").read_text()
     assert "on the dev split (n = 24 images), not by the test images" in text
+
+
+def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:
+    entries = {
+        "loss": Measured(value=1.357, split="validation", n=9),
+        "chance_loss": Measured(value=1.386, split="validation", n=9),
+        "top1": Measured(value=0.5272, split="test", n=239),
+        "chance": Measured(value=0.25, split="test", n=239),
+    }
+    fought = list(metric_tables.comparisons(entries))
+    assert metric_tables.verdict(fought, {"validation": 9, "test": 239}) == (
+        "The model beats the loss of guessing (1.357 against 1.386 on 9 held-out images) and"
+        " guessing (52.72% against 25.00% on 239 test images)."
+    )
+    assert " on " not in metric_tables.verdict(fought[:1], {"validation": 9})
+
+
+def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
+    """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
+    (row,) = metric_tables.result_rows({"knn": Measured(value=80 / 239, split="test", n=239)})
+    assert (row.value, row.interval) == ("33.47%", "27.79% to 39.68%")

@@ -117,10 +117,10 @@ def test_the_numbers_of_a_finished_run(tmp_path):
         "loss": ["2.25", "-", "validation", "100"],
     }
     assert page.table(["baseline", "difference", "the model's", "its value"]) == [
-        ["commonest", "+43.00%", "50.00%", "7.00%", "accuracy_masked"],
-        ["neighbors", "+5.00%", "50.00%", "45.00%", "accuracy_masked"],
+        ["the commonest colour", "+43.00 points", "50.00%", "7.00%", "accuracy_masked"],
+        ["the neighbours' mean", "+5.00 points", "50.00%", "45.00%", "accuracy_masked"],
     ]
-    assert "commonest: the commonest training colour, always" in page.text
+    assert "the commonest colour: the commonest training colour, always" in page.text
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
     assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
@@ -129,6 +129,29 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     assert costs["peak memory of a device, GiB"] == "1.2"
     assert "0: cat" in page.text and "a processor" in page.text
     assert "Warnings" not in page.text
+
+
+def test_splits_of_one_fingerprint_stand_in_one_row(tmp_path):
+    """Shares of a split have the fingerprint of the whole, which looks like a mistake."""
+    data = {"train": "0123", "validation": "0123", "test": "4567"}
+    facts = dict(page_of(make_run(tmp_path / "made", environment={"data": data})).table(["fact"]))
+    assert facts["fingerprint of the whole split of train and validation"] == "0123"
+    assert facts["fingerprint of test"] == "4567" and "fingerprint of train" not in facts
+
+
+def test_what_the_verdict_asks_for_comes_first(tmp_path):
+    """50% cannot be told from the 45% of one baseline; 80% of 100 can."""
+
+    def titles(folder):
+        (folder / "export").mkdir()
+        blocks = run_sections.build(read_run(folder))[-1].blocks
+        return [one.text.split(",")[0] for one in blocks if isinstance(one, Text)]
+
+    open_ = titles(make_run(tmp_path / "open"))
+    assert open_[:2] == ["Train longer", "Repeat it with another seed:"]
+    won = {"accuracy_masked": {"value": 0.8, "n": 100, "split": "validation"}}
+    beaten = titles(make_run(tmp_path / "won", found=won))
+    assert beaten[0] == "Repeat it with another seed:" and beaten[-1] == "Train longer"
 
 
 def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):

@@ -35,6 +35,25 @@ def _is_whole(best: Best) -> Best:
     return best
 
 
+class SeenImages(Record):
+    """Which images that a run is measured on one of the runs has seen that its first weights come
+    from.
+
+    Attributes:
+        run: the name of that run's folder.
+        of: {split: how many images it has} of test and validation.
+        images: {split: how many of them that run was trained on}.
+        labels: {split: of how many of them it has learned the label}.
+        unknown: why that cannot be told; empty where it is known.
+    """
+
+    run: str
+    of: dict[str, Whole] = {}
+    images: dict[str, Whole] = {}
+    labels: dict[str, Whole] = {}
+    unknown: str = ""
+
+
 class Result(WithRecipe):
     """result.json. Exaflop are null where they were not counted; what earlier versions did not
     write is None."""
@@ -51,6 +70,8 @@ class Result(WithRecipe):
     best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
     measured_on: MayLack[dict[str, Whole]] = None
     pool: MayLack[str] = None  # of an evaluation
+    classes: MayLack[Whole] = None  # of one label an image, that probes choose from
+    seen: MayLack[list[SeenImages]] = None  # of what it is measured on, as environment.json
 
 
 class CountedResult(Result):
@@ -96,23 +117,12 @@ class Cost(Record):
     device_hours: Number
 
 
-class SeenImages(Record):
-    """Which images that a run is measured on one of the runs has seen that its first weights come
-    from.
+class LabelCounts(Record):
+    """The labelled images that an evaluation of the run would learn from, and how many its smallest
+    class has; zeros where there is none, as no share can be held out to test on."""
 
-    Attributes:
-        run: the name of that run's folder.
-        of: {split: how many images it has} of test and validation.
-        images: {split: how many of them that run was trained on}.
-        labels: {split: of how many of them it has learned the label}.
-        unknown: why that cannot be told; empty where it is known.
-    """
-
-    run: str
-    of: dict[str, Whole] = {}
-    images: dict[str, Whole] = {}
-    labels: dict[str, Whole] = {}
-    unknown: str = ""
+    images: Whole
+    smallest: Whole
 
 
 class RecipeFile(Record):
@@ -161,6 +171,8 @@ class Environment(WithRecipe):
     classes: MayLack[list[str]] = None
     label_source: MayLack[str] = None  # of one label an image; empty without
     testable: MayLack[bool] = None  # there are test images with labels
+    label_counts: MayLack[LabelCounts] = None
+    label_doubt: MayLack[str] = None  # why names of folders may be no classes; empty without doubt
     clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
 
     @property
