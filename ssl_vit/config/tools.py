@@ -12,6 +12,7 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
+ENCODER = f"The encoder: {PLACES}; scratch,PLACE: fresh weights of that model, for its images."
 FIGURES = (
     "filters",
     "positions",
@@ -241,7 +242,7 @@ class EmbedOptions(ToolOptions):
             "As for training.",
         ),
     )
-    init: str = option(REQUIRED, f"The encoder: {PLACES}.", expected=PLACES, metavar="PLACE")
+    init: str = option(REQUIRED, ENCODER, expected=PLACES, metavar="PLACE")
     split: list[str] | None = option(
         None,
         "Only these splits; default: all.",
@@ -255,13 +256,12 @@ class EmbedOptions(ToolOptions):
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
         " shard are held in memory.",
     )
-    query: Path | None = path(
-        "Print the images whose features have the highest cosine similarity with this image's, and"
-        " show them in nearest.html.",
+    query: list[str] | None = option(
         None,
-        "IMAGE",
+        "Images whose nearest are printed and shown in nearest.html: files; also below data.path=.",
+        metavar="IMAGE,...",
     )
-    top: int | None = count(None, f"How many of them; default: {TOP}.")
+    top: int | None = count(None, f"How many for each; default: {TOP}.")
     out: str = out("Holds the folder.")
     name: str | None = folder_name("The folder; default: features-LABEL-DATA.")
 

@@ -139,6 +139,9 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
+        if any(part.compares_images for part in job.objective.summands()):
+            group = max(len(batch.key) for batch in job.held_out.batches)
+            to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif held_out_images(recipe, job.splits) == 1:
         yield "to beat", "no baseline is measured on 1 image"

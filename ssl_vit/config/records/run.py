@@ -194,10 +194,12 @@ class NotFinite(Record):
 
 
 class Figure(Record):
-    """What figures.json says of a figure: the images that it was computed over."""
+    """What figures.json says of a figure: the images that it was computed over, and how what is in
+    it is drawn, where that is not the same of every encoder."""
 
     images: str
     count: Whole = 0
+    drawn: str = ""
 
 
 class Figures(Record):
