@@ -108,6 +108,11 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
 
 
+def role(split: str) -> str:
+    """The role that a split's name says, in any case; else the name itself."""
+    return ROLE.get(split.lower(), split)
+
+
 def choose(name: str, splits: Collection[str]) -> str | None:
     """The split of that name, else the only split of the same role; None where there is none."""
     if name in splits:
