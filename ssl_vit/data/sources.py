@@ -320,11 +320,7 @@ def _notes(
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
-    unused = [
-        f"{name} ({count_of_images(len(x))})"
-        for name, x in found.splits.items()
-        if name not in used
-    ]
+    unused = [f"{name} ({_many(x)})" for name, x in found.splits.items() if name not in used]
     if unused:
         notes.append(f"not used: {', '.join(unused)}")
     if found.skipped:
@@ -359,8 +355,7 @@ def _outside(data: Data) -> bool:
 
 
 def _many(source: Source) -> str:
-    lists = source.lists.describe() if source.lists else ""
-    return f"{count_of_images(len(source))}{lists}"
+    return count_of_images(len(source)) + (source.lists.describe() if source.lists else "")
 
 
 def _under(split: str) -> str:
