@@ -263,7 +263,7 @@ def test_arrays_beside_an_image_are_named(
     np.save(place / "0.npy", np.zeros((16, 16, 3), np.uint8))
     words = [word for word in options if not word.startswith("data.path=")]
     ssl_vit.embed([*words, f"data.path={place}", "name=f"])
-    assert "1 .npy files beside images are left out" in capsys.readouterr().out
+    assert "1 .npy file beside images are left out" in capsys.readouterr().out
 
 
 def test_nothing_is_finished_where_no_image_can_be_read(options: list[str], tmp_path: Path) -> None:
