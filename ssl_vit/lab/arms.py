@@ -90,12 +90,11 @@ def _with_own_model(told: Iterable[Told]) -> set[str]:
     for part, arm, options in told:
         own = {option for option in options if _of_model(option.partition("=")[0])}
         said.setdefault(part, {}).setdefault(arm, set()).update(own)
-    return {
-        arm
-        for of_arm in said.values()
-        for arm, own in of_arm.items()
-        if own - set.intersection(*of_arm.values())
-    }
+    found: set[str] = set()
+    for of_arm in said.values():
+        common = frozenset.intersection(*map(frozenset, of_arm.values()))
+        found |= {arm for arm, own in of_arm.items() if own - common}
+    return found
 
 
 def _first_few(texts: Sequence[str]) -> str:
