@@ -4,13 +4,12 @@ JSON, its tables as LaTeX, its figures as PDF. No torch here."""
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ...pages.blocks import Figure, Section, Table, cell_of
+from ...pages.blocks import Figure, Section
 from ...runs.files import write_atomically
+from . import latex
 from .results import StudyResults, axes_of, exact_text
 from .statistics import Numbers, plain
 
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
 FORMATS = ("csv", "latex", "pdf")
-# What LaTeX would read as markup
-SPECIAL = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
 
 
 def write(folder: Path, form: str, study: StudyResults, sections: list[Section]) -> list[Path]:
@@ -46,7 +35,7 @@ def write(folder: Path, form: str, study: StudyResults, sections: list[Section])
         return [path]
     if form == "latex":
         path = folder / "tables.tex"
-        write_atomically(path, latex(sections))
+        write_atomically(path, latex.tables(sections, study.plan.name))
         return [path]
     figures = [block for section in sections for block in section.blocks]
     found = []
@@ -113,43 +102,3 @@ def _coordinate(value: Any) -> str:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def latex(sections: list[Section]) -> str:
-    """The report's tables, each a `table` of the package booktabs, under its section's title."""
-    tables = [
-        "\n".join(_table(section.title, block))
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, Table)
-    ]
-    head = "% \\usepackage{booktabs}: the tables of the study's report"
-    return "\n\n".join([head, *tables]) + "\n"
-
-
-def _table(title: str, block: Table) -> Iterator[str]:
-    count = len(block.head)
-    kinds = "".join("l" if place < block.labels else "r" for place in range(count))
-    yield r"\begin{table}"
-    yield rf"  \caption{{{escaped(title)}}}"
-    yield rf"  \begin{{tabular}}{{{kinds}}}"
-    yield r"    \toprule"
-    yield _row([escaped(cell_of(cell).text) for cell in block.head])
-    yield r"    \midrule"
-    for row in block.rows:
-        yield _row([escaped(cell_of(cell).text) for cell in row])
-    yield r"    \bottomrule"
-    yield r"  \end{tabular}"
-    yield r"\end{table}"
-
-
-def _row(cells: list[str]) -> str:
-    return f"    {' & '.join(cells)} \\\\"
-
-
-def escaped(text: str) -> str:
-    """A text that LaTeX shows as it is."""
-    plain = re.sub(r"\s+", " ", text)
-    shown = "".join(SPECIAL.get(one, one) for one in plain if one.isprintable())
-    shown = re.sub(r"(?<![\w-])-(?=\d)", "$-$", shown)  # a minus, no hyphen
-    return "{}" + shown if shown.startswith("[") else shown  # after \\ it would be a length
