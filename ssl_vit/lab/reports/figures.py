@@ -32,13 +32,18 @@ def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **value
     """A figure of this name, drawn for light and for dark pages; its caption is that of
     templates/captions.j2, which knows the values too."""
     caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
-    light, dark = (svg_plots.svg(draw(style)) for style in (LIGHT, DARK))
+    light, dark = (svg_plots.svg(_drawn(draw, style)) for style in (LIGHT, DARK))
     printed = partial(_printed, draw)
     return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
 
 
 def _printed(draw: Draw) -> bytes:
-    return svg_plots.pdf(draw(PRINTED))
+    return svg_plots.pdf(_drawn(draw, PRINTED))
+
+
+def _drawn(draw: Draw, style: Style) -> MatplotlibFigure:
+    with svg_plots.settings({"font.size": style.text}):
+        return draw(style)
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:

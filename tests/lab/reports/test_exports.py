@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import cbook
 from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 
 from helpers import arm_studies, key_studies
 from helpers.reports import altered, do_not_draw
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool
-from ssl_vit.lab.reports import latex
+from ssl_vit.lab.reports import latex, svg_plots
 from ssl_vit.pages.blocks import Section, Table
+from ssl_vit.pages.figure_style import PRINTED
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +152,23 @@ def test_figures_are_vectors_and_the_same_each_time(gap: Path, capsys) -> None:
     )
     report_tool.main([str(gap), "format=pdf"])
     assert {file: file.read_bytes() for file in files} == known
+
+
+def test_printed_figures_fit_a_page_and_can_be_read(gap: Path, monkeypatch) -> None:
+    """At most 5.5 inches wide, each text of 7 points or more."""
+    drawn = []
+    monkeypatch.setattr(svg_plots, "pdf", lambda figure: drawn.append(figure) or b"%PDF")
+    report_tool.main([str(gap), "format=pdf"])
+    assert len(drawn) == 3 and max(figure.get_figwidth() for figure in drawn) == 5.5
+    texts = [text for figure in drawn for text in figure.findobj(Text)]
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
+
+
+def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
+    panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
+    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], PRINTED)
+    figure.draw_without_rendering()
+    assert "10^{" in figure.axes[0].xaxis.get_offset_text().get_text()
 
 
 @pytest.mark.parametrize(("form", "says"), [("pfd", "did you mean pdf"), ("csv", "is for a study")])
