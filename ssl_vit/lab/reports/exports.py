@@ -3,6 +3,8 @@ JSON, its tables as LaTeX, its figures as PDF. No torch here."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -18,21 +20,27 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
 FORMATS = ("csv", "latex", "pdf")
+DIFFERENCES = ("arm", "other", "measure", "n", "difference", "sd", "low", "high")
+DIFFERENCES += ("images_low", "images_high", "pairs", "corrected_low", "corrected_high")
 
 
-def write(folder: Path, form: str, study: StudyResults, sections: list[Section]) -> list[Path]:
+def write(
+    folder: Path, form: str, study: StudyResults, numbers: Numbers, sections: list[Section]
+) -> list[Path]:
     """Write a study's results in one of FORMATS into its folder; the files.
 
     Args:
         folder: of the study.
         form: the format.
         study: its runs.
+        numbers: of its report.
         sections: of its report.
     """
     if form == "csv":
-        path = folder / "results.csv"
-        write_atomically(path, table(study))
-        return [path]
+        texts = {"results.csv": table(study), "differences.csv": differences(numbers)}
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+        return [folder / name for name in texts]
     if form == "latex":
         path = folder / "tables.tex"
         write_atomically(path, latex.tables(sections, study.plan.name))
@@ -53,6 +61,37 @@ def table(study: StudyResults) -> str:
     rows = study.table
     texts = {axis: rows[axis].map(_coordinate) for axis in axes_of(rows)}
     return rows.assign(**texts, value=rows["value"].map(repr)).to_csv(index=False)
+
+
+def differences(numbers: Numbers) -> str:
+    """The differences in pairs as CSV, to their last digit: a row for each pair and the claim.
+
+    Columns:
+        arm, other: the difference is `arm` minus `other`, positive where `arm` is the better.
+        measure: its name; shares are not in percent.
+        n, difference, sd, low, high: over seeds, with Student's 95% interval.
+        images_low, images_high: with the test images resampled too.
+        pairs, corrected_low, corrected_high: an interval that holds together with those of so many
+            pairs, which were asked for.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(DIFFERENCES)
+    family = sum(pair.corrected is not None for pair in numbers.pairs) or None
+    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
+    claim = numbers.claim
+    own = claim and (claim.arm, claim.other, claim.measure) not in shown
+    for pair in [*numbers.pairs, *([claim] if claim and own else [])]:
+        found = pair.difference
+        if found is None:
+            continue
+        ends = (found.interval, pair.resampled, pair.corrected)
+        low_high = [repr(end) if one else "" for one in ends for end in one or (None, None)]
+        row = [pair.arm, pair.other, pair.measure, found.n, repr(found.mean)]
+        row += ["" if found.sd is None else repr(found.sd), *low_high]
+        row.insert(-2, (family if pair.corrected else None) or "")
+        writer.writerow(row)
+    return text.getvalue()
 
 
 def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:

@@ -61,6 +61,22 @@ def test_a_row_for_each_metric_of_each_run(gap: Path, undrawn: None) -> None:
     assert float(mpp) == 226 / 400
 
 
+def test_a_row_for_each_difference(tmp_path: Path, undrawn: None) -> None:
+    """mpp minus scratch: 5, 4.5, 5.5 points; t with 2 degrees of freedom is 4.3027 at 97.5% and
+    6.2053 at 98.75%."""
+    folder = arm_studies.study(tmp_path / "gap")
+    report_tool.main([str(folder), "format=csv", "pairs=mpp:scratch,supervised:scratch"])
+    with (folder / "differences.csv").open(newline="") as file:
+        first, _, last = csv.DictReader(file)
+    assert (first["arm"], first["other"], first["measure"]) == ("mpp", "scratch", "top1")
+    wanted = {"n": 3, "difference": 0.05, "sd": 0.005, "low": 0.05 - 0.012421, "pairs": 2}
+    wanted |= {"corrected_low": 0.05 - 0.017913, "corrected_high": 0.05 + 0.017913}
+    assert {key: float(first[key]) for key in wanted} == pytest.approx(wanted, abs=1e-6)
+    assert float(first["images_low"]) < float(first["low"])
+    assert (last["arm"], last["other"]) == ("mpp", "supervised")
+    assert (last["pairs"], last["corrected_low"]) == ("", "") and last["low"]
+
+
 def test_varied_keys_are_columns(tmp_path: Path, undrawn: None) -> None:
     rows = rows_of(key_studies.study(tmp_path / "made"))
     assert {row["corruption.rate"] for row in rows} >= {"0.15", "0.5"}
