@@ -59,7 +59,12 @@ def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
 def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Each measure against what differs between the arms."""
     along = study_axes(study, numbers)
-    panels = [_measure_panel(one, along) for one in shown(study, numbers)]
+    found = shown(study, numbers)
+    apart = [one for one in found if one.question_keys and _by_name(study)]
+    panels = []
+    for one in found:
+        groups = [[result] for result in one.results] if one in apart else [one.results]
+        panels += [_measure_panel(one._replace(results=group), along) for group in groups]
     ticks = sorted({place for place, _ in along.places.values()}) if along.log else ()
     x = svg_plots.XAxis(along.x, along.ticks, along.log, ticks)
     order = [line for _, line in along.places.values()]
@@ -69,8 +74,15 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         study,
         numbers,
         lambda style: svg_plots.points(panels, x, list(dict.fromkeys(order)), style),
-        extra=any(one.not_compared for one in shown(study, numbers)),
+        extra=any(one.not_compared for one in found),
+        apart=[one.label for one in apart],
     )
+
+
+def _by_name(study: StudyResults) -> bool:
+    """Whether arms that are compared are only names: what makes their questions differ lies along
+    no axis."""
+    return study.compares and not study.vary
 
 
 def _measure_panel(measure: Measure, along: Axes) -> svg_plots.Panel:
@@ -232,8 +244,8 @@ def _learning_panels(
         for run in {run.name: run for run in runs}.values():
             parts.setdefault(run.part, {}).setdefault(label, []).append(run)
     for part, by_arm in parts.items():
-        reasons, _ = obstacles(study, part, "loss", study.plan.arms)
-        if reasons:
+        reasons, keys = obstacles(study, part, "loss", study.plan.arms)
+        if reasons or (keys and _by_name(study)):
             for label, runs in by_arm.items():
                 yield _learning_panel(f"{part}: {label}", {label: runs})
         else:

@@ -396,6 +396,30 @@ def test_learning_curves_of_another_objective_have_axes_of_their_own(tmp_path, p
     ]
 
 
+def test_named_arms_of_other_rates_have_axes_of_their_own(tmp_path, panels, monkeypatch):
+    """Their losses, which do not compare; top-1, which does, is on one axis."""
+    folder = arms.study(tmp_path / "made")
+    drawn = {}
+
+    def points(panels, *rest):
+        for panel in panels:
+            found = [point.x[0] for line in panel.lines.values() for point in line]
+            drawn.setdefault(panel.label, []).append(found)
+
+    monkeypatch.setattr(svg_plots, "points", points)
+    rates = {"scratch": 0.15, "mpp": 0.5, "supervised": 0.75}
+    for path in folder.glob("pretrain-*"):
+        rate = rates[path.name.split("-")[1]]
+        write(path / "recipe.yaml", {"objective": "mpp", "corruption": {"rate": rate}})
+        (path / "metrics.jsonl").write_text('{"step": 5, "images": 5, "loss": 2.5}\n')
+    reports.write(folder)
+    (alone,) = {str(found) for name, found in drawn.items() if name == "held-out loss"}
+    assert alone.startswith("[[0.0], [1.0], [2.0]")
+    assert drawn["top-1 after fine-tuning, %"][0] == [0.0, 1.0, 2.0]
+    assert panels[1:] == [(f"pretrain: {arm}", [arm]) for arm in rates]
+    assert "axes of its own for held-out" in (folder / "report.md").read_text()
+
+
 def test_a_metric_of_two_parts_is_two_measures(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     about = json.loads((folder / "study.json").read_text())
