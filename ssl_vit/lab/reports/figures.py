@@ -15,7 +15,7 @@ from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
 from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
 from .axes import Axes, arm_label, axes
-from .formats import unit
+from .formats import shown_interval, unit
 from .measures import Measure, Result, obstacles
 from .results import FinishedRun, StudyResults
 from .statistics import Numbers
@@ -102,7 +102,7 @@ def _scale(measure: Measure) -> float:
 def _point(measure: Measure, one: Result, x: list[float]) -> svg_plots.Point:
     """An arm's values on a measure at these places."""
     scale = _scale(measure)
-    interval = one.value.interval
+    interval = shown_interval(one.value, measure)
     ends = (scale * interval.low, scale * interval.high) if interval else None
     return svg_plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 

@@ -23,6 +23,7 @@ from .formats import (
     exaflop,
     number,
     p_value,
+    shown_interval,
     span,
     summary,
     three_figures,
@@ -208,6 +209,8 @@ def measures(study: StudyResults, numbers: Numbers) -> Values:
         "measures": shown,
         "n": n,
         "true_sd": stats.sd_reach(n) if n > 1 else None,
+        "no_interval": [one.label for one in shown if _lacks_interval(one)],
+        "FEW_IMAGES": FEW_IMAGES,
         "RESAMPLES": stats.RESAMPLES,
         "DRAWS": stats.DRAWS,
     }
@@ -233,7 +236,15 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     marked = frozenset(range(len(measure.results), len(every)))
     table = Table(head, rows, marked=marked, behind=BEHIND)
     gains = any(one.gain for one in every)
-    return captioned(table, "measure", study, numbers, measure.name, measure=measure, gains=gains)
+    about = {"measure": measure, "gains": gains, "no_interval": _lacks_interval(measure)}
+    about |= {"FEW_IMAGES": FEW_IMAGES}
+    return captioned(table, "measure", study, numbers, measure.name, **about)
+
+
+def _lacks_interval(measure: Measure) -> bool:
+    """Whether an arm's interval over seeds tells nothing, so that it is not shown."""
+    every = [one.value for one in (*measure.results, *measure.not_compared)]
+    return any(one.interval and not shown_interval(one, measure) for one in every)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:

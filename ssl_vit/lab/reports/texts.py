@@ -97,6 +97,7 @@ def _environment() -> Environment:
         "points": formats.points,
         "span": formats.span,
         "deviation": formats.deviation,
+        "shown_interval": formats.shown_interval,
         "chance": formats.chance,
         "difference_of": formats.difference_of,
         "unit": formats.unit,

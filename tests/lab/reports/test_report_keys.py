@@ -14,7 +14,7 @@ from helpers.key_studies import CLAIM, FEW, RATES, study
 from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
 from ssl_vit.config.records.run import Environment
-from ssl_vit.lab import reports
+from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
 from ssl_vit.runs.objective_facts import facts_of
 
@@ -418,6 +418,20 @@ def test_named_arms_of_other_rates_have_axes_of_their_own(tmp_path, panels, monk
     assert drawn["top-1 after fine-tuning, %"][0] == [0.0, 1.0, 2.0]
     assert panels[1:] == [(f"pretrain: {arm}", [arm]) for arm in rates]
     assert "axes of its own for held-out" in (folder / "report.md").read_text()
+
+
+def test_an_interval_that_tells_nothing_is_not_shown(tmp_path, undrawn):
+    """0.02, 0.1 and 0.18 have the mean 0.1 and the sd 0.08, so an interval from -9.87 to 29.87%;
+    9 images of which all seeds have equally many right have one of no width."""
+    few = FEW | {"rate=0.5": (0.02, 0.10, 0.18), "rate=0.15": (0.3, 0.3, 0.3)}
+    folder = study(tmp_path / "made", few=few)
+    report_tool.main([str(folder), "format=latex"])
+    text = (folder / "report.md").read_text()
+    _, same, beyond, plain = table(text, "few shot 5, %: arm")
+    assert [row[4] for row in (same, beyond)] == ["-", "-"] and "27.52 to" in plain[4]
+    assert "No interval is given of few shot 5" in text
+    latex = (folder / "tables.tex").read_text()
+    assert "-9.87" not in text + latex and "No interval is given where" in latex
 
 
 def test_a_metric_of_two_parts_is_two_measures(tmp_path, undrawn):
