@@ -168,12 +168,14 @@ class ReportOptions(ToolOptions):
     pairs: str | None = option(
         None,
         "Of a study: arms to compare, as pairs=mpp:mae,mpp:scratch; the first minus the second, on"
-        " the measure that the study is judged by.",
+        " the measure that the study is judged by. Later reports keep them; `pairs=` leaves them"
+        " out.",
         metavar="A:B",
     )
     format: str | None = one_of(
         None,
-        "Of a study, for papers: results.csv (a row for each metric of each run), tables.tex"
+        "Of a study, for papers: results.csv (a row for each metric of each run) and"
+        " differences.csv (a row for each pair), tables.tex"
         " (booktabs), or figures/*.pdf.",
         ("csv", "latex", "pdf"),
     )

@@ -16,6 +16,7 @@ from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
 from . import reports, serve
 from .lab_tools import ReportOptions
+from .reports import asked_pairs
 from .run_table import index_page
 
 
@@ -32,6 +33,7 @@ class WrittenPage:
             a row for each metric of each run; else None.
         exported: of a study: the files of format=.
         form: format=, if it was given.
+        kept_pairs: of a study: pairs that an earlier call asked for, which it is about too.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class WrittenPage:
     study: reports.Report | None = None
     exported: Sequence[Path] = ()
     form: str | None = None
+    kept_pairs: Sequence[str] = ()
 
     def content(self) -> dict[str, Any]:
         """A dictionary, as --json prints it."""
@@ -52,6 +55,9 @@ class WrittenPage:
         """What the command line prints of it."""
         if self.study is not None:
             yield self.study.answer
+            if self.kept_pairs:
+                pairs = text_line(",".join(self.kept_pairs))
+                yield f"pairs       {pairs}, as asked for last; `pairs=` leaves them out"
             yield f"report      {self.page}, {self.folder / 'report.md'}"
             yield f"runs        {self.folder / INDEX}"
             yield from (f"{self.form:<11} {file}" for file in self.exported)
@@ -99,16 +105,13 @@ def write(options: ReportOptions) -> WrittenPage:
     """
     folder = options.folder
     _check_folder(folder)
-    pairs = [options.pairs] if options.pairs else []
-    if options.pairs and options.pairs.startswith("["):
-        pairs = read_list("pairs", options.pairs)
     is_study = (folder / "study.json").exists()
     for key, value in (("pairs", options.pairs), ("format", options.format)):
         if value and not is_study:
             raise UserError(f"{key}={value}: is for a study; {folder} has no study.json")
     try:
         if is_study:
-            return _of_study(folder, pairs, options.format)
+            return _of_study(folder, options.pairs, options.format)
         if is_run(folder):
             return WrittenPage(folder, folder / PAGE, [run_page.write(folder)])
         return WrittenPage(folder, folder / INDEX, index_page.write(folder))
@@ -116,12 +119,20 @@ def write(options: ReportOptions) -> WrittenPage:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 
 
-def _of_study(folder: Path, pairs: list[str], form: str | None) -> WrittenPage:
+def _of_study(folder: Path, asked: str | None, form: str | None) -> WrittenPage:
+    """`asked` are the pairs; without, those that were asked for last."""
+    if asked is None:
+        pairs = asked_pairs.last(folder)
+    else:
+        pairs = read_list("pairs", asked) if asked.startswith("[") else [asked] if asked else []
     with suppress(UserError):  # without runs; the report says more of it
         index_page.write(folder)
     found = reports.write(folder, pairs)
     exported = reports.export(folder, form, pairs) if form else ()
-    return WrittenPage(folder, folder / PAGE, [], found, exported, form)
+    if asked is not None:
+        asked_pairs.remember(folder, pairs)
+    kept = pairs if asked is None else ()
+    return WrittenPage(folder, folder / PAGE, [], found, exported, form, kept)
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

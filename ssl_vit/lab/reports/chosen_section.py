@@ -8,7 +8,7 @@ from .axes import arm_label
 from .formats import NONE, SEEDS, number, summary, two_digits, whole, with_values
 from .results import FinishedRun, StudyResults, setting_text
 from .statistics import Numbers, Sweep, choices
-from .texts import Values
+from .texts import Values, captioned
 
 STEPS = ("sweep's best step", "best steps by seed")  # columns of checkpoint.best
 HEAD = ["arm", "chosen", "of", "dev, %", STEPS[0], "test top-1, %: n", "mean", "sd", SEEDS]
@@ -24,7 +24,8 @@ def section(study: StudyResults, numbers: Numbers) -> Values | None:
     if not rows:
         return None
     head, *rows = with_values(HEAD, rows, always=4)
-    return {"chosen": Table(head, rows, 2), "best_steps": not {*STEPS}.isdisjoint(head)}
+    chosen = captioned(Table(head, rows, 2), "chosen", study, numbers)
+    return {"chosen": chosen, "best_steps": not {*STEPS}.isdisjoint(head)}
 
 
 def _rows(study: StudyResults, numbers: Numbers, sweep: Sweep) -> Iterator[list[str]]:

@@ -3,14 +3,15 @@ JSON, its tables as LaTeX, its figures as PDF. No torch here."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ...pages.blocks import Figure, Section, Table, cell_of
+from ...pages.blocks import Figure, Section
 from ...runs.files import write_atomically
+from . import latex
 from .results import StudyResults, axes_of, exact_text
 from .statistics import Numbers, plain
 
@@ -19,34 +20,30 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
 FORMATS = ("csv", "latex", "pdf")
-# What LaTeX would read as markup
-SPECIAL = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
+DIFFERENCES = ("arm", "other", "measure", "n", "difference", "sd", "low", "high")
+DIFFERENCES += ("images_low", "images_high", "pairs", "corrected_low", "corrected_high")
 
 
-def write(folder: Path, form: str, study: StudyResults, sections: list[Section]) -> list[Path]:
+def write(
+    folder: Path, form: str, study: StudyResults, numbers: Numbers, sections: list[Section]
+) -> list[Path]:
     """Write a study's results in one of FORMATS into its folder; the files.
 
     Args:
         folder: of the study.
         form: the format.
         study: its runs.
+        numbers: of its report.
         sections: of its report.
     """
     if form == "csv":
-        path = folder / "results.csv"
-        write_atomically(path, table(study))
-        return [path]
+        texts = {"results.csv": table(study), "differences.csv": differences(numbers)}
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+        return [folder / name for name in texts]
     if form == "latex":
         path = folder / "tables.tex"
-        write_atomically(path, latex(sections))
+        write_atomically(path, latex.tables(sections, study.plan.name))
         return [path]
     figures = [block for section in sections for block in section.blocks]
     found = []
@@ -64,6 +61,37 @@ def table(study: StudyResults) -> str:
     rows = study.table
     texts = {axis: rows[axis].map(_coordinate) for axis in axes_of(rows)}
     return rows.assign(**texts, value=rows["value"].map(repr)).to_csv(index=False)
+
+
+def differences(numbers: Numbers) -> str:
+    """The differences in pairs as CSV, to their last digit: a row for each pair and the claim.
+
+    Columns:
+        arm, other: the difference is `arm` minus `other`, positive where `arm` is the better.
+        measure: its name; shares are not in percent.
+        n, difference, sd, low, high: over seeds, with Student's 95% interval.
+        images_low, images_high: with the test images resampled too.
+        pairs, corrected_low, corrected_high: an interval that holds together with those of so many
+            pairs, which were asked for.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(DIFFERENCES)
+    family = sum(pair.corrected is not None for pair in numbers.pairs) or None
+    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
+    claim = numbers.claim
+    own = claim and (claim.arm, claim.other, claim.measure) not in shown
+    for pair in [*numbers.pairs, *([claim] if claim and own else [])]:
+        found = pair.difference
+        if found is None:
+            continue
+        ends = (found.interval, pair.resampled, pair.corrected)
+        low_high = [repr(end) if one else "" for one in ends for end in one or (None, None)]
+        row = [pair.arm, pair.other, pair.measure, found.n, repr(found.mean)]
+        row += ["" if found.sd is None else repr(found.sd), *low_high]
+        row.insert(-2, (family if pair.corrected else None) or "")
+        writer.writerow(row)
+    return text.getvalue()
 
 
 def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
@@ -113,43 +141,3 @@ def _coordinate(value: Any) -> str:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def latex(sections: list[Section]) -> str:
-    """The report's tables, each a `table` of the package booktabs, under its section's title."""
-    tables = [
-        "\n".join(_table(section.title, block))
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, Table)
-    ]
-    head = "% \\usepackage{booktabs}: the tables of the study's report"
-    return "\n\n".join([head, *tables]) + "\n"
-
-
-def _table(title: str, block: Table) -> Iterator[str]:
-    count = len(block.head)
-    kinds = "".join("l" if place < block.labels else "r" for place in range(count))
-    yield r"\begin{table}"
-    yield rf"  \caption{{{escaped(title)}}}"
-    yield rf"  \begin{{tabular}}{{{kinds}}}"
-    yield r"    \toprule"
-    yield _row([escaped(cell_of(cell).text) for cell in block.head])
-    yield r"    \midrule"
-    for row in block.rows:
-        yield _row([escaped(cell_of(cell).text) for cell in row])
-    yield r"    \bottomrule"
-    yield r"  \end{tabular}"
-    yield r"\end{table}"
-
-
-def _row(cells: list[str]) -> str:
-    return f"    {' & '.join(cells)} \\\\"
-
-
-def escaped(text: str) -> str:
-    """A text that LaTeX shows as it is."""
-    plain = re.sub(r"\s+", " ", text)
-    shown = "".join(SPECIAL.get(one, one) for one in plain if one.isprintable())
-    shown = re.sub(r"(?<![\w-])-(?=\d)", "$-$", shown)  # a minus, no hyphen
-    return "{}" + shown if shown.startswith("[") else shown  # after \\ it would be a length

@@ -15,7 +15,7 @@ from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
 from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
 from .axes import Axes, arm_label, axes
-from .formats import unit
+from .formats import shown_interval, unit
 from .measures import Measure, Result, obstacles
 from .results import FinishedRun, StudyResults
 from .statistics import Numbers
@@ -32,13 +32,18 @@ def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **value
     """A figure of this name, drawn for light and for dark pages; its caption is that of
     templates/captions.j2, which knows the values too."""
     caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
-    light, dark = (svg_plots.svg(draw(style)) for style in (LIGHT, DARK))
+    light, dark = (svg_plots.svg(_drawn(draw, style)) for style in (LIGHT, DARK))
     printed = partial(_printed, draw)
     return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
 
 
 def _printed(draw: Draw) -> bytes:
-    return svg_plots.pdf(draw(PRINTED))
+    return svg_plots.pdf(_drawn(draw, PRINTED))
+
+
+def _drawn(draw: Draw, style: Style) -> MatplotlibFigure:
+    with svg_plots.settings({"font.size": style.text}):
+        return draw(style)
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
@@ -54,7 +59,12 @@ def shown(study: StudyResults, numbers: Numbers) -> list[Measure]:
 def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Each measure against what differs between the arms."""
     along = study_axes(study, numbers)
-    panels = [_measure_panel(one, along) for one in shown(study, numbers)]
+    found = shown(study, numbers)
+    apart = [one for one in found if one.question_keys and _by_name(study)]
+    panels = []
+    for one in found:
+        groups = [[result] for result in one.results] if one in apart else [one.results]
+        panels += [_measure_panel(one._replace(results=group), along) for group in groups]
     ticks = sorted({place for place, _ in along.places.values()}) if along.log else ()
     x = svg_plots.XAxis(along.x, along.ticks, along.log, ticks)
     order = [line for _, line in along.places.values()]
@@ -64,8 +74,15 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         study,
         numbers,
         lambda style: svg_plots.points(panels, x, list(dict.fromkeys(order)), style),
-        extra=any(one.not_compared for one in shown(study, numbers)),
+        extra=any(one.not_compared for one in found),
+        apart=[one.label for one in apart],
     )
+
+
+def _by_name(study: StudyResults) -> bool:
+    """Whether arms that are compared are only names: what makes their questions differ lies along
+    no axis."""
+    return study.compares and not study.vary
 
 
 def _measure_panel(measure: Measure, along: Axes) -> svg_plots.Panel:
@@ -85,7 +102,7 @@ def _scale(measure: Measure) -> float:
 def _point(measure: Measure, one: Result, x: list[float]) -> svg_plots.Point:
     """An arm's values on a measure at these places."""
     scale = _scale(measure)
-    interval = one.value.interval
+    interval = shown_interval(one.value, measure)
     ends = (scale * interval.low, scale * interval.high) if interval else None
     return svg_plots.Point(x, [scale * value for value in one.seeds.values()], ends)
 
@@ -227,8 +244,8 @@ def _learning_panels(
         for run in {run.name: run for run in runs}.values():
             parts.setdefault(run.part, {}).setdefault(label, []).append(run)
     for part, by_arm in parts.items():
-        reasons, _ = obstacles(study, part, "loss", study.plan.arms)
-        if reasons:
+        reasons, keys = obstacles(study, part, "loss", study.plan.arms)
+        if reasons or (keys and _by_name(study)):
             for label, runs in by_arm.items():
                 yield _learning_panel(f"{part}: {label}", {label: runs})
         else:

@@ -1,6 +1,6 @@
 """Numbers of a report as text, alike in tables and sentences. No torch here."""
 
-from ...formatting import NOT_COUNTED, format_share
+from ...formatting import FEW_IMAGES, NOT_COUNTED, format_share
 from ...stats import Interval, SeedSummary
 from .axes import CURVE_OF
 from .measures import Measure
@@ -57,13 +57,25 @@ def deviation(found: SeedSummary, percent: bool = True) -> str:
     return NONE if found.sd is None else number(found.sd, percent)
 
 
+def shown_interval(found: SeedSummary, measure: Measure) -> Interval | None:
+    """A mean's interval where it tells something: none of a share that goes beyond 0 or 100%, nor
+    of one on few images that all seeds agree on."""
+    interval = found.interval
+    if interval is None or not measure.percent:
+        return interval
+    few = measure.images is not None and measure.images < FEW_IMAGES
+    if interval.low < 0 or interval.high > 1 or (few and not found.sd):
+        return None
+    return interval
+
+
 def summary(found: SeedSummary, measure: Measure, signed: bool = False) -> list[str]:
     """n, mean, sd and interval of a measure, as the cells of a row."""
     return [
         str(found.n),
         number(found.mean, measure.percent, signed),
         deviation(found, measure.percent),
-        span(found.interval, measure.percent, signed),
+        span(found.interval if signed else shown_interval(found, measure), measure.percent, signed),
     ]
 
 

@@ -10,7 +10,7 @@ from .formats import whole
 from .results import StudyResults
 from .seen_tests import SeenTest
 from .statistics import Numbers
-from .texts import Values
+from .texts import Values, captioned
 
 
 def section(study: StudyResults, numbers: Numbers) -> Values:
@@ -33,7 +33,9 @@ def overlap(study: StudyResults, numbers: Numbers) -> Values | None:
         [one.part, arm_label(one.arm, numbers.settings), whole(one.of), *_seen(one)]
         for one in numbers.seen
     ]
-    seen = Table(head, rows, labels=2) if rows else ""
+    seen = captioned(Table(head, rows, labels=2), "seen", study, numbers) if rows else ""
+    if isinstance(counts, Table):
+        counts = captioned(counts, "overlap", study, numbers, bits=bits)
     return {"seen": seen, "counts": counts, "bits": bits} if seen or counts else None
 
 

@@ -9,7 +9,7 @@ from .axes import CURVE_OF, arm_label
 from .formats import BEHIND, NONE, SEEDS, exaflop, short_place, summary, whole
 from .results import StudyResults
 from .statistics import Numbers
-from .texts import Values
+from .texts import Values, captioned
 
 
 def section(of: str, study: StudyResults, numbers: Numbers) -> Values | None:
@@ -45,7 +45,8 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> Values | None:
                 cells += summary(apart, measure, signed=True)[1::2] if apart else [NONE, NONE]
             spent = list(one.exaflop.values())
             rows.append([*cells, exaflop(float(np.mean(spent)) if spent else None)])
+    points = Table(head, rows, 3, frozenset(marked), behind=BEHIND)
     return {
         "figures": list(figures.scaling(study, numbers)),
-        "points": Table(head, rows, 3, frozenset(marked), behind=BEHIND),
+        "points": captioned(points, "points", study, numbers),
     }

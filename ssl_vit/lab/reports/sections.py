@@ -23,6 +23,7 @@ from .formats import (
     exaflop,
     number,
     p_value,
+    shown_interval,
     span,
     summary,
     three_figures,
@@ -34,7 +35,7 @@ from .formats import (
 from .measures import Measure, Result
 from .results import StudyResults, setting_text
 from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
-from .texts import Values, minus
+from .texts import Values, captioned, minus
 
 MINUS = "A minus B"
 # Of arms that are compared with one another
@@ -167,11 +168,14 @@ def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
         for seed, one in pair.mcnemar.items()
     ]
     head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
+    level = corrected_level(len(study.pairs)) if corrected else ""
+    differences = Table(head, rows, labels=2, behind=BEHIND)
+    mcnemar = Table(head_of_tests, tests)
     return {
-        "differences": Table(head, rows, labels=2, behind=BEHIND),
-        "corrected": corrected_level(len(study.pairs)) if corrected else "",
+        "differences": captioned(differences, "pairs", study, numbers, corrected=level),
+        "corrected": level,
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
-        "tests": Table(head_of_tests, tests) if tests else "",
+        "tests": captioned(mcnemar, "mcnemar", study, numbers) if tests else "",
     }
 
 
@@ -215,6 +219,8 @@ def measures(study: StudyResults, numbers: Numbers) -> Values:
         "measures": shown,
         "n": n,
         "true_sd": stats.sd_reach(n) if n > 1 else None,
+        "no_interval": [one.label for one in shown if _lacks_interval(one)],
+        "FEW_IMAGES": FEW_IMAGES,
         "RESAMPLES": stats.RESAMPLES,
         "DRAWS": stats.DRAWS,
     }
@@ -238,7 +244,17 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
         rows.append([*cells, two_digits(paper.get(one.arm))])
     head, *rows = with_values(head, rows, always=5)
     marked = frozenset(range(len(measure.results), len(every)))
-    return Table(head, rows, marked=marked, behind=BEHIND)
+    table = Table(head, rows, marked=marked, behind=BEHIND)
+    gains = any(one.gain for one in every)
+    about = {"measure": measure, "gains": gains, "no_interval": _lacks_interval(measure)}
+    about |= {"FEW_IMAGES": FEW_IMAGES}
+    return captioned(table, "measure", study, numbers, measure.name, **about)
+
+
+def _lacks_interval(measure: Measure) -> bool:
+    """Whether an arm's interval over seeds tells nothing, so that it is not shown."""
+    every = [one.value for one in (*measure.results, *measure.not_compared)]
+    return any(one.interval and not shown_interval(one, measure) for one in every)
 
 
 def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
@@ -249,9 +265,10 @@ def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
     main = numbers.measure(numbers.main)
     columns, rows, means = figures.cells(numbers, along, main)
     body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
+    combinations = Table([f"{along.lines} \\ {along.x}", *columns], body)
     return {
         "figures": list(figures.interaction(study, numbers)),
-        "combinations": Table([f"{along.lines} \\ {along.x}", *columns], body),
+        "combinations": captioned(combinations, "interaction", study, numbers, main=main),
         "main": main,
     }
 
@@ -274,17 +291,19 @@ def sweeps(study: StudyResults, numbers: Numbers) -> Values | None:
     found = [[sweep for sweep in numbers.sweeps if sweep.part == part] for part in parts]
     return {
         "sweeps": found,
-        "tables": [_sweep_table(own, numbers) for own in found],
+        "tables": [_sweep_table(own, study, numbers) for own in found],
         "by": list(dict.fromkeys(sweep.by.replace("_", " ") for sweep in numbers.sweeps)),
     }
 
 
-def _sweep_table(sweeps: list[Sweep], numbers: Numbers) -> Table:
+def _sweep_table(sweeps: list[Sweep], study: StudyResults, numbers: Numbers) -> Table:
     """What the arms of one part tried."""
     tried = [setting_text(values) for sweep in sweeps for values, _ in sweep.tried]
     columns = list(dict.fromkeys(tried))
     rows = [[arm_label(sweep.arm, numbers.settings), *_tried(sweep, columns)] for sweep in sweeps]
-    return Table([f"{sweeps[0].part}: arm", *columns], rows)
+    table = Table([f"{sweeps[0].part}: arm", *columns], rows)
+    about = {"part": sweeps[0].part, "by": sweeps[0].by}
+    return captioned(table, "sweep", study, numbers, sweeps[0].part, **about)
 
 
 def _tried(sweep: Sweep, columns: list[str]) -> list[str]:
@@ -306,8 +325,9 @@ def compute(study: StudyResults, numbers: Numbers) -> Values:
     trained = [one for one in numbers.costs if one.stage.startswith("pre-training")]
     spent = {one.arm: one.exaflop for one in reversed(trained)}
     ours, theirs = (spent.get(arm or "") for arm in (study.report.candidate, study.report.baseline))
+    costs = Table(head, rows, labels=2, marked=frozenset([len(rows) - 1]))
     return {
-        "costs": Table(head, rows, labels=2, marked=frozenset([len(rows) - 1])),
+        "costs": captioned(costs, "costs", study, numbers),
         "times": ours / theirs if ours and theirs else None,
         "varied": any("optim.steps" in setting for setting in numbers.settings.values()),
         "figures": list(figures.compute(study, numbers)),
@@ -338,7 +358,7 @@ def benchmark(study: StudyResults, numbers: Numbers) -> Values | None:
         [one.label, f"{len(one.tasks)} of {one.of}", *summary(one.value, measure)]
         for one in found.scores
     ]
-    return {"scores": Table(head, rows, behind=BEHIND)}
+    return {"scores": captioned(Table(head, rows, behind=BEHIND), "scores", study, numbers)}
 
 
 def learning_curves(study: StudyResults, numbers: Numbers) -> Values:

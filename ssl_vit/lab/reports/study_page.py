@@ -11,7 +11,7 @@ from ...pages import blocks
 from ...pages.blocks import Figure, Section, Text
 from ...pages.run_page import INDEX, PAGE
 from ...runs.files import write_atomically
-from . import exports, sections, statistics
+from . import asked_pairs, exports, sections, statistics
 from .load import load_study
 from .statistics import Numbers
 
@@ -64,14 +64,15 @@ def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:
         UserError: as `write`.
     """
     study = load_study(folder, pairs)
-    return exports.write(folder, form, study, sections.build(study, statistics.compute(study)))
+    numbers = statistics.compute(study)
+    return exports.write(folder, form, study, numbers, sections.build(study, numbers))
 
 
 def render(folder: Path, above: str = "", live: bool = False) -> str:
     """The page of a study that may be going on; why there is no report yet, where there is none.
     `above` and `live` as blocks.html."""
     try:
-        study = load_study(folder)
+        study = load_study(folder, asked_pairs.last(folder))
         found = statistics.compute(study)
     except UserError as error:
         why = [Text("This study has no report yet."), Text(str(error), warning=True)]

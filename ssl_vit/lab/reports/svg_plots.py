@@ -20,12 +20,13 @@ from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
-from ...pages.figure_style import LIGHT, Style
+from ...pages.figure_style import LIGHT, TEXT, Style
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 COLUMNS = 2  # of panels
 LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
+SMALL = 0.9  # of the size of text, in legends and grids
 BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
 
 
@@ -145,10 +146,11 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
         axis.set_xscale("log")
         if x.ticks:
             axis.set_xticks(x.ticks)
-            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_major_formatter(ScalarFormatter(useMathText=True))
             axis.xaxis.set_minor_formatter(NullFormatter())
     else:
         axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axis.xaxis.set_major_formatter(ScalarFormatter(useMathText=True))  # x 10^-7, not 1e-7
 
 
 def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:
@@ -203,8 +205,9 @@ def grid(means: Grid, style: Style) -> Figure:
             bright = (mean - low) / (high - low) > BRIGHT
             ink = LIGHT.ink if bright else LIGHT.paper
             text = f"{mean:.2f}"
+            place = (column + 0.5, row + 0.5)
             axis.text(
-                column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=9
+                *place, text, ha="center", va="center", color=ink, fontsize=SMALL * style.text
             )
     axis.set_xticks(np.arange(len(means.columns)) + 0.5, [label(name) for name in means.columns])
     axis.set_yticks(np.arange(len(means.rows)) + 0.5, [label(name) for name in means.rows])
@@ -214,7 +217,10 @@ def grid(means: Grid, style: Style) -> Figure:
 
 
 def _figure(style: Style, width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained", facecolor=style.paper)
+    """Of this size where text has TEXT points."""
+    scale = style.text / TEXT
+    size = (min(scale * width, style.widest), scale * height)
+    return Figure(figsize=size, layout="constrained", facecolor=style.paper)
 
 
 def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
@@ -222,7 +228,7 @@ def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
     axis.set_xlabel(label(x), color=style.ink)
     lines = textwrap.wrap(y, LABEL_LENGTH)
     axis.set_ylabel("\n".join(map(label, lines)), color=style.ink)
-    axis.set_title(label(title), color=style.ink, fontsize=10)
+    axis.set_title(label(title), color=style.ink, fontsize=style.text)
     axis.set_facecolor(style.paper)
     axis.tick_params(which="both", colors=style.ink)
     axis.grid(alpha=0.25)
@@ -244,7 +250,7 @@ def _add_legend(figure: Figure, style: Style) -> None:
             ncols=2,
             frameon=False,
             labelcolor=style.ink,
-            fontsize=9,
+            fontsize=SMALL * style.text,
         )
 
 
@@ -253,7 +259,7 @@ def svg(figure: Figure) -> str:
     salt."""
     text = io.StringIO()
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with _settings({"svg.hashsalt": "ssl_vit"}):
+    with settings({"svg.hashsalt": "ssl_vit"}):
         figure.savefig(text, format="svg", metadata=plain)
     return text.getvalue()
 
@@ -262,13 +268,13 @@ def pdf(figure: Figure) -> bytes:
     """The figure as PDF, with its text as text; the same each time."""
     content = io.BytesIO()
     plain = {"CreationDate": None, "Creator": None, "Producer": None}
-    with _settings({"pdf.fonttype": 42}):
+    with settings({"pdf.fonttype": 42}):
         figure.savefig(content, format="pdf", metadata=plain)
     return content.getvalue()
 
 
 @contextmanager
-def _settings(values: Any) -> Iterator[None]:
+def settings(values: Any) -> Iterator[None]:
     """Draw with these of matplotlib's settings."""
     with matplotlib.rc_context(values), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown

@@ -15,7 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...formatting import count_of_images, format_value, visible_text
-from ...pages.blocks import Block, Listing, Text
+from ...pages.blocks import Block, Listing, Table, Text
+from ...stats import RESAMPLES
 from . import formats
 from .axes import CURVE_OF, arm_label
 from .results import StudyResults, setting_text
@@ -48,6 +49,16 @@ def blocks(name: str, study: StudyResults, numbers: Numbers, values: Values) -> 
 def sentences(name: str, study: StudyResults, numbers: Numbers, values: Values) -> str:
     """A template of one paragraph, as text."""
     return _plain(_rendered(name, study, numbers, values))
+
+
+def captioned(
+    table: Table, name: str, study: StudyResults, numbers: Numbers, label: str = "", **values: Any
+) -> Table:
+    """The table with its caption for a paper, that of templates/table_captions.j2, which knows the
+    head and the values too; `label` names the table where several have one caption's `name`."""
+    known = {"table": name, "head": table.head, **values}
+    caption = sentences("table_captions", study, numbers, known)
+    return table._replace(name=label or name, caption=caption)
 
 
 def minus(pair: Pair, numbers: Numbers) -> str:
@@ -86,6 +97,7 @@ def _environment() -> Environment:
         "points": formats.points,
         "span": formats.span,
         "deviation": formats.deviation,
+        "shown_interval": formats.shown_interval,
         "chance": formats.chance,
         "difference_of": formats.difference_of,
         "unit": formats.unit,
@@ -98,7 +110,10 @@ def _environment() -> Environment:
         "setting": setting_text,
     }
     environment.globals |= {
+        "BEST": formats.BEST,
+        "BOTH": formats.BOTH,
         "CURVE_OF": CURVE_OF,
+        "RESAMPLES": RESAMPLES,
         "factor": formats.factor,
         "short_place": formats.short_place,
     }

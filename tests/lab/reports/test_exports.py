@@ -3,17 +3,24 @@
 import csv
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import cbook
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+from matplotlib.textpath import TextPath
 
 from helpers import arm_studies, key_studies
 from helpers.reports import altered, do_not_draw
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool
-from ssl_vit.lab.reports import exports
+from ssl_vit.lab.reports import latex, svg_plots
+from ssl_vit.pages.blocks import Section, Table
+from ssl_vit.pages.figure_style import PRINTED
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +61,22 @@ def test_a_row_for_each_metric_of_each_run(gap: Path, undrawn: None) -> None:
     assert float(mpp) == 226 / 400
 
 
+def test_a_row_for_each_difference(tmp_path: Path, undrawn: None) -> None:
+    """mpp minus scratch: 5, 4.5, 5.5 points; t with 2 degrees of freedom is 4.3027 at 97.5% and
+    6.2053 at 98.75%."""
+    folder = arm_studies.study(tmp_path / "gap")
+    report_tool.main([str(folder), "format=csv", "pairs=mpp:scratch,supervised:scratch"])
+    with (folder / "differences.csv").open(newline="") as file:
+        first, _, last = csv.DictReader(file)
+    assert (first["arm"], first["other"], first["measure"]) == ("mpp", "scratch", "top1")
+    wanted = {"n": 3, "difference": 0.05, "sd": 0.005, "low": 0.05 - 0.012421, "pairs": 2}
+    wanted |= {"corrected_low": 0.05 - 0.017913, "corrected_high": 0.05 + 0.017913}
+    assert {key: float(first[key]) for key in wanted} == pytest.approx(wanted, abs=1e-6)
+    assert float(first["images_low"]) < float(first["low"])
+    assert (last["arm"], last["other"]) == ("mpp", "supervised")
+    assert (last["pairs"], last["corrected_low"]) == ("", "") and last["low"]
+
+
 def test_varied_keys_are_columns(tmp_path: Path, undrawn: None) -> None:
     rows = rows_of(key_studies.study(tmp_path / "made"))
     assert {row["corruption.rate"] for row in rows} >= {"0.15", "0.5"}
@@ -66,17 +89,70 @@ def test_a_run_that_is_left_out_of_the_report_is_in_no_row(tmp_path: Path, undra
 
 
 def test_tables_are_those_of_the_report(gap: Path, undrawn: None) -> None:
-    """Each row of the Markdown page's tables, in booktabs."""
+    """Each of the Markdown page's tables, in booktabs."""
     report_tool.main([str(gap), "format=latex"])
     text = (gap / "tables.tex").read_text()
     pages = (gap / "report.md").read_text()
     tables = len(re.findall(r"^\|(?: *:?-{2,}:? *\|)+$", pages, re.MULTILINE))
-    assert text.count(r"\begin{tabular}") == text.count(r"\toprule") == tables
-    for body in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
-        columns, lines = body
-        cells = [line.count(" & ") for line in lines.splitlines() if line.endswith(r"\\")]
-        assert set(cells) == {len(columns) - 1}
-    assert r"mpp minus scratch & top-1 after fine-tuning, points & 3 & +5.00" in text
+    assert text.count(r"\begin{table}") == tables
+    assert r"mpp minus scratch & 3 & +5.00 & 0.50 & $[+3.76, +6.24]$" in text
+
+
+def tabulars(text: str) -> list[list[list[str]]]:
+    """The cells of each tabular's rows."""
+    bodies = re.findall(r"\\begin\{tabular\}\{([^\n]*)\}\n(.*?)\\end\{tabular\}", text, re.DOTALL)
+    found = []
+    for kinds, body in bodies:
+        lines = [line[4:] for line in body.splitlines() if line.endswith(r"\\")]
+        found.append([line.removesuffix(r" \\").split(" & ") for line in lines])
+        columns = len(re.sub(r"p\{\d+pt\}", "l", kinds))
+        assert {len(row) for row in found[-1]} == {columns}
+    return found
+
+
+@pytest.mark.parametrize("made", [arm_studies.study, key_studies.study])
+def test_tables_fit_a_page(made: Callable[[Path], Path], tmp_path: Path, undrawn: None) -> None:
+    """In 9 pt of Computer Modern they are no wider than the text of LaTeX's article, 345 pt."""
+    folder = made(tmp_path / "made")
+    report_tool.main([str(folder), "format=latex"])
+    font = FontProperties(fname=str(cbook._get_data_path("fonts/ttf/cmr10.ttf")), size=9)
+
+    def width(cell: str) -> float:
+        shown = re.sub(r"\\text(less|greater)\{\}", "<", cell.replace("$", ""))
+        shown = re.sub(r"\\times10\^\{(.*)\}", r"-10\1", shown).replace("\\", "")
+        return TextPath((0, 0), shown, prop=font).get_extents().width if shown.strip() else 0
+
+    for rows in tabulars((folder / "tables.tex").read_text()):
+        columns = [[min(width(cell), 130) for cell in column] for column in zip(*rows, strict=True)]
+        assert sum(max(column) + 8 for column in columns) < 345
+
+
+def test_tables_have_captions_and_labels_of_their_own(gap: Path, undrawn: None) -> None:
+    report_tool.main([str(gap), "format=latex", "pairs=mpp:scratch,supervised:scratch"])
+    text = (gap / "tables.tex").read_text()
+    captions = re.findall(r"\\caption\{(.*)\}", text)
+    labels = re.findall(r"\\label\{(tab:[a-z0-9-]+)\}", text)
+    tables = text.count(r"\begin{table}")
+    assert text.count(r"\centering") == len(set(captions)) == len(set(labels)) == tables
+    assert {"tab:gap-pairs", "tab:gap-top1"} <= set(labels)
+    about = captions[labels.index("tab:gap-pairs")]
+    assert "n counts seeds" in about and "Student's t" in about
+    assert r"Bonferroni: each is of 97.50\%" in about
+    assert not any("arm" in cell for rows in tabulars(text) for cell in rows[0] if ":" in cell)
+
+
+def test_a_column_that_says_one_thing_is_in_the_caption() -> None:
+    table = Table(["A minus B", "measure", "n"], [["a", "top-1", "3"], ["b", "top-1", "5"]], 2)
+    text = latex.tables([Section("Pairs", [table, table])], "s")
+    assert "Pairs Measure: top-1." in text and tabulars(text)[0][0] == ["A minus B", "n"]
+    assert re.findall("tab:.*(?=})", text) == ["tab:s-pairs", "tab:s-pairs-2"]
+
+
+def test_numbers_are_those_of_a_paper() -> None:
+    table = Table(["arm", "x"], [["a", "4.8e-08"], ["b", "1e+20"], ["c", "1,234 to 5,678"]])
+    rows = tabulars(latex.tables([Section("", [table])], ""))[0][1:]
+    cells = [r"$4.8\times10^{-8}$", r"$1\times10^{20}$", "$[1{,}234, 5{,}678]$"]
+    assert [row[1] for row in rows] == cells
 
 
 def test_figures_are_vectors_and_the_same_each_time(gap: Path, capsys) -> None:
@@ -94,6 +170,23 @@ def test_figures_are_vectors_and_the_same_each_time(gap: Path, capsys) -> None:
     assert {file: file.read_bytes() for file in files} == known
 
 
+def test_printed_figures_fit_a_page_and_can_be_read(gap: Path, monkeypatch) -> None:
+    """At most 5.5 inches wide, each text of 7 points or more."""
+    drawn = []
+    monkeypatch.setattr(svg_plots, "pdf", lambda figure: drawn.append(figure) or b"%PDF")
+    report_tool.main([str(gap), "format=pdf"])
+    assert len(drawn) == 3 and max(figure.get_figwidth() for figure in drawn) == 5.5
+    texts = [text for figure in drawn for text in figure.findobj(Text)]
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
+
+
+def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
+    panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
+    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], PRINTED)
+    figure.draw_without_rendering()
+    assert "10^{" in figure.axes[0].xaxis.get_offset_text().get_text()
+
+
 @pytest.mark.parametrize(("form", "says"), [("pfd", "did you mean pdf"), ("csv", "is for a study")])
 def test_other_formats_and_folders_are_one_line(tmp_path: Path, form: str, says: str) -> None:
     with pytest.raises(UserError, match=f"^format={form}: .*{says}"):
@@ -103,10 +196,10 @@ def test_other_formats_and_folders_are_one_line(tmp_path: Path, form: str, says:
 @given(st.text())
 def test_a_text_is_no_markup(text: str) -> None:
     """Every special character stands behind a backslash or is a command, and nothing is lost."""
-    shown = exports.escaped(text)
+    shown = latex.escaped(text)
     assert "\n" not in shown and not shown.startswith("[")
     plain = shown.removeprefix("{}").replace("$-$", "-")
-    for special, written in exports.SPECIAL.items():
+    for special, written in latex.SPECIAL.items():
         if special != "\\" and special not in "{}":
             plain = plain.replace(written, "")
     assert not re.search(r"(?<!\\)[&%$#_~^]", plain)
@@ -116,4 +209,4 @@ def test_a_name_with_markup_is_shown(tmp_path: Path, undrawn: None) -> None:
     folder = arm_studies.study(tmp_path / "gap")
     altered(folder / "study.json", arms=arm_studies.ARMS | {"mpp": "50% & more_"})
     report_tool.main([str(folder), "format=latex"])
-    assert exports.escaped("50% & more_") == r"50\% \& more\_"
+    assert latex.escaped("50% & more_") == r"50\% \& more\_"

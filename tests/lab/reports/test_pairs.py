@@ -1,6 +1,7 @@
 """Arms that are asked for in pairs, of made-up studies whose answer is known."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,30 @@ def test_two_pairs_have_intervals_for_both_together(made: Path) -> None:
     assert "+3.21 to +6.79 where all pairs asked for hold, which excludes zero" in found.answer
     each = [(pair.arm, pair.other) for pair in found.numbers.pairs]
     assert len(set(each)) == len(each), "the baseline's pair is not there twice"
+
+
+def test_later_reports_keep_the_pairs(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "gap"))
+    report_tool.main([str(folder), "pairs=mpp:scratch,supervised:scratch"])
+    first = (folder / "report.md").read_text()
+    assert "pairs  " not in capsys.readouterr().out
+    report_tool.main([str(folder), "format=latex"])
+    assert (folder / "report.md").read_text() == first
+    assert "mpp:scratch,supervised:scratch" in capsys.readouterr().out
+    assert "95% for all 2" in reports.render(folder)
+    report_tool.main([str(folder), "pairs="])
+    report_tool.main([str(folder)])
+    assert "95% for all 2" not in (folder / "report.md").read_text()
+    assert "pairs  " not in capsys.readouterr().out
+
+
+def test_pairs_that_are_refused_are_not_kept(tmp_path: Path) -> None:
+    folder = arm_studies.study(tmp_path / "gap")
+    with pytest.raises(UserError, match="no arm scrach"):
+        report_tool.main([str(folder), "pairs=mpp:scrach"])
+    report_tool.main([str(folder)])
 
 
 def test_one_pair_needs_no_correction(made: Path) -> None:

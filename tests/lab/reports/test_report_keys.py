@@ -14,7 +14,7 @@ from helpers.key_studies import CLAIM, FEW, RATES, study
 from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
 from ssl_vit.config.records.run import Environment
-from ssl_vit.lab import reports
+from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
 from ssl_vit.runs.objective_facts import facts_of
 
@@ -413,6 +413,44 @@ def test_learning_curves_of_another_objective_have_axes_of_their_own(tmp_path, p
         *([f"corruption.rate={rate}"] for rate in (0.15, 0.5, 0.95)),
         ["labels"],
     ]
+
+
+def test_named_arms_of_other_rates_have_axes_of_their_own(tmp_path, panels, monkeypatch):
+    """Their losses, which do not compare; top-1, which does, is on one axis."""
+    folder = arms.study(tmp_path / "made")
+    drawn = {}
+
+    def points(panels, *rest):
+        for panel in panels:
+            found = [point.x[0] for line in panel.lines.values() for point in line]
+            drawn.setdefault(panel.label, []).append(found)
+
+    monkeypatch.setattr(svg_plots, "points", points)
+    rates = {"scratch": 0.15, "mpp": 0.5, "supervised": 0.75}
+    for path in folder.glob("pretrain-*"):
+        rate = rates[path.name.split("-")[1]]
+        write(path / "recipe.yaml", {"objective": "mpp", "corruption": {"rate": rate}})
+        (path / "metrics.jsonl").write_text('{"step": 5, "images": 5, "loss": 2.5}\n')
+    reports.write(folder)
+    (alone,) = {str(found) for name, found in drawn.items() if name == "held-out loss"}
+    assert alone.startswith("[[0.0], [1.0], [2.0]")
+    assert drawn["top-1 after fine-tuning, %"][0] == [0.0, 1.0, 2.0]
+    assert panels[1:] == [(f"pretrain: {arm}", [arm]) for arm in rates]
+    assert "axes of its own for held-out" in (folder / "report.md").read_text()
+
+
+def test_an_interval_that_tells_nothing_is_not_shown(tmp_path, undrawn):
+    """0.02, 0.1 and 0.18 have the mean 0.1 and the sd 0.08, so an interval from -9.87 to 29.87%;
+    9 images of which all seeds have equally many right have one of no width."""
+    few = FEW | {"rate=0.5": (0.02, 0.10, 0.18), "rate=0.15": (0.3, 0.3, 0.3)}
+    folder = study(tmp_path / "made", few=few)
+    report_tool.main([str(folder), "format=latex"])
+    text = (folder / "report.md").read_text()
+    _, same, beyond, plain = table(text, "few shot 5, %: arm")
+    assert [row[4] for row in (same, beyond)] == ["-", "-"] and "27.52 to" in plain[4]
+    assert "No interval is given of few shot 5" in text
+    latex = (folder / "tables.tex").read_text()
+    assert "-9.87" not in text + latex and "No interval is given where" in latex
 
 
 def test_a_metric_of_two_parts_is_two_measures(tmp_path, undrawn):
