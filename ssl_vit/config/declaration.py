@@ -203,6 +203,11 @@ class ObjectiveDeclaration:
     def linear_head(self, recipe: "Recipe") -> bool:
         return False
 
+    def of_linear_head(self, pool: str) -> dict[str, Any]:
+        """{dotted key: value} of a recipe whose run exports such a classifier on the feature
+        `pool`; empty where none does."""
+        return {}
+
     @property
     def class_token_is_trained(self) -> bool:
         """Whether the class token gets a loss."""
@@ -217,6 +222,7 @@ class TargetDeclaration:
             `any_channels` the lowest and the highest value of a pixel as the fourth, too.
         sentence: what is predicted, for cards and --help: "of each patch the encoder predicts
             SENTENCE".
+        drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
         cells: cells of a patch's side that it is cut into; model.patch is a multiple.
         any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
             the length of mean and std, and any range of values.
@@ -226,6 +232,7 @@ class TargetDeclaration:
     name: str = ""
     network: str = ""
     sentence: str = ""
+    drawn: str = ""
     cells: int = 1
     any_channels: bool = False
     metrics: tuple[Metric | Baseline, ...] = ()

@@ -31,6 +31,8 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
 
 
 def _name_text(value: Any) -> str:
+    """A value without what a shell or a file system gives a meaning, as brackets and quotes."""
+    if isinstance(value, list):
+        return ",".join(map(_name_text, value)) or "empty"
     text = str(value)
-    plain = not isinstance(value, bool | list) and value is not None
-    return text if plain else text.replace(" ", "").lower()
+    return text.lower() if isinstance(value, bool) or value is None else text

@@ -73,7 +73,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], loaded)
 
 
-@functools.lru_cache(maxsize=64)  # resolving one recipe reads the presets several times
+# Resolving one recipe reads the presets several times; a study's report each run's recipe twice
+@functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
     _check_depth(text)
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))

@@ -12,6 +12,7 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
+ENCODER = f"The encoder: {PLACES}; scratch,PLACE: fresh weights of that model, for its images."
 FIGURES = (
     "filters",
     "positions",
@@ -241,7 +242,7 @@ class EmbedOptions(ToolOptions):
             "As for training.",
         ),
     )
-    init: str = option(REQUIRED, f"The encoder: {PLACES}.", expected=PLACES, metavar="PLACE")
+    init: str = option(REQUIRED, ENCODER, expected=PLACES, metavar="PLACE")
     split: list[str] | None = option(
         None,
         "Only these splits; default: all.",
@@ -255,13 +256,12 @@ class EmbedOptions(ToolOptions):
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
         " shard are held in memory.",
     )
-    query: Path | None = path(
-        "Print the images whose features have the highest cosine similarity with this image's, and"
-        " show them in nearest.html.",
+    query: list[str] | None = option(
         None,
-        "IMAGE",
+        "Images whose nearest are printed and shown in nearest.html: files; also below data.path=.",
+        metavar="IMAGE,...",
     )
-    top: int | None = count(None, f"How many of them; default: {TOP}.")
+    top: int | None = count(None, f"How many for each; default: {TOP}.")
     out: str = out("Holds the folder.")
     name: str | None = folder_name("The folder; default: features-LABEL-DATA.")
 
@@ -273,16 +273,16 @@ class EmbedOptions(ToolOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapOptions(ToolOptions):
-    summary = "find a study's test images among its training images"
+    summary = "find a study's or a run's test images among training images"
     command = "data.find_overlap:main"
     purpose = (
-        "Find test images of a study that are also among its training images: the same pixels, or"
-        " a perceptual hash that is near. Needs pip install 'ssl_vit[overlap]'."
+        "Find test images of a study or run among training images, a run's also those of its first"
+        " weights: the same pixels, or a near hash. Needs pip install 'ssl_vit[overlap]'."
     )
     examples = ("python tools/overlap.py runs/gap_cifar10",)
     positional = "folder"
     folder: Path = path(
-        "The study's folder; overlap.json is written into it, which the study's report shows.",
+        "Of the study or run; overlap.json is written into it, which a study's report shows.",
         form=WORD,
     )
 

@@ -94,6 +94,10 @@ class Source(ABC):
         are no files."""
         return self.name(row)
 
+    def path_of(self, row: int) -> Path | None:
+        """The path of the file that a row's image is; None where images are no files."""
+        return None
+
 
 def read_each(
     source: Source,
@@ -194,7 +198,16 @@ class View(Source):
         return self.whole.group_of(self._rows(rows))
 
     def name(self, row: int) -> str:
-        return self.whole.name(int(self._rows(np.array([row]))[0]))
+        return self.whole.name(self._row(row))
+
+    def file_of(self, row: int) -> str:
+        return self.whole.file_of(self._row(row))
+
+    def path_of(self, row: int) -> Path | None:
+        return self.whole.path_of(self._row(row))
+
+    def _row(self, row: int) -> int:
+        return int(self._rows(np.array([row]))[0])
 
     def whole_rows(self) -> np.ndarray:
         """All rows of this view as rows of the whole."""

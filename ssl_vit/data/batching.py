@@ -233,16 +233,28 @@ class ImageDataset(Dataset):
         )
 
 
-def check_unreadable(unreadable: int, seen: int, data: Data, last: str) -> None:
+def check_unreadable(
+    unreadable: int, seen: int, data: Data, last: str, different: int | None = None
+) -> None:
     """Check that the share of unreadable images does not exceed data.unreadable, and that not all
     are unreadable. Fewer than 1,000 images count as 1,000, so that a single one does not stop a
     small run.
 
+    Args:
+        unreadable, seen: how many images could not be read, of how many that were wanted.
+        data: whose data.unreadable is the limit.
+        last: names the last one.
+        different: where images are read more than once, how many different ones these were.
+
     Raises:
         UserError: it does.
     """
-    if unreadable > data.unreadable * max(seen, 1000) or unreadable == seen > 0:
-        raise UserError(
-            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read,"
-            f" the last {last}"
-        )
+    none = unreadable == seen > 0
+    if unreadable > data.unreadable * max(seen, 1000) or none:
+        found = f"{unreadable} of {seen} images cannot be read"
+        if different is not None:
+            found += f" (different ones since the start: {different})"
+        remedy = "repair or remove them"
+        if not none:
+            remedy += ", or allow a larger share by data.unreadable="
+        raise UserError(f"data.unreadable={data.unreadable}: {found}; {remedy}; the last: {last}")

@@ -20,7 +20,9 @@ from .measure_range import QUANTILES, quantiles, rows_to_measure
 
 Read = TypeVar("Read")
 LOOKED_AT = 128  # images of a split
-WARNED, REFUSED = 0.01, 0.5  # shares of values that are clipped; by itself it clips 0.002
+# Shares of values that are clipped; a measured range clips 0.002. A window of computed tomography
+# leaves out most of an image, and 12 bits read as 16 or the reverse 15 of 16 values
+WARNED, REFUSED = 0.01, 0.9
 OF_ENCODER = "the encoder knows values from 0 to 255"  # a frozen one
 FILLED = 1 / 8  # of the range: what fills less is within one of the 8 classes of mean_channels
 

@@ -1,4 +1,5 @@
-"""The overlap tool: test images of a study that are also among the images it trained on."""
+"""The overlap tool: test images of a study, or a run, that are also among the images it trained
+on."""
 
 import dataclasses
 import json
@@ -15,6 +16,7 @@ from ..errors import UserError
 from ..formatting import option_text, shell_command, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
+from ..runs.identity import runs_before
 
 FILE = "overlap.json"
 LISTED = 200  # pairs that the file names
@@ -24,14 +26,16 @@ PLACE = ("name", "path", "hub", "train", "test", "image_column", "label_column",
 
 def main(arguments: list[str]) -> None:
     """Compare the splits that a study's runs trained on with those they were tested on; write
-    overlap.json beside study.json, which the study's report shows.
+    overlap.json beside study.json, which the study's report shows. Of a run: what it and the runs
+    before it trained on with what it is tested on.
 
     Raises:
-        UserError: not one folder, no study, no finished run that was tested, or images that are not
-            on this machine.
+        UserError: not one folder, neither study nor run, no finished run that was tested, or images
+            that are not on this machine.
     """
     folder = parse(OverlapOptions, arguments).folder
-    trained, tested = _splits(folder)
+    is_run = not (folder / "study.json").exists() and (folder / "recipe.yaml").exists()
+    trained, tested = _splits_of_run(folder) if is_run else _splits(folder)
     from . import fingerprints, overlap, sources
 
     hashed: dict[tuple[str, str], Any] = {}
@@ -79,7 +83,8 @@ def main(arguments: list[str]) -> None:
                 f"are in {train_data.name}, train; {len(found.near):,} more are near one"
             )
     write_atomically(folder / FILE, json.dumps(entries, indent=1) + "\n")
-    print(f"then type   {shell_command('python', *tool_command('report'), folder)}")
+    if not is_run:
+        print(f"then type   {shell_command('python', *tool_command('report'), folder)}")
 
 
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
@@ -92,18 +97,7 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
         result = run.result()
         if result is None:
             continue
-        data = read(run.folder / "recipe.yaml").data
-        if not data.is_rgb:
-            key = f"data.channels={data.channels}"
-            if data.channels == 3:
-                key = f"data.range={option_text(data.range)}"
-            text = f"{run.folder} is of other images than RGB of 8 bits, which are not compared"
-            raise UserError(f"{key}: {text}")
-        kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
-        if not isinstance(data.test, str):
-            kept.window = data.window  # decides which images the share has
-        if data.group:
-            kept.labels = data.labels  # folders are groups where they are no classes
+        kept = _kept(run.folder, read(run.folder / "recipe.yaml").data)
         if task.tool != "evaluate":
             trained[str(kept)] = kept
         if any(entry.split == "test" for entry in result.metrics.values()):
@@ -111,3 +105,35 @@ def _splits(folder: Path) -> tuple[list[Data], list[Data]]:
     if not tested:
         raise UserError(f"{folder}: no finished run was measured on test images")
     return list(trained.values()), list(tested.values())
+
+
+def _splits_of_run(folder: Path) -> tuple[list[Data], list[Data]]:
+    """As `_splits`, of a run and those that its first weights come from."""
+    recipe = read(folder / "recipe.yaml")
+    made = list(runs_before(recipe.init))
+    if recipe.declared.trains:
+        made.insert(0, (folder, recipe))
+    kept = [_kept(run, one.data) for run, one in made if one.data.path or one.data.hub]
+    if not kept:
+        raise UserError(f"{folder}: neither it nor a run before it was trained on images of files")
+    return list({str(one): one for one in kept}.values()), [_kept(folder, recipe.data)]
+
+
+def _kept(run: Path, data: Data) -> Data:
+    """What of a run's data decides its splits.
+
+    Raises:
+        UserError: its images are not compared.
+    """
+    if not data.is_rgb:
+        key = f"data.channels={data.channels}"
+        if data.channels == 3:
+            key = f"data.range={option_text(data.range)}"
+        text = f"{run} is of other images than RGB of 8 bits, which are not compared"
+        raise UserError(f"{key}: {text}")
+    kept = Data(**{key: getattr(data, key) for key in PLACE}, validation=0.0)
+    if not isinstance(data.test, str):
+        kept.window = data.window  # decides which images the share has
+    if data.group:
+        kept.labels = data.labels  # folders are groups where they are no classes
+    return kept

@@ -58,11 +58,11 @@ class Files(FullSource):
     def __len__(self) -> int:
         return len(self.names)
 
-    def path(self, row: int) -> Path:
+    def path_of(self, row: int) -> Path:
         return self.root / os.fsdecode(self.names[row].as_py())
 
     def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return [_content(self.path(row)) for row in rows.tolist()], self.label_N[rows]
+        return [_content(self.path_of(row)) for row in rows.tolist()], self.label_N[rows]
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.label_N[rows]
@@ -73,12 +73,12 @@ class Files(FullSource):
 
     def units(self) -> ReadUnits:
         """Single files."""
-        size_U = np.array([file_bytes(self.path(row)) for row in range(len(self))], np.int64)
+        size_U = np.array([file_bytes(self.path_of(row)) for row in range(len(self))], np.int64)
         names = map(os.fsdecode, self.names.to_pylist())
         return ReadUnits(np.ones_like(size_U), size_U, lambda: names)
 
     def name(self, row: int) -> str:
-        return f"row {row} ({os.fsencode(self.path(row)).decode(errors='backslashreplace')})"
+        return f"row {row} ({os.fsencode(self.path_of(row)).decode(errors='backslashreplace')})"
 
     def file_of(self, row: int) -> str:
         return self.names[row].as_py().decode(errors="backslashreplace")

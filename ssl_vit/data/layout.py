@@ -108,6 +108,11 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
 
 
+def role(split: str) -> str:
+    """The role that a split's name says, in any case; else the name itself."""
+    return ROLE.get(split.lower(), split)
+
+
 def choose(name: str, splits: Collection[str]) -> str | None:
     """The split of that name, else the only split of the same role; None where there is none."""
     if name in splits:
@@ -273,6 +278,15 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         places = some(["/".join(path) or "the top" for path in loose])
         guesses.append(f"images in {places}, beside folders of classes, have no label")
     return label, guesses
+
+
+class NoTestSplit(UserError):
+    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
+    by which others could be tested."""
+
+    def __init__(self, text: str, labelled: bool) -> None:
+        super().__init__(text)
+        self.labelled = labelled
 
 
 def some(names: Sequence[str]) -> str:

@@ -222,10 +222,16 @@ def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
         chosen = layout.choose(name, splits)
         if chosen is None:
             more = ", or a share of train" if key == "data.validation" and not data.stream else ""
+            text = f"{key}={name}: no such split; {suggest(name, splits)}"
             if key == "data.test":
-                lacks = _untested(splits[found["data.train"]], data)
-                more = f", or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
-            raise UserError(f"{key}={name}: no such split; {suggest(name, splits)}{more}")
+                train = splits[found["data.train"]]
+                labelled = (data.labels and train.label_range[1] >= 0) or bool(train.masks.column)
+                lacks = "test images (a folder test/ beside train/)"
+                if not labelled:
+                    lacks = f"labels (a folder for each class) and {lacks}"
+                share = f"or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
+                raise layout.NoTestSplit(f"{text}, {share}", labelled)
+            raise UserError(f"{text}{more}")
         if chosen == found.get("data.train"):
             others = ", ".join(split for split in splits if split != chosen)
             choices = f"{others}, or a share of train" if others else "a share of train"
@@ -242,14 +248,6 @@ def _same_held_out(data: Data, names: Mapping[str, str], splits: dict[str, Sourc
         return []
     what = "its images are the held-out ones too, on which hyperparameters may be chosen"
     return [f"data.test={data.test}: {what}"]
-
-
-def _untested(train: Source, data: Data) -> str:
-    """What images without a test split lack for a test: labels too, if they have no masks."""
-    lacks = "test images (a folder test/ beside train/)"
-    if (data.labels and train.label_range[1] >= 0) or train.masks.column:
-        return f"{lacks}; fine-tuning goes without by eval.test=false"
-    return f"labels (a folder for each class) and {lacks}"
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
@@ -322,11 +320,7 @@ def _notes(
         tested = names["data.test"]
         notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
     used = {*names.values(), held_out}
-    unused = [
-        f"{name} ({count_of_images(len(x))})"
-        for name, x in found.splits.items()
-        if name not in used
-    ]
+    unused = [f"{name} ({_many(x)})" for name, x in found.splits.items() if name not in used]
     if unused:
         notes.append(f"not used: {', '.join(unused)}")
     if found.skipped:
@@ -361,8 +355,7 @@ def _outside(data: Data) -> bool:
 
 
 def _many(source: Source) -> str:
-    lists = source.lists.describe() if source.lists else ""
-    return f"{count_of_images(len(source))}{lists}"
+    return count_of_images(len(source)) + (source.lists.describe() if source.lists else "")
 
 
 def _under(split: str) -> str:

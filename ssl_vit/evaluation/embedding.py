@@ -1,12 +1,13 @@
-"""Features of whole splits in shards, as parquet or npz files; and the images nearest to a query.
+"""Features of whole splits in shards, as parquet or npz files; and the images nearest to queries.
 
-Legend: B images of a batch, M images of a shard, N patches, D width.
+Legend: B images of a batch, M images of a shard, N patches, D width, Q queries, S sampled images,
+P pairs of them.
 """
 
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,14 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
+from .. import rng
 from ..data.base import Source
 from ..data.batching import Batch
 from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
 
+SAMPLED = 2000  # images of whose pairs the similarity is measured
+SAMPLE_KEY = 7  # of the permutation by which they are drawn
 UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
 
 
@@ -66,13 +70,23 @@ class Embedded(NamedTuple):
 
 
 class Neighbor(NamedTuple):
-    """An image near a query: cosine similarity, split, row, name and label (-1 for none)."""
+    """An image near a query: cosine similarity, split, row, name and label (-1 for none), and the
+    query's name."""
 
     similarity: float
     split: str
     index: int  # type: ignore[assignment]
     file: str
     label: int
+    query: str = ""
+
+
+class PairSimilarity(NamedTuple):
+    """Cosine similarities of all pairs of `images` images: their mean, and what 1% are above."""
+
+    mean: float
+    high: float
+    images: int
 
 
 def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> TokenReader:
@@ -222,23 +236,49 @@ def summary(file: Path) -> tuple[int, tuple[str, ...]]:
     return found.num_rows, tuple(json.loads(found.metadata[UNREADABLE]))
 
 
-def nearest(query_D: np.ndarray, shards: Iterable[FeatureShard], top: int) -> list[Neighbor]:
-    """The `top` images of the shards whose features have the highest cosine similarity with the
-    query's, best first."""
-    best: list[Neighbor] = []
-    query_D = query_D / max(float(np.linalg.norm(query_D)), 1e-12)
+class Searched(NamedTuple):
+    """The images nearest to each query, best first, and how similar two images are among which they
+    were found; None of fewer than two."""
+
+    nearest: list[list[Neighbor]]
+    pairs: PairSimilarity | None
+
+
+def search(query_QD: np.ndarray, shards: Sequence[FeatureShard], top: int) -> Searched:
+    """The `top` images of the shards whose features have the highest cosine similarity with each
+    query's; and the similarity of pairs of at most SAMPLED images, drawn by a key of their own.
+
+    Args:
+        query_QD: features of Q queries.
+        shards: one after the other, each read once.
+        top: images for a query.
+    """
+    count = sum(shard.last - shard.first for shard in shards)
+    drawn = np.sort(rng.permute(np.arange(min(SAMPLED, count)), count, rng.key(SAMPLE_KEY)))
+    query_QD = normalized(query_QD)
+    best: list[list[Neighbor]] = [[] for _ in query_QD]
+    sample = []
+    start = 0
     for shard in shards:
-        best += _nearest_in(query_D, shard, top)
-        best = sorted(best, key=lambda one: -one.similarity)[:top]
-    return best
+        found = decode(shard.file)
+        if len(found.index):
+            x_MD = normalized(found.embedding)
+            sample.append(x_MD[np.isin(start + found.index - shard.first, drawn)])
+            for number, query_D in enumerate(query_QD):
+                known = [*best[number], *_nearest_in(x_MD @ query_D, shard, found, top)]
+                best[number] = sorted(known, key=lambda one: -one.similarity)[:top]
+        start += shard.last - shard.first
+    return Searched(best, _pair_similarity(np.concatenate(sample)) if sample else None)
 
 
-def _nearest_in(query_D: np.ndarray, shard: FeatureShard, top: int) -> Iterator[Neighbor]:
-    found = decode(shard.file)
-    if not len(found.index):
-        return
-    norm_M = np.maximum(np.linalg.norm(found.embedding, axis=1), 1e-12)
-    similarity_M = found.embedding @ query_D / norm_M
+def normalized(x_MD: np.ndarray) -> np.ndarray:
+    """Features of length 1."""
+    return x_MD / np.maximum(np.linalg.norm(x_MD, axis=1, keepdims=True), 1e-12)
+
+
+def _nearest_in(
+    similarity_M: np.ndarray, shard: FeatureShard, found: Embedded, top: int
+) -> Iterator[Neighbor]:
     for place in np.argsort(-similarity_M, kind="stable")[:top].tolist():
         yield Neighbor(
             float(similarity_M[place]),
@@ -247,3 +287,12 @@ def _nearest_in(query_D: np.ndarray, shard: FeatureShard, top: int) -> Iterator[
             found.file[place],
             int(found.label[place]),
         )
+
+
+def _pair_similarity(x_SD: np.ndarray) -> PairSimilarity | None:
+    """Of features of length 1."""
+    if len(x_SD) < 2:
+        return None
+    similarity_P = (x_SD @ x_SD.T)[np.triu_indices(len(x_SD), 1)]
+    high = float(np.quantile(similarity_P, 0.99))
+    return PairSimilarity(float(similarity_P.mean(dtype=np.float64)), high, len(x_SD))

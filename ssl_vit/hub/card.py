@@ -258,7 +258,7 @@ def _results(
         "results": metric_tables.results(metrics),
         "cautions": cautions,
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
-        "verdict": metric_tables.verdict(comparisons) if comparisons else "",
+        "verdict": metric_tables.verdict(comparisons, measured_on) if comparisons else "",
         "curves": bool(result and run.rows()),
         "image": caption if result and (run.figures / "predictions.png").exists() else "",
     }

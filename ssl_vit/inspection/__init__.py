@@ -6,6 +6,7 @@ from pathlib import Path
 from ..data.batching import Batch
 from ..data.pixel_values import shown_note
 from ..objectives.base import Objective
+from ..objectives.patches import PatchPrediction
 from .base import predictions
 
 SAVED = "predictions"
@@ -23,6 +24,8 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
             rows = drawing.rows_of(columns)
             halves = [rows[start::2] for start in range(min(2, len(rows)))]
             groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
-            note = shown_note(objective.encoder.channels)
+            drawn = part.target.drawn if isinstance(part, PatchPrediction) else ""
+            notes = filter(None, [shown_note(objective.encoder.channels), drawn])
+            note = "; ".join(notes)
             drawing.write(folder, SAVED, partial(drawing.panels, groups, note), ["png"])
             return

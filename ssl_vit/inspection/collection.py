@@ -156,10 +156,20 @@ def _reconstruction(subject: Subject) -> Arrays:
         "random": kind_BRC == corruption.RANDOM,
         "kept": kind_BRC == corruption.KEEP,
         "error": found.error_BHW.cpu().numpy(),
+        "drawn": np.array(subject.objective.target.drawn),
     }
     if found.certainty_BHW is not None:
         arrays["certainty"] = found.certainty_BHW.cpu().numpy()
     return arrays
+
+
+def caption_end(name: str, data: plots.Labelled) -> str:
+    """What a figure's caption says of these encoders beside what it says of all."""
+    if name != "reconstruction":
+        return ""
+    certain = any("certainty" in arrays for _, arrays in data)
+    texts = ["certainty: the probability that the model gives its prediction"] if certain else []
+    return "; ".join([*texts, *filter(None, [plots.how_drawn(data)])])
 
 
 # name of the files -> the figure

@@ -230,7 +230,7 @@ def reconstruction(data: Labelled) -> Figure:
                 row.append(heat(arrays["certainty"][image], 0, 1))
             rows.append(row)
         groups.append(PanelGroup(label, titles, rows))
-    figure = panels(groups, bottom=0.95)
+    figure = panels(groups, how_drawn(data), bottom=0.95)
     scales = [(ERROR_HEAT, LARGEST_ERROR, "error (share of the range)")]
     if any("certainty" in arrays for _, arrays in data):
         scales.append((HEAT, 1.0, "certainty (probability)"))
@@ -243,16 +243,39 @@ def reconstruction(data: Labelled) -> Figure:
         )
         bar.ax.tick_params(labelsize=7, length=2, pad=1)
         axis.set_title(label, fontsize=8, pad=2)
-    handles = [
-        Line2D([], [], marker="s", linestyle="", color="0.5"),
-        *(
-            Line2D([], [], marker="s", linestyle="", color=_hex(colour), fillstyle="none")
-            for colour in (RANDOM_FRAME, KEPT_FRAME)
-        ),
-    ]
-    names = ["masked", "replaced by a random patch", "kept"]
-    figure.legend(handles, names, loc="lower center", ncols=3, fontsize=8, frameon=False)
+    _legend_of_kinds(figure, data)
     return figure
+
+
+def how_drawn(data: Labelled) -> str:
+    """How predicted and true patches are drawn, by encoder where that is not the same of all; empty
+    where all are in the patches' own colours."""
+    texts = {label: str(arrays["drawn"]) for label, arrays in data if "drawn" in arrays}
+    if len({*texts.values()}) > 1:
+        text = "; ".join(f"{label}: {text}" for label, text in texts.items() if text)
+    else:
+        text = next(iter(texts.values()), "")
+    return f"predicted and true: {text}" if text else ""
+
+
+def _legend_of_kinds(figure: Figure, data: Labelled) -> None:
+    """A legend of the kinds of corrupted patches that there are."""
+
+    def square(colour: str, **style: Any) -> Line2D:
+        return Line2D([], [], marker="s", linestyle="", color=colour, **style)
+
+    kinds = {
+        "masked": ("masked", square("0.5")),
+        "random": (
+            "replaced by a random patch",
+            square(_hex(RANDOM_FRAME), fillstyle="none"),
+        ),
+        "kept": ("kept", square(_hex(KEPT_FRAME), fillstyle="none")),
+    }
+    there = [kinds[name] for name in kinds if any(arrays[name].any() for _, arrays in data)]
+    names, handles = [name for name, _ in there], [handle for _, handle in there]
+    columns = max(1, len(names))
+    figure.legend(handles, names, loc="lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def predicted(data: Labelled) -> Figure:

@@ -13,8 +13,9 @@ from ..data.base import origin
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..models.encoder import Encoder
-from ..runs import console, seen_text
+from ..runs import console
 from ..training import distributed, loop
+from .init_notes import init_notes
 from .label_facts import label_doubt
 from .resources import held_out_images, measured_on
 from .reuse import changed_images
@@ -110,7 +111,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        yield from console.rows_under("", seen_text.lines(job.seen))
+        notes = init_notes(job.run, job.seen, tested=splits.test is not None)
+        yield from console.rows_under("", notes)
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
@@ -137,6 +139,9 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
+        if any(part.compares_images for part in job.objective.summands()):
+            group = max(len(batch.key) for batch in job.held_out.batches)
+            to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif held_out_images(recipe, job.splits) == 1:
         yield "to beat", "no baseline is measured on 1 image"

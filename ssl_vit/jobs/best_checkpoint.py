@@ -12,7 +12,7 @@ import torch
 from ..callbacks import Row
 from ..config.records.run import Best
 from ..config.schema import Recipe
-from ..data.layout import ROLE
+from ..data.layout import role
 from ..errors import UserError, suggest
 from ..metrics import find_metric
 from ..training import checkpoint, distributed
@@ -33,7 +33,7 @@ def check_split(recipe: Recipe) -> None:
     tested = recipe.data.test
     if metric is None or not isinstance(name, str) or not isinstance(tested, str):
         return
-    if ROLE.get(name.lower(), name) == ROLE.get(tested.lower(), tested):
+    if role(name) == role(tested):
         raise UserError(
             f"checkpoint.best={metric}: data.test={tested} is the split that it would be chosen on;"
             " expected data.validation= with another split, or a share of train such as 0.01"

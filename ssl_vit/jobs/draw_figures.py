@@ -105,7 +105,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
     made = DrawnFigures(folder, [*drawn])
-    shown = Figure(images=f"{images.name}, {images.split}", count=count)
+    shown = _records(drawn, f"{images.name}, {images.split}", count)
     with _held(folder, of_run):
         record = _read_record(folder, named, of_run)
         kept = {
@@ -116,7 +116,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
         try:
             _write_record(folder, named, kept)  # by which a folder that is cut off is known
             _write(folder, drawn, found.keys() - drawn.keys() - unknown)
-            _write_record(folder, named, kept | dict.fromkeys(drawn, shown))
+            _write_record(folder, named, kept | shown)
             described = [f"{one.label}: {one.describe()}" for one in named]
             page = figures_page.write(folder, described, f"Images of {looked_at}.")
         except OSError as error:
@@ -128,6 +128,16 @@ def draw(options: FigureOptions) -> DrawnFigures:
     print(f"page        {page}")
     print(f"finished    {number} (.png, .svg, .npz) in {seconds:.0f} s: {folder}")
     return made
+
+
+def _records(drawn: Found, images: str, count: int) -> dict[str, Figure]:
+    """What figures.json says of each figure."""
+    from ..inspection import collection
+
+    return {
+        name: Figure(images=images, count=count, drawn=collection.caption_end(name, data))
+        for name, data in drawn.items()
+    }
 
 
 def _show(run: Path, images: list[Path]) -> None:

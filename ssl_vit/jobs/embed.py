@@ -27,9 +27,9 @@ class EmbeddedImages:
         folder: which holds embed.json and the shards.
         files: the shards of these splits: a row an image with `index`, `file`, `label`, `embedding`
             and, with patches=true, `patches`.
-        nearest: with query=, the most similar images, best first: `similarity` (cosine), `split`,
-            `index`, `file` and `label`, the class's number or -1. Empty on other processes than
-            rank 0.
+        nearest: with query=, the most similar images to each query, best first: `similarity`
+            (cosine), `split`, `index`, `file`, `label`, the class's number or -1, and `query`, its
+            name as it was given. Empty on other processes than rank 0.
     """
 
     folder: Path
@@ -38,7 +38,7 @@ class EmbeddedImages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the features that are missing; answer the query.
+    """Write the features that are missing; answer the queries.
 
     Raises:
         UserError: an option, the encoder, the images or the folder do not suit.
@@ -59,9 +59,10 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     from . import encoders
 
     one = encoders.resolve_one(options.init, options.overrides)
-    data = encoders.data_of([one], options.overrides)
+    data = encoders.data_of([one.owner or one], options.overrides)
     recipe = one.recipe
-    recipe.data.labels = data.labels
+    for key in ("labels", "name", "path", "hub"):  # where images are; how they are cut is one's own
+        setattr(recipe.data, key, getattr(data, key))
     recipe.out = options.out
     recipe.name = options.name or f"features-{_plain(one.label)}-{_plain(data.name)}"
     folder = Path(recipe.out) / recipe.name
@@ -76,7 +77,7 @@ def _plain(text: str) -> str:
 
 
 def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedImages:
-    """Write the features that are missing, on all processes; answer the query.
+    """Write the features that are missing, on all processes; answer the queries.
 
     Raises:
         UserError: the weights, the images or the folder do not suit.

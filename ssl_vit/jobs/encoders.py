@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..config import export_files, recipe_files, values
+from ..config import export_files, parsing, recipe_files, values
 from ..config.computed import keys
 from ..config.init_source import InitSource
 from ..config.recipe_images import OTHERS, gives_images, images_taken
@@ -31,6 +31,7 @@ from ..models.encoder import Encoder, build_backbone
 from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
+BESIDE = "scratch,"  # opens a place: fresh weights of the encoder that follows
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
 
@@ -38,7 +39,8 @@ ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
 @dataclass
 class NamedEncoder:
     """An encoder of `init=`. `identity` is the place in full, `pool` the feature of an image that
-    it was trained to give, `run` the folder of the run that made it, None where no run did."""
+    it was trained to give, `run` the folder of the run that made it, None where no run did. `owner`
+    is the one whose model and images fresh weights have (`scratch,PLACE`)."""
 
     source: InitSource
     identity: str
@@ -46,6 +48,7 @@ class NamedEncoder:
     recipe: Recipe
     pool: str
     run: Path | None
+    owner: "NamedEncoder | None" = None
 
     def describe(self) -> str:
         model = self.recipe.model
@@ -99,11 +102,19 @@ def resolve_all(places: Sequence[str], given: Mapping[str, str]) -> list[NamedEn
 
 
 def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
-    """The encoder that a place names; as `resolve_all`, but a convolutional network too.
+    """The encoder that a place names; as `resolve_all`, but a convolutional network too. The place
+    `scratch,PLACE` is fresh weights of that one's model, with its seed.
 
     Raises:
         UserError: there is none; an option is wrong or has no use.
     """
+    other = place.removeprefix(BESIDE)
+    if other != place and not parsing.exists(place):
+        owner = resolve_one(other, given)
+        one = _scratch(owner, given)
+        one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
+        one.label = f"{BESIDE}{owner.label}"
+        return one
     source = InitSource(place)
     if source.is_scratch:
         one = _scratch(None, given)
@@ -320,6 +331,9 @@ def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:
             if trained and key.startswith("data."):
                 setattr(data, key.removeprefix("data."), values.typed(key, text))
         notice = images_taken(source, data)
+        if source.is_scratch:
+            text = f"no images are named; data={data.name} is used"
+            notice = f"warning: init={source.place}: {text}; for others {OTHERS}"
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from ..formatting import few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
-from ..runs import console, seen_text
+from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..training import loop
@@ -34,8 +35,9 @@ from ..training.distributed import (
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import evaluate_masks, finish, resources, reuse, seen_images
+from . import evaluate_masks, finish, head_classes, resources, reuse, seen_images
 from .heads import load_trained
+from .init_notes import init_notes
 
 
 def evaluate(run: Run) -> Result | None:
@@ -77,6 +79,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     source = recipe.init_source
     facts |= weights.load_init(network, source, exported=False)
+    head = _head(network, source, splits) if "top1" in recipe.probe.measures else None
     seen: list[SeenImages] = []
     if accelerator.is_main_process:  # which writes and prints it
         seen = seen_images.recorded_or_found(run, splits, facts["data"])
@@ -85,11 +88,11 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     read, pool = _reader(network, source, recipe, accelerator.device)
     if set(recipe.probe.measures) <= set(DENSE):
         pool = "patches"
-    _print_banner(run, accelerator, splits, pool, seen)
+    _print_banner(run, accelerator, splits, pool, seen, head)
     extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
     of_head = {}
-    if "top1" in recipe.probe.measures:
-        of_head = _classify(network, source, splits, batch_layout, recipe, accelerator)
+    if head:
+        of_head = _classify(head, splits, batch_layout, recipe, accelerator)
     of_masks: dict[str, tuple[float, int]] = {}
     if measures_masks(recipe):
         assert isinstance(network, encoder.Encoder)  # validate refuses others
@@ -115,6 +118,10 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     )
     result.pool = pool
     result.measured_on = resources.measured_on(recipe, splits)
+    if extracted:
+        result.classes = classes
+    if seen:
+        result.seen = seen_images.recorded(seen)
     run.finish(result)
     finish.write_page(run)
     accelerator.wait_for_everyone()
@@ -198,6 +205,7 @@ def _print_banner(
     splits: sources.Splits,
     pool: str,
     seen: list[SeenImages],
+    head: "Head | None",
 ) -> None:
     if not accelerator.is_main_process:
         return
@@ -225,9 +233,10 @@ def _print_banner(
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
-            *console.rows_under("", seen_text.lines(seen)),
+            *console.rows_under("", init_notes(run, seen, tested=True)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
+            *console.rows_under("head", head.notes if head else ()),
             *pixels,
         ]
     )
@@ -240,9 +249,30 @@ def _cut(data: Data) -> str:
     return f"centre crop {data.eval_crop:g}"
 
 
+class Head(NamedTuple):
+    """A classifier that a run has trained; for each class of the images its number there, None
+    where labels go by their number; and what to say of these."""
+
+    objective: Objective
+    number_C: np.ndarray | None
+    notes: list[str]
+
+
+def _head(net: Backbone, init: InitSource, splits: sources.Splits) -> Head:
+    """That of the run or export that made the weights.
+
+    Raises:
+        UserError: it made none, or test images are of a class that it does not know.
+    """
+    assert splits.test is not None
+    objective = _classifier(net, init, "probe.measures=top1")
+    names = head_classes.names_of_head(init)
+    number_C = head_classes.numbers_in_head(names, splits.test, init.place)
+    return Head(objective, number_C, head_classes.describe(names, splits.test, number_C))
+
+
 def _classify(
-    net: Backbone,
-    init: InitSource,
+    head: Head,
     splits: sources.Splits,
     batch_layout: BatchLayout,
     recipe: Recipe,
@@ -250,18 +280,20 @@ def _classify(
 ) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of the run's own classifier: top-1, top-5 and, with eval.real, ReaL."""
     assert splits.test is not None
-    objective = _classifier(net, init, "probe.measures=top1").to(accelerator.device).eval()
+    objective = head.objective.to(accelerator.device).eval()
     with (
         loop.autocast(recipe.compute.precision, accelerator),
         _all(splits.test, recipe, batch_layout) as images,
     ):
         predictions = classify.predict(objective, accelerator.watch_loader(images), accelerator)
+    label = head_classes.renumber(predictions.label, head.number_C)
+    predictions = predictions._replace(label=label)
     if predictions.label.max() >= predictions.classes:
         text = (
             f"{predictions.classes} classes, data={recipe.data.name} has labels up to "
             f"{predictions.label.max()}"
         )
-        raise UserError(f"probe.measures=top1: the head of init={init.place} knows {text}")
+        raise UserError(f"probe.measures=top1: the head of init={recipe.init} knows {text}")
     metrics = classify.accuracies(predictions, predictions.classes)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, splits.test, recipe.eval.real)

@@ -1,8 +1,8 @@
 """A folder of features: which encoder and images they are of, its shards, and the images nearest to
-a query.
+queries.
 
 FOLDER/  embed.json (encoder, settings, images, hashes)  SPLIT-00000-of-00005.parquet ...
-         nearest.html (of the last query)
+         nearest.html (of the last queries)
 """
 
 import json
@@ -18,16 +18,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
 from ..config.computed import Difference, differences, facts
 from ..config.records import Record, Whole
-from ..config.schema import Data
 from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
 from ..data import fingerprints, transforms
 from ..data.base import Source
 from ..data.batching import check_unreadable
-from ..data.channels import decoder
 from ..data.loaders import readable_loader
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
@@ -43,6 +40,7 @@ from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_m
 from ..training.loop import autocast
 from . import nearest_images, resources
 from .encoders import NamedEncoder
+from .nearest_images import Gathered, Query
 
 RECORD = "embed.json"
 OWN = re.compile(
@@ -90,20 +88,23 @@ class FeatureFolder:
         self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
 
     def run(self, splits: dict[str, Source], stack: ExitStack) -> tuple[list[Path], list[Neighbor]]:
-        """Write the shards that are missing, each on one process; answer the query. `stack` holds
+        """Write the shards that are missing, each on one process; answer the queries. `stack` holds
         the folder's lock.
 
         Returns:
-            The shards, and the images nearest to the query; none without one, and on other
+            The shards, and the images nearest to each query; none without one, and on other
             processes than rank 0.
 
         Raises:
             UserError: the weights or the folder do not suit, or too many images cannot be read.
         """
         recipe = self.recipe
-        query = self.options.query
+        texts = self.options.query or []
         # before the work, not after it
-        query_3HW = on_main(self.accelerator, lambda: _read_image(query, recipe.data))
+        queries = on_main(
+            self.accelerator,
+            lambda: [nearest_images.read_query(text, recipe.data) for text in texts],
+        )
         on_main(self.accelerator, lambda: stack.enter_context(self.output.hold()))
         network, weights_hash = self._network()
         on_main(self.accelerator, lambda: self._check(network))
@@ -122,8 +123,8 @@ class FeatureFolder:
         self.accelerator.wait_for_everyone()
         on_main(self.accelerator, lambda: self._conclude(shards))
         nearest = []
-        if query_3HW is not None:
-            nearest = self._answer(query_3HW, shards, splits, read)
+        if queries:
+            nearest = self._answer(queries, shards, splits, read)
         return [shard.file for shard in shards], nearest
 
     def _network(self) -> tuple[Backbone, str]:
@@ -264,7 +265,8 @@ class FeatureFolder:
         layer = self.recipe.probe.layer
         where = f"after block {layer}" if layer else "after the final norm"
         pooled = {"token": "class token", "avg": "mean of the patches"}
-        return f"{pooled.get(self.one.pool, self.one.pool)}, {where}"
+        precision = self.recipe.compute.precision
+        return f"{pooled.get(self.one.pool, self.one.pool)}, {where}, computed in {precision}"
 
     def _cut(self, split: str, source: Source) -> Iterator[FeatureShard]:
         """The shards of a split, with the Hub's names."""
@@ -323,46 +325,41 @@ class FeatureFolder:
 
     def _answer(
         self,
-        query_3HW: Tensor,
+        queries: Sequence[Query],
         shards: Sequence[FeatureShard],
         splits: Mapping[str, Source],
         read: TokenReader,
     ) -> list[Neighbor]:
-        """Show the images whose features are most similar to the query's, and return them.
+        """Show the images whose features are most similar to each query's, and return them.
 
         Raises:
             UserError: their page cannot be written.
         """
+        data, top = self.recipe.data, self.options.top or TOP
+        x_QD = np.stack([self._feature(query, read) for query in queries])
+        found, pairs = embedding.search(x_QD, shards, top + 1)  # the query may be among them
+        nearest = [
+            nearest_images.without_query(query, own, splits)[:top]
+            for query, own in zip(queries, found, strict=True)
+        ]
+        about = f"{self.one.label}: {self.one.describe()}; {self._describe_feature()}"
+        command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
+        among = Gathered(splits, data, pairs, about, command)
+        try:
+            nearest_images.show(list(zip(queries, nearest, strict=True)), among, self.folder)
+        except OSError as error:
+            raise UserError(f"name={self.folder.name}: {self.folder}: {error.strerror}") from None
+        return [one for own in nearest for one in own]
+
+    def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
+        """The feature (D,) of a query."""
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(
-            [query_3HW], data.size, data.eval_mode, data.eval_crop
+            [query.pixels_CHW], data.size, data.eval_mode, data.eval_crop
         )
         with torch.no_grad(), autocast(self.recipe.compute.precision, self.accelerator):
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
-        found = embedding.nearest(x_BD[0].float().cpu().numpy(), shards, self.options.top or TOP)
-        assert self.options.query
-        query = nearest_images.Query(self.options.query, query_3HW, data)
-        about = f"{self.one.label}: {self.one.describe()}; {self._describe_feature()}"
-        try:
-            nearest_images.show(query, found, splits, self.folder, about)
-        except OSError as error:
-            raise UserError(f"name={self.folder.name}: {self.folder}: {error.strerror}") from None
-        return found
-
-
-def _read_image(path: Path | None, data: Data) -> Tensor | None:
-    """Integers (C, H, W), as images of `data` are; None for no path.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    if path is None:
-        return None
-    try:
-        return decoder(data)(path.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"query={path}: expected an image file: {reason}") from None
+        return x_BD[0].float().cpu().numpy()
 
 
 def _check_rows(shard: FeatureShard, source: Source) -> None:
@@ -378,7 +375,9 @@ def _check_rows(shard: FeatureShard, source: Source) -> None:
     rows = found.index.tolist()
     whole = len(rows) + len(found.unreadable) == shard.last - shard.first
     within = all(shard.first <= row < shard.last for row in rows)
-    if not (whole and within and found.file == [source.file_of(row) for row in rows]):
+    # earlier versions wrote the names of shares and of images without labels as in warnings
+    named = any(found.file == [name(row) for row in rows] for name in (source.file_of, source.name))
+    if not (whole and within and named):
         text = f"has other rows than {shard.first:,} to {shard.last - 1:,} of {shard.split}"
         raise UserError(f"{shard.file} {text}; remove it, and give the command again")
 

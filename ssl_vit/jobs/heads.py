@@ -6,11 +6,12 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..config import declaration, recipe_files
+from ..config import declaration, export_files, recipe_files
 from ..config.declaration import ObjectiveDeclaration
 from ..config.init_source import InitSource
 from ..config.records import read
 from ..config.records.run import Environment
+from ..config.values import build
 from ..errors import UserError
 from ..models.encoder import Backbone
 from ..objectives import building
@@ -24,7 +25,8 @@ def load_trained(
     source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
 ) -> tuple[Objective | None, str]:
     """The objective of the run that made the weights, around the network; of a sum of objectives
-    its first trained part that is wanted.
+    its first trained part that is wanted. Of an export without its run, the linear head on labels
+    that it holds.
 
     Returns:
         It, or None for an encoder that was made otherwise and for a run without such a part; and
@@ -34,8 +36,10 @@ def load_trained(
         UserError: the heads are damaged.
     """
     export, run = source.locate()
-    path = export / "heads.safetensors" if run and export else None
-    if run is None or path is None or not path.exists():
+    if run is None:
+        return _of_export(source, network, wanted), ""
+    path = export / "heads.safetensors" if export else None
+    if path is None or not path.exists():
         return None, ""
     made = recipe_files.read(run / "recipe.yaml")
     if made.objective not in declaration.objectives():
@@ -55,6 +59,38 @@ def load_trained(
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]
         raise UserError(f"init={source.place}: {path}: {text}") from None
     return built, ""
+
+
+def _of_export(
+    source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
+) -> Objective | None:
+    """The linear head on labels of an export that this project made, around the network; None
+    without one.
+
+    Raises:
+        UserError: the export is damaged.
+    """
+    folder = source.fetch_export("config.json", "model.safetensors")
+    if folder is None:
+        return None
+    try:
+        config = export_files.read(folder, own=True)
+    except (OSError, ValueError):  # another program's
+        return None
+    learning = filter(wanted, declaration.objectives().values())
+    kinds = (one.of_linear_head(config["global_pool"]) for one in learning)
+    values = next(filter(None, kinds), None)
+    if not config["num_classes"] or values is None:
+        return None
+    made = build(values)
+    state = load_file(folder / "model.safetensors")
+    try:
+        built = building.build(objective_settings(made), network, config["num_classes"])
+        built.load_heads({name: state[name] for name in ("head.weight", "head.bias")})
+    except Exception as error:  # whatever a damaged file causes
+        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
+        raise UserError(f"init={source.place}: {folder}: no head of its classes: {text}") from None
+    return built
 
 
 def _named_classes(run: Path) -> int:

@@ -1,84 +1,187 @@
-"""The images nearest to a query: as lines, and as a page with the images themselves."""
+"""The images nearest to queries: as lines, and as a page with the images themselves."""
 
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from ..config import parsing
+from ..config.python_options import words
 from ..config.schema import Data
+from ..config.tools import EmbedOptions
 from ..data.base import Source
 from ..data.channels import decoder
 from ..data.pixel_values import shown_image
-from ..evaluation.embedding import Neighbor
-from ..formatting import text_line
+from ..errors import UserError
+from ..evaluation.embedding import Neighbor, PairSimilarity
+from ..formatting import shell_command, text_line, tool_command
 from ..pages import blocks
-from ..pages.blocks import Block, Gallery, Section, Text
+from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..runs.files import write_atomically
+from .encoders import BESIDE
 
 PAGE = "nearest.html"
-SIDE = 192  # pixels of a thumbnail's longer side, at most; twice what the page shows
-SHOWN = 100  # images of a page
+SIDE = 256  # pixels of a thumbnail's longer side, at most
+SHOWN = 100  # images of a query
 
 
 class Query(NamedTuple):
-    """An image: its file and pixels, integers (C, H, W), which are those of `data`."""
+    """An image: its name as it was given, its file, and its pixels, integers (C, H, W)."""
 
+    text: str
     path: Path
     pixels_CHW: Tensor
+
+
+class Gathered(NamedTuple):
+    """The images that queries were compared with.
+
+    Attributes:
+        splits: their splits.
+        data: how their pixels are read.
+        pairs: how similar two of them are; None of a single image.
+        about: which features these are, in words.
+        command: makes the same page with random weights; empty where these are.
+    """
+
+    splits: Mapping[str, Source]
     data: Data
+    pairs: PairSimilarity | None
+    about: str
+    command: str
+
+    @property
+    def images(self) -> int:
+        return sum(map(len, self.splits.values()))
 
 
-def show(
-    query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source], folder: Path, about: str
-) -> None:
-    """Print the nearest images, best first, and write nearest.html into the folder; `about` says of
-    which features they are.
+def read_query(text: str, data: Data) -> Query:
+    """An image file, or one below data.path as embed names it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    path = Path(text)
+    if data.path and not parsing.exists(path) and parsing.exists(Path(data.path) / text):
+        path = Path(data.path) / text
+    try:
+        return Query(text, path, decoder(data)(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        below = ", also below data.path=" if data.path else ""
+        raise UserError(f"query={text}: expected an image file{below}: {reason}") from None
+
+
+def without_query(
+    query: Query, found: Iterable[Neighbor], splits: Mapping[str, Source]
+) -> list[Neighbor]:
+    """The neighbours that are not the query's own file, each with its name."""
+    return [
+        one._replace(query=query.text)
+        for one in found
+        if not _same_file(query.path, splits[one.split].path_of(one.index))
+    ]
+
+
+def _same_file(path: Path, other: Path | None) -> bool:
+    try:
+        return other is not None and path.samefile(other)
+    except OSError:
+        return False
+
+
+def comparison(options: EmbedOptions) -> str:
+    """The same command with fresh weights of the encoder's model, into a folder of its own."""
+    given = {
+        key: getattr(options, key)
+        for key, option in options.options().items()
+        if key != "name" and getattr(options, key) != option.default
+    }
+    typed = words(given | {"init": f"{BESIDE}{options.init}"}, {}, EmbedOptions)
+    typed += [f"{key}={text}" for key, text in options.overrides.items()]
+    return shell_command(sys.executable, *tool_command("embed"), *typed)
+
+
+def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folder: Path) -> None:
+    """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
     Raises:
         OSError: it cannot be written.
     """
-    print(f"nearest     {query.path}: cosine similarity, split, image, label")
-    for one in found:
-        print(f"{one.similarity:11.4f} {_name(one, splits[one.split])}")
-    write_atomically(folder / PAGE, _page(query, found, splits, about))
+    if among.pairs:
+        print(f"any two     {_typical(among.pairs, among.images)}")
+    for query, found in answers:
+        print(f"nearest     {text_line(query.text)}: cosine similarity, image; itself left out")
+        for one in found:
+            print(f"{one.similarity:11.4f} {_name(one, among)}")
+    if among.command:
+        print(f"compare     {among.command}")
+    write_atomically(folder / PAGE, _page(answers, among))
     print(f"page        {folder / PAGE}", flush=True)
 
 
-def _name(one: Neighbor, source: Source) -> str:
-    """Split, file and label."""
+def _typical(pairs: PairSimilarity, images: int) -> str:
+    drawn = f"{pairs.images:,} of " if pairs.images < images else ""
+    measured = f"all pairs of {drawn}{images:,} images"
+    return f"similarity {pairs.mean:.4f} on average, 1% above {pairs.high:.4f} ({measured})"
+
+
+def _name(one: Neighbor, among: Gathered) -> str:
+    """File, and what its path does not say of split and label."""
+    source = among.splits[one.split]
+    name = source.file_of(one.index)
+    folders = PurePosixPath(name).parts[:-1]
+    split = f"{one.split}: " if len(among.splits) > 1 and one.split not in folders else ""
     label = ""
     if one.label >= 0:
-        label = f", {source.classes[one.label] if source.classes else one.label}"
-    return text_line(f"{one.split}: {one.file}{label}")
+        label = source.classes[one.label] if source.classes else str(one.label)
+    return text_line(f"{split}{name}" + (f", {label}" if label and label not in folders else ""))
 
 
-def _page(query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source], about: str) -> str:
+def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
+    text = f"Of {among.images:,} images those with the highest cosine similarity of their features"
+    intro: list[Block] = [Text(f"{text}; the query itself is left out."), Text(among.about)]
+    if among.pairs:
+        intro.append(
+            Text(f"For comparison, any two of these images: {_typical(among.pairs, among.images)}.")
+        )
+    if among.command:
+        intro += [Text("The same with random weights of this model:"), Commands([among.command])]
+    sections = [Section("", intro)]
+    for query, found in answers:
+        sections.append(Section(text_line(query.text), list(_nearest(query, found, among))))
+    names = [text_line(query.path.name) for query, _ in answers]
+    title = names[0] if len(names) == 1 else f"{len(names)} queries"
+    return blocks.html(f"Images nearest to {title}", sections)
+
+
+def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
     name = text_line(query.path.name)
-    images = sum(map(len, splits.values()))
-    text = f"Of {images:,} images those with the highest cosine similarity of their features."
-    nearest = [_image(one, splits[one.split], query.data) for one in found[:SHOWN]]
-    gallery: list[Block] = [Gallery(nearest)]
-    if len(found) > SHOWN:
-        gallery.append(Text(f"The first {SHOWN} of {len(found):,}; the terminal names all."))
-    own = blocks.Image(
-        thumbnail(query.pixels_CHW, query.data), f"The query: {name}", f"The query: {name}"
+    own = thumbnail(query.pixels_CHW, among.data)
+    text = f"The query: {name}"
+    yield Gallery(
+        [
+            blocks.Image(own, text, text, href=query.path.resolve().as_uri()),
+            *(_image(one, among) for one in found[:SHOWN]),
+        ]
     )
-    sections = [
-        Section("", [Text(text), Text(about), Gallery([own])]),
-        Section("Nearest", gallery),
-    ]
-    return blocks.html(f"Images nearest to {name}", sections)
+    if len(found) > SHOWN:
+        yield Text(f"The first {SHOWN} of {len(found):,}; the terminal names all.")
 
 
-def _image(one: Neighbor, source: Source, data: Data) -> blocks.Image:
+def _image(one: Neighbor, among: Gathered) -> blocks.Image:
+    source = among.splits[one.split]
     (raw,), _ = source.fetch(np.array([one.index]))
-    name = _name(one, source)
-    shown = thumbnail(decoder(data)(raw), data)
-    return blocks.Image(shown, f"{one.similarity:.4f} {name}", f"Image of {name}")
+    name = _name(one, among)
+    shown = thumbnail(decoder(among.data)(raw), among.data)
+    path = source.path_of(one.index)
+    href = path.resolve().as_uri() if path else ""
+    return blocks.Image(shown, f"{one.similarity:.4f} {name}", f"Image of {name}", href=href)
 
 
 def thumbnail(image_CHW: Tensor, data: Data) -> bytes:

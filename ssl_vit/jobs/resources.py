@@ -4,7 +4,7 @@ records about them."""
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..config.schema import (
     measures_masks,
     uses_labels,
 )
-from ..data import check_range, fingerprints, measure_range, sources
+from ..data import check_range, fingerprints, layout, measure_range, sources
 from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
@@ -63,13 +63,20 @@ def load_splits(
 ) -> sources.Splits:
     """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all.
     What the recipe leaves to be measured on the training images is measured, and values that do not
-    suit the recipe are warned of or refused."""
+    suit the recipe are warned of or refused.
+
+    Raises:
+        UserError: as `sources.load`; where test images are missing it says how to go without.
+    """
     first = max(
         sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
     )
 
     def load() -> sources.Splits:
-        splits = sources.load(recipe.data, test, first, recipe.seed)
+        try:
+            splits = sources.load(recipe.data, test, first, recipe.seed)
+        except layout.NoTestSplit as error:
+            raise UserError("; ".join([str(error), *_instead(recipe, error.labelled)])) from None
         measure_range.complete(recipe.data, splits.train)
         return splits
 
@@ -86,6 +93,16 @@ def load_splits(
     )
     guesses = (*splits.guesses, *checked.warnings)
     return splits._replace(guesses=guesses, clipped=checked.clipped)
+
+
+def _instead(recipe: Recipe, labelled: bool) -> Iterator[str]:
+    """What can be given where there is no test split."""
+    with suppress(UserError):  # of weights that are gone
+        share = recipe.init_source.images().get("data.test")
+        if isinstance(share, float):
+            yield f"init={recipe.init} had data.test={share:g}"
+    if labelled and recipe.declared.trains:
+        yield "fine-tuning goes without by eval.test=false"
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:

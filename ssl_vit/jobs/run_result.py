@@ -10,7 +10,7 @@ from ..formatting import count_of, count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
-from ..runs import notebook
+from ..runs import notebook, seen_text
 from ..runs.folder import Run
 
 
@@ -31,6 +31,8 @@ class RunResult(Result):
         measured_on: {split: images}.
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
+        classes: of an evaluation's probes: among how many classes they choose.
+        seen: which of the images that it was measured on its first weights had seen.
         finished: when, as ISO 8601 in UTC.
         recipe: the recipe's hash.
     """
@@ -47,10 +49,19 @@ class RunResult(Result):
             yield from self._of_training()
         else:
             yield f"finished    in {duration(self.seconds)}, {self.finished}: {self.folder}"
-            for name, entry in self.metrics.items():
-                of = "of" if find_metric(name).independent else "on"
-                cases = count_of(entry.n or 0, f"{entry.split} images")
-                yield f"{name:<11} {entry.value:.1%} {of} {cases}"
+            yield from self._of_evaluation()
+        for text in seen_text.cautions(self.seen or ()):
+            yield f"caution     {text}"
+
+    def _of_evaluation(self) -> Iterator[str]:
+        for name, entry in self.metrics.items():
+            of = "of" if find_metric(name).independent else "on"
+            text = f"{entry.value:.1%} {of} {count_of(entry.n or 0, f'{entry.split} images')}"
+            if found := metric_tables.interval(name, entry.value, entry.n or 0):
+                text += f" (95% interval {found.low:.1%} to {found.high:.1%})"
+            yield f"{name:<11} {text}"
+        if self.classes:
+            yield f"to beat     {1 / self.classes:.1%} (guessing, {self.classes:,} classes)"
 
     def _of_training(self) -> Iterator[str]:
         yield (
@@ -71,7 +82,7 @@ class RunResult(Result):
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
         if fought := metric_tables.finite_comparisons(self.metrics):
-            yield f"verdict     {metric_tables.verdict(fought)}"
+            yield f"verdict     {metric_tables.verdict(fought, self.measured_on)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -11,7 +11,7 @@ from ..config.records.run import SeenImages
 from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
 from ..data.base import Source, View, origin
-from ..data.layout import ROLE
+from ..data.layout import role
 from ..data.sources import Splits
 from ..errors import UserError
 from ..runs import identity
@@ -24,7 +24,8 @@ NOT_HERE = ": it, its recipe or its images are not here"
 
 
 def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
-    """As `seen_images`; what the run's folder records of it, as the weights may be gone since.
+    """As `seen_images`; what the run's folder records of it, as the weights may be gone since. It
+    is looked for again where test images have come, with eval.test since the run began.
 
     Args:
         run: the run that is measured.
@@ -32,15 +33,20 @@ def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[
         prints: their fingerprints, as environment.json has them.
     """
     if (run.folder / "environment.json").exists():
-        known = run.environment().seen
-        if known is not None:
-            return known
+        facts = run.environment()
+        if facts.seen is not None and prints.keys() <= facts.data.keys():
+            return facts.seen
     return seen_images(run.recipe, splits, prints)
 
 
+def recorded(seen: list[SeenImages]) -> list[SeenImages]:
+    """What files have of it: no paths of this machine."""
+    return [one.model_copy(update={"run": Path(one.run).name}) for one in seen]
+
+
 def record(seen: list[SeenImages]) -> list[dict[str, object]]:
-    """What environment.json has of it: no paths of this machine."""
-    return [one.content() | {"run": Path(one.run).name} for one in seen]
+    """As `recorded`, for environment.json."""
+    return [one.content() for one in recorded(seen)]
 
 
 def seen_images(recipe: Recipe, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
@@ -116,7 +122,7 @@ def _measured(
 
     def add(split: str, part: Source, name: str) -> None:
         """`name` is empty of a share of the training images."""
-        same = _role(name or now.train) == _role(before.train)
+        same = role(name or now.train) == role(before.train)
         found[split] = part, same or (bool(name) and split in alike)
 
     if splits.test is not None:
@@ -138,10 +144,6 @@ def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> d
 
 def _rows(source: Source) -> np.ndarray:
     return source.full_rows() if isinstance(source, View) else np.arange(len(source))
-
-
-def _role(split: str) -> str:
-    return ROLE.get(split.lower(), split)
 
 
 def _place(data: Data) -> tuple[str | None, ...]:

@@ -40,6 +40,8 @@ class Objective(nn.Module, ABC):
     uses_labels: bool = False
     # whether processes wait for one another in a training forward pass
     collective: bool = False
+    # whether its loss and guessing depend on how many images are compared with one another
+    compares_images: bool = False
     # the option that makes a step depend on which images share a device batch; "" for none
     mixes_images: str = ""
 

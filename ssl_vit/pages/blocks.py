@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ..formatting import (
     code_block,
@@ -104,13 +104,14 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A PNG; `alt` describes it to those who do not see it, and `dark` is its twin for dark pages,
-    if it has one."""
+    """A PNG; `alt` describes it to those who do not see it, `dark` is its twin for dark pages, if
+    it has one, and `href` links to the original."""
 
     png: bytes
     caption: str
     alt: str
     dark: bytes | None = None
+    href: str = ""
 
 
 class Gallery(NamedTuple):
@@ -255,10 +256,16 @@ def _environment() -> Environment:
     environment.filters["embedded"] = _embedded
     environment.filters["embedded_png"] = _embedded_png
     environment.filters["json"] = _json
+    environment.filters["breakable"] = _breakable
     environment.filters["cell"] = cell_of
     environment.filters["in_page_order"] = _in_page_order
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind
     return environment
+
+
+def _breakable(text: str) -> Markup:
+    """A text as markup that a narrow cell parts after an underscore or a slash."""
+    return Markup(re.sub(r"(?<=\w)([_/])(?=\w)", r"\1<wbr>", str(escape(visible_text(text)))))
 
 
 def _in_page_order(table: Table) -> Table:

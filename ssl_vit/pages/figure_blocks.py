@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config import records
-from ..config.records.run import Figures
+from ..config.records.run import Figure, Figures
 from ..config.tools import FIGURES
 from .blocks import Block, Image, Text
 from .figure_style import twin
@@ -21,9 +21,9 @@ SHOWN = {
     "class_attention": "the patches that the class token attends to in the last block, by head",
     "feature_map": "features of patches as colours; one colour is one feature in all images",
     "image_map": "features of images in two dimensions (t-SNE above, principal components below),"
-    " coloured by class",
+    " coloured by class where they have one",
     "reconstruction": "images, what was corrupted, what is predicted of it and what is"
-    " true, with the error and the model's certainty",
+    " true, with the error",
 }
 OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
 OF_WEIGHTS = ("filters", "positions")  # no image is in them
@@ -42,7 +42,7 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
         most: bytes of figures inside the page; those beyond it are named.
     """
     named = []
-    seen = _images_of_figures(folder / "figures.json")
+    seen = _recorded(folder / "figures.json")
     for path in sorted(folder.glob("*.png"), key=_place):
         if not path.is_file():
             continue
@@ -59,8 +59,10 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
         title = path.stem.replace("_", " ").capitalize()
         shown = objective if path.stem in OF_OBJECTIVE else SHOWN.get(path.stem, "")
         shown = shown or otherwise
-        of = f" {seen[path.stem]}." if path.stem in seen else ""
-        caption = f"{title}: {shown}.{of} ({folder.name}/{path.name})"
+        entry = seen.get(path.stem)
+        more = f"; {entry.drawn}" if entry and entry.drawn else ""
+        of = f" Images of {entry.images}." if entry and path.stem not in OF_WEIGHTS else ""
+        caption = f"{title}: {shown}{more}.{of} ({folder.name}/{path.name})"
         yield Image(png, caption, f"{title}: {shown}", dark)
     if named:
         yield Text(f"Too large to be part of this page: {', '.join(named)}.")
@@ -70,12 +72,9 @@ def _place(path: Path) -> tuple[int, str]:
     return ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.name
 
 
-def _images_of_figures(path: Path) -> dict[str, str]:
-    """Which images each figure of the figures tool was computed over, as far as it recorded it."""
+def _recorded(path: Path) -> dict[str, Figure]:
+    """What the figures tool recorded of each of its figures."""
     try:
-        found = records.read(path, Figures).figures
+        return records.read(path, Figures).figures
     except (OSError, ValueError):
         return {}
-    return {
-        name: f"Images of {one.images}" for name, one in found.items() if name not in OF_WEIGHTS
-    }

@@ -47,10 +47,11 @@ def result_rows(metrics: Mapping[str, Measured]) -> list[ResultRow]:
 
 def _row(name: str, entry: Measured) -> ResultRow:
     value, n = entry.value, entry.n or 0 if math.isfinite(entry.value) else 0
-    found = interval(name, value, n) if _in_percent(name) else None
+    found = interval(name, value, n)
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
-    return ResultRow(name, sentence, entry.split, number(name, value), text, f"{n:,}")
+    shown = f"{value:.2%}" if found else number(name, value)
+    return ResultRow(name, sentence, entry.split, shown, text, f"{n:,}")
 
 
 def interval(name: str, share: float, n: int) -> Interval | None:
@@ -93,7 +94,7 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 class BaselineComparison(NamedTuple):
     """A baseline's name and value, and name, value and count of the metric that it is compared
-    with; `called` and `guess` as of its row."""
+    with, and the split of both; `called` and `guess` as of its row."""
 
     baseline: str
     called: str
@@ -102,6 +103,7 @@ class BaselineComparison(NamedTuple):
     measure: str
     here: float
     n: int
+    split: str = ""
 
     @property
     def verb(self) -> str:
@@ -113,10 +115,10 @@ class BaselineComparison(NamedTuple):
         won = self.here > self.there if row.higher else self.here < self.there
         return WON if won else LOST
 
-    @property
-    def text(self) -> str:
+    def text(self, where: str = "") -> str:
+        """`where` says on which images, where others beside it are of others."""
         values = f"{number(self.measure, self.here)} against {number(self.measure, self.there)}"
-        return f"{self.called} ({values})"
+        return f"{self.called} ({values}{where})"
 
 
 def comparisons(metrics: Mapping[str, Measured]) -> Iterator[BaselineComparison]:
@@ -126,7 +128,7 @@ def comparisons(metrics: Mapping[str, Measured]) -> Iterator[BaselineComparison]
         row, measure = find_baseline(name), compared_with(name, metrics)
         if row and measure:
             own = metrics[measure]
-            values = entry.value, measure, own.value, own.n or 0
+            values = entry.value, measure, own.value, own.n or 0, own.split
             yield BaselineComparison(name, row.called, row.guess, *values)
 
 
@@ -162,13 +164,31 @@ def is_beaten(metrics: Mapping[str, Measured]) -> bool:
     return all(one.verb == WON for one in comparisons(metrics))
 
 
-def verdict(fought: Sequence[BaselineComparison]) -> str:
-    """One sentence: which baselines the model beats, and which it does not."""
-    by_verb = {verb: [one.text for one in fought if one.verb == verb] for verb in (WON, LOST, OPEN)}
+def verdict(
+    fought: Sequence[BaselineComparison], measured_on: Mapping[str, int] | None = None
+) -> str:
+    """One sentence: which baselines the model beats, and which it does not; of several sets of
+    images also on which.
+
+    Args:
+        fought: the comparisons.
+        measured_on: {split: images}, as result.json has it.
+    """
+    several = len({one.split for one in fought}) > 1
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
+    for one in fought:
+        where = f" on {_images(one.split, measured_on or {})}" if several else ""
+        by_verb[one.verb].append(one.text(where))
     return (
         f"The model "
         f"{', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
     )
+
+
+def _images(split: str, measured_on: Mapping[str, int]) -> str:
+    """As `9 held-out images`."""
+    name = {"validation": "held-out", "train": "training"}.get(split, split)
+    return f"{measured_on[split]:,} {name} images" if split in measured_on else f"{name} images"
 
 
 def _listed(texts: Sequence[str]) -> str:

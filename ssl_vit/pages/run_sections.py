@@ -96,6 +96,9 @@ def results(record: RunRecord) -> Iterator[Block]:
     remedy = more_held_out(recipe) if recipe else ""
     for text in few_images(record.measured_on, chosen, remedy):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    if record.result and (classes := record.result.classes):
+        text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
+        yield Text(text)
     for one in record.environment.seen or ():
         yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
@@ -175,8 +178,9 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 def compute(record: RunRecord) -> Iterator[Block]:
     """What the run cost, and how fast it was."""
     found = record.result.content() if record.result else {}
+    forwarded = "images trained on" if found.get("steps") else "images whose features it computed"
     rows = [
-        ["images trained on", _number(found.get("images"), ",.0f")],
+        [forwarded, _number(found.get("images"), ",.0f")],
         ["compute, exaFLOP", _exaflop(found, "exaflop")],
         ["compute with that of the first weights, exaFLOP", _exaflop(found, "total_exaflop")],
         ["device-hours", _number(found.get("device_hours"))],

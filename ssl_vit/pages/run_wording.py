@@ -130,7 +130,7 @@ def outcome(record: RunRecord) -> str:
     titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
     found = [_headline(name, metrics[name]) for name in titled[:1]]
     if fought := metric_tables.finite_comparisons(metrics):
-        verdict = metric_tables.verdict(fought)
+        verdict = metric_tables.verdict(fought, record.measured_on)
         return f"{found[0]}. {verdict}" if found else verdict
     if found:
         return f"{found[0]}."

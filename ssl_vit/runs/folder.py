@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ OWN = (
     "hub/lock",
     "hub/log.txt",
 )
+# What it has written before it does anything
+UNSTARTED = ("recipe.yaml", "environment.json", "lock")
+EMPTY = ("figures", "checkpoints")
 
 
 def _row(line: str) -> Row | None:
@@ -220,12 +223,29 @@ class Run:
             UserError: a live process holds the folder, or as `check_own`.
         """
         self.check_own()
+        existed = self.folder.exists()
         reason = f"the loss of its folder {self.folder}"
         with lock.hold(self.folder, self.recipe.out, lambda: on_lost(reason)) as self.held:
             try:
                 yield
+            except UserError:
+                if not existed:
+                    self._remove_unstarted()
+                raise
             finally:
                 self.held = None
+
+    def _remove_unstarted(self) -> None:
+        """Remove the folder of a run that was refused before it did anything, so that no run is
+        listed that there never was; one with anything else, such as a row or a log, stays."""
+        with suppress(OSError):
+            if {path.name for path in self.folder.iterdir()} <= {*UNSTARTED, *EMPTY}:
+                for name in EMPTY:
+                    with suppress(FileNotFoundError):
+                        (self.folder / name).rmdir()
+                for name in UNSTARTED:
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
 
     def check_own(self) -> None:
         """Check that what the run writes in its folder is its own.

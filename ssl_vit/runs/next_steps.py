@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..config import declaration
 from ..config.images import Data
 from ..config.probe import Probe
 from ..config.records.run import Environment
@@ -31,9 +32,9 @@ class NextCommand(NamedTuple):
 def next_steps(
     folder: Path, out: Path, recipe: Recipe, facts: Environment, beaten: bool = True
 ) -> Iterator[NextCommand]:
-    """Evaluate and fine-tune the encoder, where its images have labels, look at what it has
-    learned and train longer; in this order. Labels that may be none come after the looking, and
-    training longer first where the run has not beaten its baselines.
+    """Evaluate and fine-tune the encoder, where its images have labels that are not all it was
+    trained on, look at what it has learned and train longer; in this order. Labels that may be none
+    come after the looking, and training longer first where the run has not beaten its baselines.
 
     Args:
         folder: of a finished run, as it is to be typed.
@@ -55,7 +56,7 @@ def _on_labels(
     folder: Path, place: list[str], recipe: Recipe, facts: Environment
 ) -> Iterator[NextCommand]:
     # earlier versions did not record whether there are labels
-    if facts.label_source == "" or facts_of(facts, recipe.values()).fine_tunes:
+    if facts.label_source == "" or _learned_labels_alone(recipe, facts):
         return
     if facts.label_counts and not facts.label_counts.images:
         return
@@ -150,6 +151,13 @@ def _longer(folder: Path, place: list[str], recipe: Recipe, facts: Environment) 
         f" from this run's, add init={folder})",
         _typed(tool, *options, f"optim.steps={steps}"),
     )
+
+
+def _learned_labels_alone(recipe: Recipe, facts: Environment) -> bool:
+    """Whether it was trained on nothing but the labels of its images, from whatever weights."""
+    declared = declaration.objectives().get(recipe.objective)  # a plugin's may not be here
+    alone = declared is not None and declared.only_labelled
+    return alone or facts_of(facts, recipe.values()).fine_tunes
 
 
 def _typed(tool: str, *options: str) -> str:

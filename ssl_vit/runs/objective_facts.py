@@ -23,8 +23,11 @@ def objective_facts(recipe: Recipe) -> ObjectiveFacts:
     declared = recipe.declared
     parts = {"": declared, **{name: declaration.objective(name) for name in declared.parts}}
     sources: list[Any] = list(parts.values())
+    figure = next((one.figure for one in parts.values() if one.figure), "")
     if declared.predicts_patches:
-        sources.append(declaration.target(recipe.target))
+        target = declaration.target(recipe.target)
+        sources.append(target)
+        figure += f"; {target.drawn}" if figure and target.drawn else ""
     rows = [row for one in sources for row in one.metrics]
     own = {one.options.name for one in parts.values() if one.options}
     return ObjectiveFacts(
@@ -32,7 +35,7 @@ def objective_facts(recipe: Recipe) -> ObjectiveFacts:
         tag=declared.tag or recipe.objective,
         sentence=declared.sentence(recipe),
         fine_tunes=declared.fine_tunes(recipe),
-        figure=next((one.figure for one in parts.values() if one.figure), ""),
+        figure=figure,
         class_token_is_trained=declared.class_token_is_trained,
         questions={name: _questions(one) for name, one in parts.items()},
         metrics=[Row(**asdict(row)) for row in rows if isinstance(row, Metric)],

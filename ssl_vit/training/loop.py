@@ -204,7 +204,13 @@ def _report_unreadable(
             if text not in state.unreadable:
                 callbacks.warn(f"an image was replaced by the next: {text}")
             state.unreadable[text] += 1
-            check_unreadable(state.images_unreadable, state.images_seen, settings.data, text)
+            check_unreadable(
+                state.images_unreadable,
+                state.images_seen,
+                settings.data,
+                text,
+                len(state.unreadable),
+            )
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:

@@ -1,6 +1,7 @@
 """The recipes of other papers, resolved, against a table of what their authors released; what
 differs is said in the recipe. Sources, all at their last commit: facebookresearch/mae,
-microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, bytedance/ibot, google-research/task_adaptation.
+microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, bytedance/ibot,
+facebookresearch/ijepa, google-research/task_adaptation.
 """
 
 import math
@@ -17,7 +18,7 @@ from ssl_vit.objectives.corruption import num_corrupted
 from ssl_vit.runs.folder import Run
 
 IMAGES = 1_281_167  # ImageNet's training images
-IMAGENET = {  # the mean and standard deviation of all four
+IMAGENET = {  # the mean and standard deviation of all
     "data.size": 224,
     "data.mean": [0.485, 0.456, 0.406],
     "data.std": [0.229, 0.224, 0.225],

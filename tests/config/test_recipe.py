@@ -519,6 +519,18 @@ def test_a_preset_word_that_says_what_the_recipe_says_is_still_a_name():
     assert resolve(["recipe=mpp", "data=shapes", "model=vit_n8"]).name == "mpp-shapes-vit_n8"
 
 
+@pytest.mark.parametrize(
+    "option, name",
+    [
+        ("probe.measures=[top1]", "evaluate-probe.measures=top1"),
+        ("probe.measures=[linear,knn]", "evaluate-probe.measures=linear,knn"),
+        ("probe.rates=[0.1,1]", "evaluate-probe.rates=0.1,1.0"),
+    ],
+)
+def test_a_default_name_has_lists_without_brackets_and_quotes(option: str, name: str) -> None:
+    assert resolve(["recipe=evaluate", option], here=False).name == name
+
+
 def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed_values(recipe), recipe.values()

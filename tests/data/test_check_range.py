@@ -60,7 +60,7 @@ def test_the_share_of_clipped_values_is_measured() -> None:
     assert check(low, high, **GREY).clipped == {"test": 3 / 200}
 
 
-def test_above_a_hundredth_is_warned_of_and_above_a_half_refused() -> None:
+def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
     image = spread(FULL)
     image[0, 0] = 65535
     assert not check(image, **GREY).warnings, "of 1% not"
@@ -68,11 +68,11 @@ def test_above_a_hundredth_is_warned_of_and_above_a_half_refused() -> None:
     (warning,) = check(image, **GREY).warnings
     assert warning.startswith("data.range=[100,1100]: clips 2.0% of the values of 1 images of test")
     assert "(1.0% below it, 1.0% above); 99.8% of them lie from 0 to 65535" in warning
-    half = spread([600, 50_000])
-    assert check(half, **GREY).clipped == {"test": 0.5}
-    half[half == 600] = [40_000, *[600] * 49]
-    with pytest.raises(UserError, match=r"data\.range=\[100,1100\]: clips 51\.0% .* 51\.0% above"):
-        check(half, **GREY)
+    most = spread([600, *[50_000] * 9])
+    assert check(most, **GREY).clipped == {"test": 0.9}
+    most[most == 600] = [40_000, *[600] * 9]
+    with pytest.raises(UserError, match=r"data\.range=\[100,1100\]: clips 91\.0% .* 91\.0% above"):
+        check(most, **GREY)
 
 
 def test_values_that_fill_little_of_the_range_are_warned_of() -> None:

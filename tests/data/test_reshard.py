@@ -204,7 +204,7 @@ def test_images_that_cannot_be_read_are_named_and_left_out_up_to_a_share(
     words = [f"data.path={own}", "size=16", "rows=4"]
     for _ in range(2):  # and is counted when the shard is there already
         with pytest.raises(
-            UserError, match=r"^data\.unreadable=0\.0: 1 of .* cannot be read, the last "
+            UserError, match=r"^data\.unreadable=0\.0: 1 of .* cannot be read; .*; the last: "
         ):
             make(*words, f"out={tmp_path}/strict", "data.unreadable=0")
     capsys.readouterr()

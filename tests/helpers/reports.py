@@ -51,7 +51,7 @@ def error(folder):
 class Page(HTMLParser):
     """What a page opens and closes, asks for from elsewhere, and says in cells."""
 
-    VOID = ("meta", "img", "source", "input")
+    VOID = ("meta", "img", "source", "input", "wbr")
 
     def __init__(self, text):
         super().__init__()

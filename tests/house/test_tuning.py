@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +79,19 @@ def test_the_best_two_of_each_objective_go_on_for_three_times_as_long(tmp_path: 
     assert chosen == {arm: [3e-4, 1e-3] for arm in arms} | {arms[1]: [1e-2, 3e-4]}
     (mpp, _) = (task.options for task in long if task.arm == "mpp")
     assert (mpp["optim.steps"], mpp["optim.warmup"]) == ("1500", "150")
+
+
+def test_the_plan_of_methods_has_the_steps_of_its_study(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "methods.md").read_text()
+    (row,) = re.findall(r"\| that is, in steps \| (.*) \|", page)
+    named = dict(one.rsplit(" ", 1) for one in row.split(", "))
+    plan = parse_request(["recipe=study/methods", f"cifar10={tmp_path}"]).plan
+    steps = {
+        task.options["recipe"]: f"{int(task.options['optim.steps']):,}"
+        for task in plan.values()
+        if task.part == "pretrain"
+    }
+    assert {key.lower().replace(" ", "_").replace("-", ""): n for key, n in named.items()} == steps
 
 
 def test_the_table_marks_what_was_chosen_and_an_edge() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 from PIL import Image
 from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
@@ -23,7 +24,7 @@ from ssl_vit.inspection.base import Subject, UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
-from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.objectives.targets import NORMALIZED, patch_targets
 from ssl_vit.pages.figure_style import DARK, LIGHT
 
 
@@ -454,6 +455,7 @@ def test_every_figure_is_dark_for_dark_pages(name: str) -> None:
         },
         "reconstruction": {
             "panels": np.full((2, 4, 8, 8, 3), 90, np.uint8),
+            "masked": np.zeros((2, 2, 2), bool),
             "random": np.zeros((2, 2, 2), bool),
             "kept": np.ones((2, 2, 2), bool),
             "error": np.full((2, 8, 8), np.nan),
@@ -467,6 +469,36 @@ def test_every_figure_is_dark_for_dark_pages(name: str) -> None:
     paper = np.array([int(DARK.paper[i : i + 2], 16) for i in (1, 3, 5)])
     assert (dark == paper).all(-1).mean() > 0.15 and (dark[0] == paper).all()
     assert (dark > 230).all(-1).mean() < 0.001
+
+
+def reconstructed(kind: str, **more: np.ndarray) -> dict[str, np.ndarray]:
+    """The data of a reconstruction of one image whose corrupted patches are all of a kind."""
+    arrays = {name: np.full((1, 2, 2), name == kind) for name in ("masked", "random", "kept")}
+    arrays["panels"] = np.full((1, 4, 8, 8, 3), 90, np.uint8)
+    return arrays | {"error": np.zeros((1, 8, 8))} | more
+
+
+def test_a_reconstruction_is_captioned_by_what_is_drawn() -> None:
+    """As of a masked autoencoder on normalised pixels, beside MPP on colours."""
+    mae = reconstructed("masked", drawn=np.array(NORMALIZED))
+    mpp = reconstructed("kept", drawn=np.array(""), certainty=np.zeros((1, 8, 8)))
+    for data, legend, panels in (
+        ([("mae", mae)], ["masked"], 5),
+        ([("mae", mae), ("mpp", mpp)], ["masked", "kept"], 11),
+    ):
+        figure = plots.reconstruction(data)
+        (drawn,) = figure.legends
+        assert [text.get_text() for text in drawn.get_texts()] == legend
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert any("normalised" in text for text in texts)
+        titles = "original", "corrupted", "predicted", "true", "error", "certainty"
+        assert sum(text in titles for text in texts) == panels
+    alone = collection.caption_end("reconstruction", [("mae", mae)])
+    assert alone == f"predicted and true: {NORMALIZED}"
+    both = collection.caption_end("reconstruction", [("mae", mae), ("mpp", mpp)])
+    assert "certainty" in both and f"mae: {NORMALIZED}" in both and "mpp:" not in both
+    assert collection.caption_end("reconstruction", [("mpp", mpp)]).count(";") == 0
+    assert collection.caption_end("filters", [("mae", mae)]) == ""
 
 
 def test_tiles_of_a_large_grid_are_numbered_by_their_patches() -> None:

@@ -112,7 +112,9 @@ def test_before_and_after_and_another_library_s_model_side_by_side(
     assert pools == ["avg", "avg", "token"]
     record = json.loads((tmp_path / "f" / "figures.json").read_text())
     assert record["encoders"] == ["scratch", str(run), str(other)]
-    assert record["figures"]["filters"] == {"images": "shapes, split test", "count": 9}
+    looked_at = {"images": "shapes, split test", "count": 9}
+    assert record["figures"]["filters"] == looked_at | {"drawn": ""}
+    assert record["figures"]["reconstruction"]["drawn"].startswith("certainty: ")
 
 
 def test_a_run_alone_has_its_figures_in_its_folder(
@@ -207,6 +209,17 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tmp_path: Path) -> None:
     assert torch.equal(subject.objective.head.weight, heads["parts.mpp.head.weight"])
     arrays = FIGURES["reconstruction"].compute(subject)
     assert arrays["panels"].shape == (1, 4, 16, 16, 3) and arrays["certainty"].shape == (1, 16, 16)
+
+
+def test_normalised_pixels_are_said_where_they_are_drawn(tmp_path: Path) -> None:
+    """On the run's page and on that of the figures tool; nothing is said of a certainty."""
+    small = ["recipe=mae", "mae.width=16", "mae.depth=1", "mae.heads=2", "optim.steps=3"]
+    folder = ssl_vit.pretrain(altered(TINY, *small, f"out={tmp_path}", "name=mae")).folder
+    caption = "true; normalised pixels, without each patch"
+    assert caption in (folder / "report.html").read_text()
+    draw_figures.main([f"init={folder}", "figures=reconstruction", "images=2"])
+    page = (folder / "figures" / "figures.html").read_text()
+    assert "error; predicted and true: normalised pixels" in page and "certainty" not in page
 
 
 def test_a_place_may_have_a_comma_in_its_name(tmp_path: Path) -> None:

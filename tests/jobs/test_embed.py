@@ -2,8 +2,10 @@
 
 import base64
 import io
+import itertools
 import json
 import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 
 import ssl_vit
 from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import altered
 from helpers.sources import Numbered
 from ssl_vit.config.schema import Data
 from ssl_vit.errors import UserError
@@ -260,7 +263,7 @@ def test_arrays_beside_an_image_are_named(
     np.save(place / "0.npy", np.zeros((16, 16, 3), np.uint8))
     words = [word for word in options if not word.startswith("data.path=")]
     ssl_vit.embed([*words, f"data.path={place}", "name=f"])
-    assert "1 .npy files beside images are left out" in capsys.readouterr().out
+    assert "1 .npy file beside images are left out" in capsys.readouterr().out
 
 
 def test_nothing_is_finished_where_no_image_can_be_read(options: list[str], tmp_path: Path) -> None:
@@ -338,8 +341,38 @@ def test_names_of_files_reach_the_terminal_without_control_characters(
     ssl_vit.embed([*words, "name=f"])
     printed = capsys.readouterr().out
     assert not {"\x1b", "\x07"} & set(printed)
-    for line in ("warning: left out: ", "train: train/a/\ufffd[31m\ufffd0.png, a"):
+    for line in ("warning: left out: ", "1.0000 train/a/\ufffd[31m\ufffd0.png\n"):
         assert line in printed
+
+
+def own_rows(folder: Path) -> dict[str, np.ndarray]:
+    """{file: feature} of every image of a folder."""
+    return {
+        file: np.array(x_D)
+        for split in ("test", "train")
+        for file, x_D in zip(
+            table(folder, split).column("file").to_pylist(),
+            table(folder, split).column("embedding").to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def cosine(a_D: np.ndarray, b_D: np.ndarray) -> float:
+    return float(a_D @ b_D / np.sqrt((a_D @ a_D) * (b_D @ b_D)))
+
+
+def by_cosine(folder: Path, query: str) -> dict[str, float]:
+    """{file: cosine} of all images but the query, best first."""
+    rows = own_rows(folder)
+    found = {file: cosine(rows[query], x_D) for file, x_D in rows.items() if file != query}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def shown_thumbnails(page: str) -> list[tuple[str, Image.Image]]:
+    """The link and the picture of each thumbnail."""
+    found = re.findall(r'<a href="([^"]+)"><img src="data:image/png;base64,([^"]+)"', page)
+    return [(href, Image.open(io.BytesIO(base64.b64decode(png)))) for href, png in found]
 
 
 def test_the_nearest_images_are_those_of_the_highest_cosine(
@@ -349,47 +382,141 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
+    """Of two queries, one by its path and one as its file is named; neither is its own answer."""
     shutil.copytree(whole, tmp_path / "f")
-    query = images / "train" / "b" / "2.png"
-    ssl_vit.embed([*options, "name=f", "data.unreadable=1", f"query={query}", "top=3"])
-    _, *lines, last = capsys.readouterr().out.partition("nearest ")[2].splitlines()
+    queries = [str(images / "train" / "b" / "2.png"), "test/a/1.png"]
+    words = [*options, "name=f", "data.unreadable=1", f"query={','.join(queries)}", "top=3"]
+    made = ssl_vit.embed(words)
+    *lines, _, last = capsys.readouterr().out.partition("nearest ")[2].splitlines()
     assert last == f"page        {tmp_path}/f/nearest.html"
-    rows = [
-        (split, file, np.array(x_D))
-        for split in ("test", "train")
-        for file, x_D in zip(
-            table(whole, split).column("file").to_pylist(),
-            table(whole, split).column("embedding").to_pylist(),
-            strict=True,
-        )
-    ]
-    own = next(x_D for _, file, x_D in rows if file == "train/b/2.png")
-    cosine = {
-        (split, file): float(own @ x_D / np.sqrt((own @ own) * (x_D @ x_D)))
-        for split, file, x_D in rows
-    }
-    expected = sorted(cosine, key=lambda key: -cosine[key])[:3]
-    assert expected[0] == ("train", "train/b/2.png")
-    for line, (split, file) in zip(lines, expected, strict=True):
-        label = file.split("/")[1]
-        assert line.split() == [f"{cosine[split, file]:.4f}", f"{split}:", f"{file},", label]
+    listed = [line.strip() for line in lines if re.match(r" +\d\.\d{4} ", line)]
+    expected = []
+    for query, file in zip(queries, ("train/b/2.png", queries[1]), strict=True):
+        found = by_cosine(whole, file)
+        best = list(found)[:3]
+        expected += [file, *best]
+        assert [one.file for one in made.nearest if one.query == query] == best
+        texts = [f"{found[one]:.4f} {one}" for one in best]
+        assert listed[:3] == texts
+        del listed[:3]
     page = (tmp_path / "f" / "nearest.html").read_text()
-    shown = re.findall(r'src="data:image/png;base64,([^"]+)" alt="([^"]+)"', page)
-    assert [alt.split(": ")[-1].partition(",")[0] for _, alt in shown] == [
-        "2.png",
-        *(file for _, file in expected),
-    ]
-    for (content, _), path in zip(
-        shown, [query, *(images / file for _, file in expected)], strict=True
-    ):
-        thumbnail = Image.open(io.BytesIO(base64.b64decode(content)))
-        whole_image = Image.open(path).convert("RGB")
-        assert max(thumbnail.size) <= 192
+    for one in made.nearest:
+        assert page.count(f"<figcaption>{one.similarity:.4f} {one.file}</figcaption>") == 1
+    shown = shown_thumbnails(page)
+    assert [href for href, _ in shown] == [(images / file).as_uri() for file in expected]
+    for (_, thumbnail), file in zip(shown, expected, strict=True):
+        whole_image = Image.open(images / file).convert("RGB")
+        assert max(thumbnail.size) <= nearest_images.SIDE
         scale = thumbnail.width // whole_image.width
         small = thumbnail.resize(whole_image.size, Image.Resampling.NEAREST)
         assert scale >= 1 and small.tobytes() == whole_image.tobytes()
-    assert f"{cosine[expected[1]]:.4f} {expected[1][0]}: {expected[1][1]}" in page
-    assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
+    assert not re.findall(r"(?:src|href)=.(?!data:|#|file:///)", page)
+
+
+def test_a_copy_of_the_query_is_an_answer_and_names_are_escaped_in_links(
+    options: list[str], whole: Path, images: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "images"
+    shutil.copytree(images, place)
+    shutil.copy(place / "train" / "a" / "0.png", place / "train" / "a" / 'a "b" #1?.png')
+    words = [word for word in options if not word.startswith("data.path=")]
+    words += [f"data.path={place}", "query=train/a/0.png", "top=1", *TOLERANT, "name=copy"]
+    made = ssl_vit.embed(words)
+    assert [one.file for one in made.nearest] == ['train/a/a "b" #1?.png']
+    assert made.nearest[0].similarity == pytest.approx(1, abs=1e-5)
+    page = (made.folder / "nearest.html").read_text()
+    assert f'href="{place.as_uri()}/train/a/a%20%22b%22%20%231%3F.png"' in page
+
+
+@pytest.mark.parametrize("sampled", [2000, 5])
+def test_the_similarity_of_any_two_images_is_measured(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, sampled: int
+) -> None:
+    """Over all pairs; of a sample over those of the images that were drawn."""
+    monkeypatch.setattr(embedding, "SAMPLED", sampled)
+    files = sorted(whole.glob("*.parquet"))  # of 3 rows each, the last of train of 1
+    shards = [
+        embedding.FeatureShard(file.name.split("-")[0], first, last, file)
+        for file, (first, last) in zip(
+            files, [(0, 3), (0, 3), (3, 6), (6, 9), (9, 10)], strict=True
+        )
+    ]
+    rows = [embedding.decode(shard.file).embedding for shard in shards]
+    _, pairs = embedding.search(rows[0][:1], shards, 1)
+    assert pairs is not None
+    if sampled > 13:
+        x_MD = np.concatenate(rows)
+        all_pairs = [cosine(a, b) for a, b in itertools.combinations(x_MD, 2)]
+        assert pairs.images == 12
+        assert pairs.mean == pytest.approx(np.mean(all_pairs), abs=1e-6)
+        assert pairs.high == pytest.approx(np.quantile(all_pairs, 0.99), abs=1e-6)
+    else:
+        assert pairs.images in (4, 5) and pairs.mean < pairs.high < 1
+
+
+def test_the_command_that_compares_embeds_fresh_weights_of_the_same_model(
+    options: list[str], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """With the encoder's size, normalisation, pooling and images."""
+    shutil.copytree(whole, tmp_path / "f")
+    ssl_vit.embed([*options, "name=f", *TOLERANT, "query=[test/a/0.png,test/b/0.png]"])
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("compare"))
+    typed = shlex.split(line.removeprefix("compare"))
+    assert f"init=scratch,{options[0].removeprefix('init=')}" in typed
+    made = ssl_vit.embed(typed[typed.index("tools/embed.py") + 1 :])
+    assert made.folder != tmp_path / "f" and len(made.nearest) == 10
+    then, now = (json.loads((at / "embed.json").read_text()) for at in (whole, made.folder))
+    differ = {key for key in then["settings"] if then["settings"][key] != now["settings"][key]}
+    assert differ == {"init", "model_args"} and then["splits"] == now["splits"]
+    output = capsys.readouterr().out
+    assert "fresh weights of seed 0" in output and "compare     " not in output
+
+
+def test_scratch_beside_a_run_is_what_the_run_began_with(tmp_path: Path, tiny: list[str]) -> None:
+    """Its model, images, pooling and weights: the run's own features after steps that learn
+    nothing."""
+    still = ["optim.lr=1e-12", "optim.steps=3", "seed=5", "model.positions=sincos_2d"]
+    folder = ssl_vit.pretrain([*altered(tiny, *still), "name=run"]).folder
+    both = [
+        ssl_vit.embed(f"init={init} split=validation out={tmp_path} rows=10000")
+        for init in (str(folder), f"scratch,{folder}")
+    ]
+    rows = [
+        np.array(table(one.folder, "validation").column("embedding").to_pylist()) for one in both
+    ]
+    np.testing.assert_allclose(*rows, atol=1e-5)
+
+
+def test_scratch_without_images_names_those_that_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["init=scratch", *ITS_PIXELS, f"out={tmp_path}", "query=/no/such.png"]
+    with pytest.raises(UserError, match=r"query=/no/such\.png: "):
+        ssl_vit.embed(words)
+    assert (
+        "warning: init=scratch: no images are named; data=shapes is used" in capsys.readouterr().out
+    )
+
+
+def test_files_keep_their_paths_without_labels_and_in_shares(
+    options: list[str], images: Path, tmp_path: Path
+) -> None:
+    """Of a share a row is that of the whole: its label is that of its folder."""
+    place = tmp_path / "images"
+    shutil.copytree(images / "train", place)
+    (place / "a" / "3.png").unlink()
+    words = [word for word in options if not word.startswith("data.path=")]
+    words += [f"data.path={place}", "data.test=0.4"]
+    for name, more in (("labels", []), ("none", ["data.labels=false"])):
+        folder = ssl_vit.embed([*words, *more, f"name={name}"]).folder
+        files = [table(folder, split).column("file").to_pylist() for split in ("train", "test")]
+        assert len(files[1]) == 4
+        assert sorted(files[0] + files[1]) == sorted(
+            str(p.relative_to(place)) for p in place.rglob("*.png")
+        )
+        if not more:
+            labels = table(folder, "train").column("label").to_pylist()
+            assert labels == ["ab".index(file[0]) for file in files[0]]
 
 
 @pytest.mark.parametrize("count", [nearest_images.SHOWN, nearest_images.SHOWN + 1])
@@ -398,10 +525,12 @@ def test_a_page_shows_the_first_images_and_says_so(
 ) -> None:
     data, images = Data(size=8), Numbered(1200)
     (pixels,), _ = images.fetch(np.array([7]))
-    query = nearest_images.Query(Path("q.png"), torch.from_numpy(pixels).permute(2, 0, 1), data)
+    pixels_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
+    query = nearest_images.Query("q.png", Path("q.png"), pixels_CHW)
     found = [embedding.Neighbor(0.5, "train", i, f"{i}.png", -1) for i in range(count)]
-    nearest_images.show(query, found, {"train": images}, tmp_path, "its features")
-    assert capsys.readouterr().out.count("0.5000 train: ") == count
+    among = nearest_images.Gathered({"train": images}, data, None, "its features", "")
+    nearest_images.show([(query, found)], among, tmp_path)
+    assert capsys.readouterr().out.count("0.5000 number ") == count
     page = (tmp_path / nearest_images.PAGE).read_text()
     assert page.count("<img") == 1 + nearest_images.SHOWN and "Of 1,200 images" in page
     line = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."

@@ -168,6 +168,21 @@ def test_a_run_on_images_without_labels_says_what_to_give(
         assert "eval.test=false" not in line, "labels are missing as well"
     line = refusal(cli.finetune, [*TUNE, out, f"init={flat}", "eval.test=false"], capsys)
     assert "no labels in its train split" in line and "data.path=" in line
+    assert not any(Path(out[4:]).iterdir()), "a run that was refused leaves no folder"
+
+
+def test_an_evaluation_without_test_images_says_what_the_run_had(
+    tmp_path: Path, out: str, capsys: pytest.CaptureFixture
+) -> None:
+    for name in "ab":
+        put(tmp_path / "IMAGES" / name, 12)
+    first = pretrained(tmp_path / "IMAGES", tmp_path / "first", "name=mine", "data.test=0.25")
+    for tool, words in ((cli.finetune, TUNE), (cli.evaluate, PROBE)):
+        given = [*words, out, f"init={first}", f"data.path={tmp_path}/IMAGES"]
+        line = refusal(tool, given, capsys)
+        assert "data.test=test: no such split" in line
+        assert f"init={first} had data.test=0.25" in line
+        assert ("eval.test=false" in line) == (tool is cli.finetune)
 
 
 def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(

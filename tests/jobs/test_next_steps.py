@@ -13,11 +13,11 @@ import pytest
 import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
-from helpers.options import LOADED, SHORT, TINY, TUNE, altered
+from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.records.run import Environment, LabelCounts
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Recipe
-from ssl_vit.data import sources
+from ssl_vit.data import find_overlap, sources
 from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
 from ssl_vit.runs import seen_text
@@ -214,6 +214,23 @@ def test_runs_of_earlier_versions_are_taken_to_have_labels(
     assert not list(next_steps(run, Path("runs"), measured, Environment())), "it made no encoder"
 
 
+@pytest.mark.parametrize("init", ["scratch", "first"])
+def test_a_run_that_was_trained_on_labels_alone_is_not_to_be_fine_tuned_on_them(
+    init: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = [one for one in TINY if one.startswith(("model.", "data.size="))]
+    if init == "first":
+        pretrained(tmp_path / "runs", capsys)
+        init, model = f"{tmp_path}/runs/first", []
+    words = altered(TUNE, *model, "eval.test=false", f"init={init}", f"out={tmp_path}/runs")
+    cli.finetune([*words, "data=shapes", "data.size=16", "name=tuned"])
+    commands = next_commands(capsys.readouterr().out)
+    assert "figures" in map(tool, commands) and "evaluate" not in map(tool, commands)
+    assert not any("recipe=finetune" in words for words in commands)
+    page = (tmp_path / "runs" / "tuned" / "report.html").read_text()
+    assert ("Training on labels" if init == "scratch" else "Fine-tuning on labels") in page
+
+
 @pytest.mark.parametrize(
     ("before", "line"),
     [
@@ -231,7 +248,9 @@ def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
     )
     share = [] if "data.test=0.2" in before else ["data.test=0.2"]  # which follows init=
     cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *share])
-    (printed,) = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
+    lines = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
+    printed, *beside = lines  # the number, at the end
+    assert len(beside) == ("with their labels" in line)
     assert line in printed and str(run) in printed
     assert printed.lstrip().startswith("warning:") == ("with their labels" in line)
 
@@ -247,6 +266,56 @@ def test_what_a_run_has_seen_of_images_that_have_changed_since_cannot_be_told(
     printed = capsys.readouterr().out
     line = f"which images {run} was trained on cannot be told: its images have changed since"
     assert line in printed and "was trained on none" not in printed
+
+
+def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """At the terminal after the number, in result.json and, for scripts, in what they get."""
+    place = class_folder(tmp_path / "IMAGES")
+    more = ["recipe=supervised", "eval.test=false", "data.validation=0.04"]
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", *more)
+    words = [*PROBE, "probe.measures=[knn]", f"init={run}", f"out={tmp_path}/runs", "name=probed"]
+    words = altered([one for one in words if not one.startswith(("probe.shots", "probe.steps"))])
+    cli.evaluate([*words, "data.test=0.2"])
+    lines = capsys.readouterr().out.splitlines()
+    number, guess, caution = lines[-3:]
+    assert number.startswith("knn ") and "6 test images (95% interval" in number
+    assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
+    assert (
+        caution.startswith("caution ")
+        and "5 test and 1 held-out images, with their labels" in caution
+    )
+    result = json.loads((tmp_path / "runs" / "probed" / "result.json").read_text())
+    (seen,) = result["seen"]
+    assert (seen["run"], seen["of"]["test"], seen["labels"]["test"]) == ("first", 6, 5)
+    assert result["classes"] == 2
+
+
+def test_images_elsewhere_are_said_not_to_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The printed command compares their contents, of a run that has not ended too; at another size
+    the first lines say both."""
+    place = class_folder(tmp_path / "IMAGES")
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
+    copied = shutil.copytree(place, tmp_path / "COPY")
+    whole = ["data.test=0.5", f"data.path={copied}", f"out={tmp_path}/runs", "name=copied"]
+    cli.finetune([*TUNE, f"init={run}", *whole])
+    printed = capsys.readouterr().out
+    assert f"{run} was trained on 1" in printed and "is not known" not in printed
+    (shutil.copytree(place, tmp_path / "OTHER") / "a" / "0.png").unlink()
+    words = ["data.test=0.2", f"data.path={tmp_path}/OTHER", "data.size=32"]
+    cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *words])
+    printed = capsys.readouterr().out
+    assert "trained on images of 16 px; here they are 32 px (data.size=16" in printed
+    (line,) = [one for one in printed.splitlines() if "is not known" in one]
+    assert f"whether {run} was trained on test images is not known" in line
+    (tmp_path / "runs" / "tuned" / "result.json").unlink()
+    find_overlap.main(shlex.split(line.partition("contents: ")[2])[2:])
+    found = json.loads((tmp_path / "runs" / "tuned" / "overlap.json").read_text())
+    counts = {one["train"]["images"]: one["exact"] for one in found}
+    assert counts == {30: 6, 23: 0}
 
 
 def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(

@@ -420,9 +420,15 @@ def test_unreadable_images_are_named_and_too_many_stop_the_run(
     done = run([*words, "name=some", "data.unreadable=0.1"])
     assert "07.png" in (done.folder / "log.txt").read_text()
     with pytest.raises(
-        UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read, .*07\.png"
+        UserError, match=r"data\.unreadable=0\.0: 1 of .* cannot be read.*; .*07\.png"
     ):
         run([*words, "name=none", "data.unreadable=0"])
+    # a training image, in each of the 4 epochs; its third read is more than two of 1,000
+    (folder / "08.png").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r": 3 of .* \(different ones .*: 1\); .* data\.unreadable=; "
+    ):
+        run([*words, "name=again", "data.unreadable=0.002"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from helpers.options import TINY, altered
+from helpers.runs import run
 from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
@@ -73,6 +74,17 @@ def plain_ctr(q: np.ndarray, k: np.ndarray, temperature: float) -> tuple[float, 
     each = np.log(np.exp(logits).sum(1)) - np.diag(logits)
     right = logits.argmax(1) == np.arange(len(q))
     return 2 * temperature * each.mean(), right.mean()
+
+
+def test_the_guess_that_a_run_names_is_said_to_be_of_the_held_out_images(
+    tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Among 6 the loss of guessing is 4 temperatures of ln 6, in training of ln 16."""
+    own = ["moco.hidden=16", "moco.width=8", "optim.steps=1", "optim.warmup=0", "eval.images=6"]
+    run([*altered(tiny, "recipe=moco_v3", *own), "name=moco"])
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("to beat"))
+    assert f"loss {0.8 * math.log(6):.3f} (guessing)" in line
+    assert line.endswith(", among 6 held-out images, not the 16 of a training step")
 
 
 def test_the_loss_is_that_of_a_plain_implementation() -> None:

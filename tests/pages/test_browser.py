@@ -54,7 +54,8 @@ def folder(tmp_path_factory):
     for place, paper in ((figures, LIGHT.paper), (figures / "dark", DARK.paper)):
         Image.new("RGB", (300, 200), paper).save(place / "filters.png")
     figures_page.write(figures, ["first: an encoder"], "Images of shapes.")
-    thumbnail = blocks.Image((figures / "filters.png").read_bytes(), "0.9 a.png", "Image of a.png")
+    png, original = (figures / "filters.png").read_bytes(), (figures / "filters.png").as_uri()
+    thumbnail = blocks.Image(png, "0.9 a.png", "Image of a.png", href=original)
     gallery = blocks.Section("Nearest", [blocks.Gallery([thumbnail] * 5)])
     (runs / "nearest.html").write_text(blocks.html("Images nearest to a.png", [gallery]))
     study = arms.study(runs / "gap")
@@ -284,6 +285,49 @@ def test_a_phone_shows_values_intervals_and_differences(browser, folder):
         shown = ["mean", "95%, seeds", "minus scratch, points"]
         means = [heads for heads in tables if heads[0].endswith(", %: arm")]
         assert means and all(heads[1:] == shown for heads in means)
+
+
+def test_a_phone_shows_the_first_accuracy_and_the_loss_of_runs(browser, folder):
+    with opened(browser, f"file://{folder}/index.html", viewport=PHONE) as page:
+        heads = visible_heads(page, page.locator(".group table").first)
+        assert [head.split(" (")[0] for head in heads[2:4]] == [
+            "held-out accuracy, masked patches",
+            "held-out loss",
+        ]
+
+
+def test_a_screen_shows_all_columns_of_runs(browser, folder):
+    with opened(browser, f"file://{folder}/index.html") as page:
+        table = page.locator(".group table").first
+        assert visible_heads(page, table) == table.locator("thead th").all_text_contents()
+
+
+def test_names_part_at_their_underscores_on_a_phone(browser, folder):
+    """The name of a measure is no wider than its longest part."""
+    code = """cell => {
+        const range = document.createRange(), lines = new Map();
+        const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) for (let i = 0; i < walker.currentNode.length; i++) {
+            range.setStart(walker.currentNode, i);
+            range.setEnd(walker.currentNode, i + 1);
+            const top = range.getBoundingClientRect().top;
+            lines.set(top, (lines.get(top) || "") + range.toString());
+        }
+        return [...lines.values()];
+    }"""
+    with opened(browser, f"file://{folder}/first/report.html", viewport=PHONE) as page:
+        cell = page.locator("td.label", has_text="accuracy_masked").first
+        assert cell.evaluate(code) == ["accuracy_", "masked"]
+
+
+def test_thumbnails_fill_the_width(browser, folder):
+    """Five side by side; each links to its original."""
+    with opened(browser, f"file://{folder}/nearest.html") as page:
+        boxes = [one.bounding_box() for one in page.locator(".gallery img").all()]
+        assert len({box["y"] for box in boxes}) == 1
+        assert all(box["width"] > 180 for box in boxes)
+        links = page.locator(".gallery a").evaluate_all("all => all.map(one => one.href)")
+        assert {*links} == {(folder / "first" / "figures" / "filters.png").as_uri()}
 
 
 @pytest.mark.parametrize("name", ["index.html", "gap/index.html"])

@@ -208,3 +208,24 @@ def test_what_was_chosen_stands_beside_the_number_of_dev_images(tmp_path: Path) 
     reports.write(gap)
     text = (gap / "report.md").read_text()
     assert "on the dev split (n = 24 images), not by the test images" in text
+
+
+def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:
+    entries = {
+        "loss": Measured(value=1.357, split="validation", n=9),
+        "chance_loss": Measured(value=1.386, split="validation", n=9),
+        "top1": Measured(value=0.5272, split="test", n=239),
+        "chance": Measured(value=0.25, split="test", n=239),
+    }
+    fought = list(metric_tables.comparisons(entries))
+    assert metric_tables.verdict(fought, {"validation": 9, "test": 239}) == (
+        "The model beats the loss of guessing (1.357 against 1.386 on 9 held-out images) and"
+        " guessing (52.72% against 25.00% on 239 test images)."
+    )
+    assert " on " not in metric_tables.verdict(fought[:1], {"validation": 9})
+
+
+def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
+    """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
+    (row,) = metric_tables.result_rows({"knn": Measured(value=80 / 239, split="test", n=239)})
+    assert (row.value, row.interval) == ("33.47%", "27.79% to 39.68%")

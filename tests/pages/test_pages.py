@@ -36,7 +36,7 @@ from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import TensorBoard
 
-VOID = ("meta", "img", "source", "input", "br")
+VOID = ("meta", "img", "source", "input", "br", "wbr")
 
 
 class Parsed(HTMLParser):

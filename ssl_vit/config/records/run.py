@@ -35,6 +35,25 @@ def _is_whole(best: Best) -> Best:
     return best
 
 
+class SeenImages(Record):
+    """Which images that a run is measured on one of the runs has seen that its first weights come
+    from.
+
+    Attributes:
+        run: the name of that run's folder.
+        of: {split: how many images it has} of test and validation.
+        images: {split: how many of them that run was trained on}.
+        labels: {split: of how many of them it has learned the label}.
+        unknown: why that cannot be told; empty where it is known.
+    """
+
+    run: str
+    of: dict[str, Whole] = {}
+    images: dict[str, Whole] = {}
+    labels: dict[str, Whole] = {}
+    unknown: str = ""
+
+
 class Result(WithRecipe):
     """result.json. Exaflop are null where they were not counted; what earlier versions did not
     write is None."""
@@ -51,6 +70,8 @@ class Result(WithRecipe):
     best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
     measured_on: MayLack[dict[str, Whole]] = None
     pool: MayLack[str] = None  # of an evaluation
+    classes: MayLack[Whole] = None  # of one label an image, that probes choose from
+    seen: MayLack[list[SeenImages]] = None  # of what it is measured on, as environment.json
 
 
 class CountedResult(Result):
@@ -94,25 +115,6 @@ class Cost(Record):
 
     exaflop: Number | None
     device_hours: Number
-
-
-class SeenImages(Record):
-    """Which images that a run is measured on one of the runs has seen that its first weights come
-    from.
-
-    Attributes:
-        run: the name of that run's folder.
-        of: {split: how many images it has} of test and validation.
-        images: {split: how many of them that run was trained on}.
-        labels: {split: of how many of them it has learned the label}.
-        unknown: why that cannot be told; empty where it is known.
-    """
-
-    run: str
-    of: dict[str, Whole] = {}
-    images: dict[str, Whole] = {}
-    labels: dict[str, Whole] = {}
-    unknown: str = ""
 
 
 class LabelCounts(Record):
@@ -192,10 +194,12 @@ class NotFinite(Record):
 
 
 class Figure(Record):
-    """What figures.json says of a figure: the images that it was computed over."""
+    """What figures.json says of a figure: the images that it was computed over, and how what is in
+    it is drawn, where that is not the same of every encoder."""
 
     images: str
     count: Whole = 0
+    drawn: str = ""
 
 
 class Figures(Record):

@@ -14,7 +14,7 @@ from ...formatting import (
     format_bytes,
     text_line,
 )
-from ...metrics import find_metric
+from ...metrics import find_metric, is_split
 from ...pages import metric_tables
 from .listed_run import NONE, ListedRun, metric_columns
 
@@ -54,13 +54,13 @@ def of_terminal() -> list[Column]:
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     """The columns of a group of index.html after the run's name, whose values are numbers: metrics
-    come first. And what all of its runs share, {head: text}, which needs no column."""
+    come first, those that are split by kind of patch as the last of them, so that a phone shows the
+    others. And what all of its runs share, {head: text}, which needs no column."""
     measured = set().union(*(run.record.metrics() for run in runs))
-    metrics = [
-        _metric_column(name, head, runs)
-        for name, head in metric_columns().items()
-        if name in measured
-    ]
+    heads = metric_columns()
+    names = sorted(heads.keys() & measured, key=[*heads].index)
+    names.sort(key=lambda name: is_split(name, measured))
+    metrics = [_metric_column(name, heads[name], runs) for name in names]
     texts = {one.head: dict.fromkeys(map(one.text, runs)) for one in SETTINGS}
     shared = {head: next(iter(known)) for head, known in texts.items() if len(known) == 1}
     rest = [
@@ -70,7 +70,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         Column("last written", _written, _written_at),
         Column("warnings", lambda run: str(run.record.warning_count)),
     ]
-    return [*metrics, Column("state", lambda run: run.record.state), *rest], shared
+    return [*metrics, *rest], shared
 
 
 def _metric_column(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
@@ -199,6 +199,7 @@ def _test_images(run: ListedRun) -> str:
 TESTED = Column("test images", _test_images)
 # Of index.html; runs of a study mostly share them
 SETTINGS = (
+    Column("state", lambda run: run.record.state),
     Column("objective", lambda run: run.setting("objective")),
     Column("data", lambda run: run.setting("data.name")),
     Column("model", _model),

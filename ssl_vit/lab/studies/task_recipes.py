@@ -13,7 +13,7 @@ from ...config.resolve import resolve
 from ...config.schema import Data, Recipe, learns_labels, options, uses_labels
 from ...config.validate import check_value
 from ...config.values import check_key, typed
-from ...data.layout import ROLE
+from ...data.layout import role
 from ...errors import UserError
 from ...formatting import option_text
 from ...runs.identity import runs_before
@@ -203,7 +203,7 @@ def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> No
 def _learned_labels(recipe: Recipe, data: Data) -> bool:
     """Whether a recipe trains on labels of the images of `data`: those of the same name, wherever
     they are, or in the same place, whatever their name."""
-    same_split = _role(recipe.data.train) == _role(data.train)
+    same_split = role(recipe.data.train) == role(data.train)
     return same_split and _same_images(recipe.data, data) and recipe.declared.labels
 
 
@@ -211,10 +211,6 @@ def _same_images(one: Data, other: Data) -> bool:
     paths = {None if path is None else str(Path(path).resolve()) for path in (one.path, other.path)}
     same_place = one.path is not None and len(paths) == 1
     return one.name == other.name or same_place
-
-
-def _role(split: str) -> str:
-    return ROLE.get(split.lower(), split)
 
 
 def _is_tested(recipe: Recipe) -> bool:
@@ -265,9 +261,9 @@ def _trains_on_test(was: Data, now: Data) -> bool:
     if not _same_images(was, now):
         return False
     if isinstance(now.test, str):
-        return _role(was.train) == _role(now.test)
-    if _role(was.train) != _role(now.train) or isinstance(was.test, str):
-        return _role(was.train) == _role(now.train)
+        return role(was.train) == role(now.test)
+    if role(was.train) != role(now.train) or isinstance(was.test, str):
+        return role(was.train) == role(now.train)
     same_order = all(getattr(was, key) == getattr(now, key) for key in TEST_CUT[1:])
     nested = was.test > now.test and now.group is None and now.window is None
     return not (same_order and (was.test == now.test or nested))

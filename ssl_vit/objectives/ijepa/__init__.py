@@ -175,8 +175,9 @@ class IjepaDeclaration(ObjectiveDeclaration):
 
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""
-        keys = ("model.", "data.name", "data.size", "ijepa.momentum", "optim.")
+        taught = ("width", "depth", "heads", "momentum")
         drawn = ("blocks", "area", "aspect", "context", "visible")
+        keys = ("model.", "data.", "optim.", *(f"ijepa.{name}" for name in taught))
         return Question(keys, tuple(f"ijepa.{name}" for name in drawn))
 
     def sentence(self, recipe: Recipe) -> str:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Self
 
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.batching import Batch
 from ...data.pixel_values import shown_image
 from ...models.attention import gather_tokens
-from ...models.encoder import Encoder
+from ...models.encoder import Encoder, cut_patches, join_patches
 from .. import teacher
 from ..base import Objective, Output, sums
 from ..building import Settings
@@ -103,7 +103,7 @@ class FeaturePrediction(Objective):
         blocks = self.masks(batch.key)
         h_BND = self._teach(batch.image)
         predicted_BMKD = self._predict(batch.image, blocks)
-        loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of(blocks, h_BND), reduction="none")
+        loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of_targets(blocks, h_BND), reduction="none")
         loss_B = loss_BMKD.mean((1, 2, 3))
         # of a channel over an image's patches: 0 where the teacher gives all of them one feature
         spread_B = h_BND.std(1, correction=0).mean(-1)
@@ -123,7 +123,7 @@ class FeaturePrediction(Objective):
     @torch.no_grad()
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         blocks = self.masks(batch.key)
-        wanted_BMKD = _of(blocks, self._teach(batch.image))
+        wanted_BMKD = _of_targets(blocks, self._teach(batch.image))
         predicted_BMKD = self._predict(batch.image, blocks)
         near_BMK = (1 + F.cosine_similarity(predicted_BMKD, wanted_BMKD, dim=-1)) / 2
         # of a patch in several blocks the mean; -1 where none is
@@ -133,21 +133,19 @@ class FeaturePrediction(Objective):
         )
         hidden_BN = torch.ones_like(near_BN, dtype=torch.bool)
         hidden_BN = hidden_BN.scatter(1, blocks.visible_BV, False)
-        p, (rows, columns) = self.encoder.patch_size, self.encoder.grid
-        cut = {"h": rows, "w": columns, "p": p, "q": p}
         image_B3HW = shown_image(batch.image, self.encoder.pixel_range)
-        pixel_BNX = rearrange(image_B3HW, "b c (h p) (w q) -> b (h w) (p q c)", **cut)
+        pixel_BNX = cut_patches(image_B3HW, self.encoder.patch_size)
         level_BN = (255 * near_BN).round().clamp(0).byte()
         titles = {
             "original": pixel_BNX,
             "visible": pixel_BNX.masked_fill(hidden_BN[..., None], GREY),
             "similarity": torch.where(near_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
         }
-        whole = "b (h w) (p q c) -> b c (h p) (w q)"
-        return {title: rearrange(one_BNX, whole, **cut) for title, one_BNX in titles.items()}
+        grid = self.encoder.grid
+        return {title: join_patches(one_BNX, grid) for title, one_BNX in titles.items()}
 
 
-def _of(blocks: Blocks, h_BND: Tensor) -> Tensor:
+def _of_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
     """The targets' features (B, M, K, D)."""
     count = blocks.target_BMK.shape[1]
     return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (count, -1))

@@ -68,6 +68,7 @@ class MomentumContrast(Objective):
     """
 
     collective = True
+    compares_images = True
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
-from ...config.fields import option
+from ...config.fields import Values, option
 from ...config.rules import Rule
 from ...config.schema import Recipe
 
@@ -29,7 +29,7 @@ class SupervisedOptions:
 
 class SupervisedDeclaration(ObjectiveDeclaration):
     name = "supervised"
-    title = "Supervised training"
+    title = "Training on labels"
     network = "network:Supervised"
     options = Group("supervised", SupervisedOptions, "Training on labels.")
     labels = True
@@ -83,6 +83,9 @@ class SupervisedDeclaration(ObjectiveDeclaration):
 
     def linear_head(self, recipe: Recipe) -> bool:
         return not recipe.group(SupervisedOptions).hidden and not recipe.model.convolutional
+
+    def of_linear_head(self, pool: str) -> Values:
+        return {"objective": self.name, "supervised.hidden": False, "supervised.pool": pool}
 
 
 DECLARATION = SupervisedDeclaration()

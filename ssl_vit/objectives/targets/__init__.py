@@ -4,6 +4,8 @@ from ...config.declaration import TargetDeclaration
 
 COLORS = 512  # of 3 bits a channel
 BINS = 8  # of a channel: 3 bits
+# How NormalizedPixels are drawn
+NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
 
 
 class Colors(TargetDeclaration):
@@ -67,6 +69,7 @@ class NormalizedPixels(Pixels):
     name = "normalized_pixels"
     network = "patch_targets:NormalizedPixels"
     sentence = "its pixels, normalised by the patch's own mean and variance, by squared error"
+    drawn = NORMALIZED
 
 
 DECLARATIONS = (

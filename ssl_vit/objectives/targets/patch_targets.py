@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ...config.images import BYTES
 from ...data.pixel_values import normalisation, shown_channels
+from . import NORMALIZED
 
 COLORS = 512  # 3 bits per channel
 
@@ -108,6 +109,7 @@ class Target(nn.Module, ABC):
     must beat. Buffers hold the statistics that `fit_baselines` computes."""
 
     num_outputs: int  # numbers that the head gives for a patch
+    drawn: str = ""  # as of its declaration
 
     @abstractmethod
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
@@ -265,6 +267,7 @@ class NormalizedPixels(Target):
     (`norm_pix_loss`: He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the
     patch's C P^2 values in the model's input range, as in the authors' code."""
 
+    drawn = NORMALIZED
     EPSILON = 1e-6
     GREY = 128  # a patch's mean as it is shown
     CONTRAST = 48  # levels that one standard deviation is shown as

@@ -189,6 +189,13 @@ def test_moco_is_harder_with_more_images_to_tell_apart():
     assert question_keys("accuracy", other) == (["data.name"], [])
 
 
+@pytest.mark.parametrize("key", ["ijepa.width", "ijepa.momentum", "data.crop_area", "optim.lr"])
+def test_what_an_i_jepa_run_is_trained_with_makes_its_teacher_another_one(key):
+    """Losses against two teachers are no answers to one question; masks are a difficulty."""
+    recipes = [{"objective": "ijepa", key: n, "ijepa.visible": n} for n in (1, 2)]
+    assert question_keys("loss", recipes) == ([key], ["ijepa.visible"])
+
+
 def test_a_part_of_a_joint_loss_compares_where_the_sum_does_not():
     recipes = [
         {"objective": "joint", "joint.mpp": weight, "corruption.rate": 0.5} for weight in (0.1, 1.0)

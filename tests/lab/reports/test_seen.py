@@ -206,6 +206,18 @@ def test_what_was_recorded_stays_where_a_run_before_is_gone(study: Path, tmp_pat
     assert json.loads(after)["seen"] == json.loads(before)["seen"]
 
 
+def test_a_run_that_is_tested_only_since_it_was_resumed_says_what_was_seen(
+    study: Path, tmp_path: Path
+) -> None:
+    """It began with eval.test=false, and had no test images to count then."""
+    words = [f"init={study}/pretrain-learned-0", SPLIT, f"out={tmp_path}", "name=tuned"]
+    ssl_vit.finetune(altered(TUNE, *words, "eval.test=false"))
+    assert "test" not in recorded(tmp_path / "tuned")["of"]
+    (tmp_path / "tuned" / "result.json").unlink()
+    ssl_vit.finetune(altered(TUNE, *words, "eval.test=true"))
+    assert recorded(tmp_path / "tuned") == recorded(study / "final-learned-0")
+
+
 def ranked(folder: Path, images: Path, metric: str, runs: dict[str, list[str]]) -> list[list[str]]:
     """The names of runs on one folder of images, by the groups within which a metric compares."""
     for name, own in runs.items():

@@ -1,0 +1,72 @@
+"""Which classes of a trained head the labels of images are, by the names of both."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ..config import export_files
+from ..config.init_source import InitSource
+from ..config.records import read
+from ..config.records.run import Environment
+from ..data.base import Source
+from ..data.layout import some
+from ..errors import UserError, suggest
+
+
+def names_of_head(init: InitSource) -> list[str]:
+    """The classes that the head of a run or an export knows, in the order of its outputs; empty
+    where its labels had no names."""
+    located = init.locate()
+    if located.run is not None:
+        with suppress(OSError, ValueError):  # of an earlier version, or lost
+            if names := read(located.run / "environment.json", Environment).classes:
+                return names
+    folder = located.export if init.is_local else init.fetch_export("config.json")
+    if folder is None:
+        return []
+    names = export_files.read(folder).get("label_names") or []
+    # an export numbers classes without names
+    return [] if names == [str(number) for number in range(len(names))] else names
+
+
+def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndarray | None:
+    """For each class of the images its number in the head, -1 for one that the head does not know
+    and no image has (C,); None where either has labels without names, which go by their number.
+
+    Args:
+        names: of the head's classes, in order.
+        images: that the head is to classify.
+        place: where the head is from, as init=.
+
+    Raises:
+        UserError: images are of a class that the head does not know.
+    """
+    if not names or not images.classes:
+        return None
+    number = {name: label for label, name in enumerate(names)}
+    found = np.unique(images.label_of(np.arange(len(images))))
+    used = [images.classes[label] for label in found if label >= 0]
+    if unknown := [name for name in used if name not in number]:
+        raise UserError(
+            f"probe.measures=top1: test images are of {some(unknown)}, which the head of"
+            f" init={place} does not know; {suggest(unknown[0], names)}"
+        )
+    return np.array([number.get(name, -1) for name in images.classes], np.int64)
+
+
+def describe(names: Sequence[str], images: Source, number_C: np.ndarray | None) -> list[str]:
+    """What to say of the classes before they are compared: nothing where the images have the
+    head's, in its order."""
+    if number_C is None or list(images.classes) == list(names):
+        return []
+    missing = [name for name in names if name not in images.classes]
+    text = f"{len(names)} classes, found in the images by their names"
+    return [f"{text}; none there is {some(missing)}" if missing else text]
+
+
+def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
+    """Labels of images, of any shape, as the head's numbers; below 0 (no label) as they are."""
+    if number_C is None:
+        return label
+    return np.where(label >= 0, number_C[np.maximum(label, 0)], label)

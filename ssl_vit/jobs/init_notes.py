@@ -1,0 +1,72 @@
+"""What the first lines of a run say of the weights that it begins with."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..config import export_files
+from ..config.images import Data
+from ..config.init_source import InitSource
+from ..config.records.run import SeenImages
+from ..config.schema import Recipe
+from ..errors import UserError
+from ..formatting import shell_command, tool_command
+from ..models import architectures
+from ..runs import identity, seen_text
+from ..runs.folder import Run
+
+
+def init_notes(run: Run, seen: list[SeenImages], tested: bool) -> Iterator[str]:
+    """What these weights have seen, how far that is known, and their image size where it is
+    another.
+
+    Args:
+        run: the run that begins with them.
+        seen: of the images that it is measured on, as `seen_images`.
+        tested: whether there are test images among these.
+    """
+    yield from _other_size(run.recipe)
+    yield from seen_text.lines(seen)
+    if tested:
+        yield from _not_compared(run, seen)
+
+
+def _other_size(recipe: Recipe) -> Iterator[str]:
+    with suppress(UserError):  # weights that are gone since
+        size = trained_size(recipe.init_source)
+        if size not in (None, recipe.data.size):
+            here = f"here they are {recipe.data.size} px"
+            yield f"trained on images of {size} px; {here} (data.size={size} is as there)"
+
+
+def trained_size(init: InitSource) -> int | None:
+    """The side in pixels of the images that weights were trained on; None where they do not say.
+
+    Raises:
+        UserError: there are no weights of that name.
+    """
+    if init.is_timm:
+        return int(architectures.published(init).input_size[-1])
+    folder = init.fetch_export("config.json")
+    return None if folder is None else export_files.image_size(folder)
+
+
+def _not_compared(run: Run, seen: Iterable[SeenImages]) -> Iterator[str]:
+    """A line for each of the runs before whose images lie elsewhere and have another fingerprint,
+    so that only their contents could tell whether test images are among them."""
+    recipe = run.recipe
+    known = {Path(one.run).name for one in seen}
+    command = shell_command(sys.executable, *tool_command("overlap"), run.folder)
+    with suppress(UserError):  # a run that is gone; `seen` says so
+        for before, made in identity.runs_before(recipe.init):
+            if before.name in known or not (_is_read(made.data) and _is_read(recipe.data)):
+                continue
+            compared = recipe.data.is_rgb and made.data.is_rgb
+            how = f"; to compare their contents: {command}" if compared else ""
+            yield f"whether {before} was trained on test images is not known{how}"
+
+
+def _is_read(data: Data) -> bool:
+    """Whether images are read, not generated."""
+    return bool(data.path or data.hub)

@@ -1,0 +1,101 @@
+"""A run's head is measured by the names of its classes, wherever images of them are."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.images import put, two_classes
+from helpers.options import PROBE, TUNE, altered
+from ssl_vit.config.images import Data
+from ssl_vit.data.base import Source
+from ssl_vit.data.sources import load
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, head_classes
+
+SMALL = ("model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained on three classes, a, b and c; the folder of its images lies beside runs/."""
+    root = tmp_path_factory.mktemp("heads")
+    images = two_classes(root / "IMAGES")
+    put(images / "train" / "c", 12)
+    put(images / "test" / "c", 3)
+    words = altered(TUNE, *SMALL, "data.size=16", "optim.lr=0.1", "optim.steps=6")
+    cli.finetune([*words, "init=scratch", f"data.path={images}", f"out={root}/runs", "name=tuned"])
+    return root / "runs" / "tuned"
+
+
+def images_of(tuned: Path) -> Path:
+    return tuned.parent.parent / "IMAGES"
+
+
+def measured(init: Path, images: Path, out: Path, name: str = "run") -> float:
+    words = altered(PROBE, "data.size=16", "probe.measures=[top1]", f"init={init}")
+    words = [word for word in words if word.partition("=")[0] in KEPT]
+    cli.evaluate([*words, f"data.path={images}", f"out={out}", f"name={name}"])
+    metrics = json.loads((out / name / "result.json").read_text())["metrics"]
+    return float(metrics["top1"]["value"])
+
+
+KEPT = {
+    *("recipe", "init", "data.size", "probe.measures"),
+    *("compute.threads", "compute.precision", "compute.compile"),
+}
+
+
+def right(tuned: Path, *labels: int) -> float:
+    """The share of test images of these classes that the run itself got right."""
+    known = np.load(tuned / "predictions.npz")
+    correct = known["top5"][:, 0] == known["label"]
+    return float(correct[np.isin(known["label"], labels)].mean())
+
+
+def source(tmp_path: Path, *names: str) -> Source:
+    for name in names:
+        put(tmp_path / "train" / name, 2)
+    return load(Data(name="x", path=str(tmp_path), validation=0.0), test=False).train
+
+
+def test_labels_become_the_heads_numbers_by_name(tmp_path: Path) -> None:
+    images = source(tmp_path, "lorry", "ship", "truck")
+    assert images.classes == ["lorry", "ship", "truck"]
+    number_C = head_classes.numbers_in_head(["truck", "plane", "ship", "lorry"], images, "x")
+    assert number_C is not None and number_C.tolist() == [3, 2, 0]
+    label = np.array([[0, 2, -1], [1, -2, -2]])
+    assert head_classes.renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
+    (text,) = head_classes.describe(["truck", "plane", "ship", "lorry"], images, number_C)
+    assert text.startswith("4 classes") and text.endswith("plane")
+    with pytest.raises(UserError, match=r"are of lorry, ship, which .* init=x .* choices: truck"):
+        head_classes.numbers_in_head(["truck"], images, "x")
+    assert head_classes.numbers_in_head([], images, "x") is None
+
+
+def test_a_class_that_the_images_lack_moves_no_other(tuned: Path, tmp_path: Path) -> None:
+    """Among the images b and c are the first two classes, in the head the last."""
+    shutil.copytree(images_of(tuned), tmp_path / "B")
+    for split in ("train", "test"):
+        shutil.rmtree(tmp_path / "B" / split / "a")
+    assert measured(tuned, tmp_path / "B", tmp_path / "runs") == right(tuned, 1, 2)
+
+
+def test_a_class_that_the_head_does_not_know_is_named_and_leaves_no_folder(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(images_of(tuned), tmp_path / "C")
+    for split in ("train", "test"):
+        (tmp_path / "C" / split / "a").rename(tmp_path / "C" / split / "A")
+    with pytest.raises(SystemExit):
+        measured(tuned, tmp_path / "C", tmp_path / "runs")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "images are of A," in line and f"init={tuned}" in line and "a, b, c" in line
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+def test_a_copied_export_is_measured_by_the_head_it_holds(tuned: Path, tmp_path: Path) -> None:
+    alone = shutil.copytree(tuned / "export", tmp_path / "alone")
+    assert measured(alone, images_of(tuned), tmp_path / "runs") == right(tuned, 0, 1, 2)
