@@ -89,8 +89,9 @@ class _Powers(ScalarFormatter):
     """With the power of ten of an axis raised, in place of 1e-7."""
 
     def get_offset(self) -> str:
-        found = re.fullmatch(r"1e(.*)", super().get_offset().replace("\N{MINUS SIGN}", "-"))
-        return f"\N{MULTIPLICATION SIGN}10{found[1].translate(RAISED)}" if found else super().get_offset()
+        offset = super().get_offset()
+        found = re.fullmatch(r"1e(.*)", offset.replace("\N{MINUS SIGN}", "-"))
+        return f"\N{MULTIPLICATION SIGN}10{found[1].translate(RAISED)}" if found else offset
 
 
 def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> Figure:
