@@ -58,7 +58,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         loaded = copy.deepcopy(_parsed(_text(path)))
     except Exception as error:  # whatever YAML finds wrong
-        raise UserError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+        text = str(error).replace('in "<unicode string>", ', "at ")  # the parser got a text
+        raise UserError(f"{path}: {' '.join(text.split())[:300]}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: expected a mapping")
     try:

@@ -1,13 +1,17 @@
 """The arms of a study as users name them: by name, or by a value that one arm alone has."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..config.schema import defaults
 from ..errors import UserError, suggest
 from ..formatting import option_text
 
 Settings = dict[str, dict[str, Any]]  # arm -> {key: value}, of a study that varies keys
+Told = tuple[str, str, Iterable[str]]  # part, arm and options (key=value) of a task
+MODEL = "model"  # the group of the recipe that describes the encoder
+MOST_VALUES = 4  # of an encoder that a line lists
 
 
 def find_arm(value: Any, settings: Settings) -> str | None:
@@ -47,6 +51,56 @@ def arm_pairs(
             raise UserError(f"pairs={pair}: is there the other way round; expected one of them")
         found.append((str(both[0]), str(both[1])))
     return list(dict.fromkeys(found))
+
+
+def different_encoders(
+    recipes: Mapping[str, Mapping[str, Any]], settings: Settings, told: Iterable[Told]
+) -> str:
+    """The arms by the architecture of their encoders, with values that differ; empty where all have
+    one, and of a study whose axis is the model: it is varied, or each arm says its own.
+
+    Args:
+        recipes: {arm: {dotted key: value}}.
+        settings: what the study varies.
+        told: part, arm and options of every task.
+    """
+    varied = any(_of_model(key) for setting in settings.values() for key in setting)
+    if varied or recipes.keys() <= _with_own_model(told):
+        return ""
+    keys = [key for key in defaults() if _of_model(key) and key != f"{MODEL}.name"]
+    values = {
+        arm: {key: option_text(recipe.get(key, defaults()[key])) for key in keys}
+        for arm, recipe in recipes.items()
+    }
+    differ = [key for key in keys if len({own[key] for own in values.values()}) > 1]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for arm, own in values.items():
+        alike.setdefault(tuple(f"{key}={own[key]}" for key in differ), []).append(arm)
+    found = [f"{', '.join(arms)} ({_first_few(texts)})" for texts, arms in alike.items()]
+    return " against ".join(found) if len(found) > 1 else ""
+
+
+def _of_model(key: str) -> bool:
+    return key.split(".")[0] == MODEL
+
+
+def _with_own_model(told: Iterable[Told]) -> set[str]:
+    """The arms that say something of the model which other arms of the same part do not say."""
+    said: dict[str, dict[str, set[str]]] = {}
+    for part, arm, options in told:
+        own = {option for option in options if _of_model(option.partition("=")[0])}
+        said.setdefault(part, {}).setdefault(arm, set()).update(own)
+    return {
+        arm
+        for of_arm in said.values()
+        for arm, own in of_arm.items()
+        if own - set.intersection(*of_arm.values())
+    }
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_VALUES
+    return " ".join(texts[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _split(text: str, arms: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from ..runs.environment import cores
 from ..runs.folder import Run
 from . import plan_tool, reports
 from .lab_tools import PlanOptions, StudyOptions
-from .studies import benchmark_images, scheduling, slurm
+from .studies import benchmark_images, compared, scheduling, slurm, splits_there
 from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.mistakes import Mistakes
@@ -114,7 +114,8 @@ def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
             check_plan(request.name, request.plan, request.folder)
         else:
             write_plan(request.study, request.name, request.plan, request.folder)
-        for warning in [*request.left_out, *_check_finished(request)]:
+        differing = compared.warnings(request.study, request.plan, recipes)
+        for warning in [*request.left_out, *differing, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
         if request.own.dry:
             return show_scripts(request, options)
@@ -138,7 +139,10 @@ def check_file(options: list[str]) -> int:
     request = parse_request(whole, mistakes)
     check_options(request.study, mistakes)
     seen = request.own.labels_seen
-    check(request.study, request.plan, mistakes, here=whole == given, labels_seen=seen)
+    here = whole == given
+    recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
+    if not mistakes.count and not request.study.benchmark:  # whose images may be prepared yet
+        splits_there.check(request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
@@ -147,6 +151,9 @@ def check_file(options: list[str]) -> int:
         print(f"{len(found)} {many}; nothing was started", file=sys.stderr)
         return UserError.status
     plan_tool.main(options)
+    if here or "init" not in request.study.places:  # whose stand-in is of another architecture
+        for text in compared.warnings(request.study, request.plan, recipes):
+            print(f"warning: {text}")
     return 0
 
 

@@ -227,18 +227,25 @@ def _different_images(first: FinishedRun, second: FinishedRun) -> UserError:
     )
 
 
+def _tested(run: FinishedRun) -> bool:
+    return any(one.split == "test" for one in run.result.metrics.values())
+
+
 def _correct(study: StudyResults) -> dict[str, np.ndarray]:
     """{task: booleans (M,), whether its first class is the label} of the final and extra parts.
 
     Raises:
-        UserError: a predictions.npz is missing or damaged, or two are of different images or
-            labels.
+        UserError: a run measured no test images, a predictions.npz is missing or damaged, or two
+            are of different images or labels.
     """
     parts = [*study.finals, *study.extra]
     runs = [run for run in study.finished.values() if run.part in parts]
     found: dict[str, np.ndarray] = {}
     firsts: dict[str, tuple[FinishedRun, np.ndarray, np.ndarray]] = {}
     for run in runs:
+        if run.result.metrics and not _tested(run):
+            text = f"{run.run.folder}: measured no test images (eval.test=false)"
+            raise UserError(f"{text}, which the report compares; take another name= with them")
         index, label, correct = read_files.read_predictions(run.run.predictions)
         first = firsts.setdefault(_test_set(study, run), (run, index, label))
         if not np.array_equal(index, first[1]) or not np.array_equal(label, first[2]):

@@ -9,7 +9,7 @@ from ... import stats
 from ...formatting import FEW_IMAGES
 from ...pages.blocks import Section, Table
 from ...stats import SeedSummary
-from . import chosen_section, figures, provenance, scaling_section, texts
+from . import chosen_section, encoders, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
     BEHIND,
@@ -32,7 +32,7 @@ from .formats import (
     whole,
     with_values,
 )
-from .measures import Measure
+from .measures import Measure, Result
 from .results import StudyResults, setting_text
 from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
 from .texts import Values, captioned, minus
@@ -64,13 +64,23 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
+        "encoders": encoders.differing(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
+        "beside": _better_baseline(study, main),
         "likely": likely,
         "second": max(others, key=lambda one: one.probability or 0.0, default=None),
         "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
+
+
+def _better_baseline(study: StudyResults, main: Measure) -> Result | None:
+    """The baseline beside the varied settings, where it is better than the best of them."""
+    beside = [one for one in main.not_compared if one.arm == study.report.baseline]
+    best = main.sign * main.best.value.mean
+    better = (one for one in beside if main.sign * one.value.mean > best)
+    return None if main.question_keys else next(better, None)
 
 
 def candidate_pairs(study: StudyResults, numbers: Numbers) -> list[Pair]:

@@ -12,6 +12,7 @@ from ...formatting import option_text
 
 Node = dict[str, Any]  # a mapping of a study's file
 Kind = TypeVar("Kind")
+MOST_SEEDS = 1000
 MOST_PLACES = 3  # that a line names beside those of its own values
 
 
@@ -149,7 +150,13 @@ def pretraining(parts: Node) -> dict[str, Node]:
 
 
 def seeds(node: Node, where: str) -> tuple[int, ...] | None:
-    """The seeds of a study or a part, different whole numbers; None without any."""
+    """The seeds of a study or a part, different whole numbers; None without any. A number N stands
+    for the first N, as on the command line."""
+    given = node.get("seeds")
+    if isinstance(given, int) and not isinstance(given, bool):
+        text = f"expected 1 to {MOST_SEEDS}, or a list"
+        require(0 < given <= MOST_SEEDS, where, f"seeds: {given}: {text}")
+        return tuple(range(given))
     found = tuple(listed(node, "seeds", where))
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)
     distinct = whole and len(set(found)) == len(found)

@@ -333,7 +333,8 @@ def _part(
     tool = body.get("tool")
     # of a part whose `extends` is wrong, what it extends would say it
     unsaid = tool is None and ("extends" in body or "tool" in likely_meant(body, study_keys.PART))
-    text = f"tool={tool}: unknown; {suggest(str(tool), TOOLS)}"
+    unknown = "tool: is missing" if tool is None else f"tool={tool}: unknown"
+    text = f"{unknown}; {suggest(str(tool), TOOLS)}"
     mistakes.require(tool in TOOLS or unsaid, where, text)
     by_arm, best = (mistakes.read_or(mapping, {}, body, key, where) for key in ("by_arm", "best"))
     common = _options(mistakes.read_or(mapping, {}, body, "options", where), where, mistakes)

@@ -19,7 +19,7 @@ from ..lab_tools import StudyOptions
 from . import command_line_sweep
 from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
-from .mistakes import Mistakes
+from .mistakes import MOST_SEEDS, Mistakes
 from .optional_places import without_missing
 from .read_study import find, read
 from .study import Study
@@ -28,7 +28,6 @@ from .study import Study
 OWN = tuple(key for key, one in StudyOptions.options().items() if one.form != FLAG)
 OF_PLACES = ("init",)  # keys that only a study's file sets, and so may be places
 SEED = re.compile(r"-?[0-9]{1,18}")
-MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ STUDY = {
     "places": "Names that the command line gives a value: `{cifar10}` in options is what"
     " `cifar10=PATH` says.",
     "optional": "Of the places those without which the arms that need them are left out.",
-    "seeds": "Whole numbers: each task is run with each. Default: 0 alone.",
+    "seeds": "Whole numbers, or 3 for the first three: each task is run with each. Default: 0"
+    " alone.",
     "arms": "{name: description} of what is compared.",
     "benchmark": "vtab: the arms are the benchmark's tasks, `{task}` and `{classes}` in options.",
     "vary": "An axis over any key: {key: values}, or {any name: mappings of keys that are set"

@@ -17,6 +17,7 @@ from ...data.layout import role
 from ...errors import UserError
 from ...formatting import option_text
 from ...runs.identity import runs_before
+from . import compared
 from .axes import PLACEHOLDER
 from .command_line_sweep import image_options
 from .expand import Plan, Task
@@ -50,7 +51,7 @@ def check(
             than the share that their part stands for, or those of test images; it names part and
             arm.
     """
-    tested = {part for one in study.points for part in (one.final, *one.extra)}
+    tested = compared.final_parts(study)
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     known: dict[tuple[str, str, str, int], Recipe] = {}
@@ -72,6 +73,8 @@ def check(
             if same not in resolved:
                 resolved[same] = found
                 _check_distinct(task, values, known)
+            if task.part in tested and task.tool == "finetune":
+                _check_tests(found)
             if task.part in tested and "labels" in task.coordinates:
                 _check_labels_seen(task, plan, recipes)
             if not labels_seen and _is_tested(found):
@@ -178,6 +181,17 @@ def model_options(recipe: Recipe) -> dict[str, str]:
     """The options that describe a recipe's model."""
     values = asdict(recipe.model)
     return {f"model.{key}": option_text(value) for key, value in values.items() if key != "name"}
+
+
+def _check_tests(recipe: Recipe) -> None:
+    """Check that a part which the report compares measures test images.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not recipe.eval.test:
+        text = "the report compares its predictions of test images; expected true"
+        raise UserError(f"eval.test=false: {text}, or a report without this part")
 
 
 def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> None:

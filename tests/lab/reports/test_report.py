@@ -912,3 +912,22 @@ def test_arms_are_compared_by_every_metric_of_test_images(
     assert "class mean after fine-tuning" not in [
         one.label for one in reports.write(gap).numbers.measures
     ]
+
+
+def test_the_answer_names_encoders_of_other_architectures(gap):
+    """A gain of pre-training was one of another model, and nothing said so."""
+    assert "architecture" not in reports.write(gap).answer
+    for arm, depth in (("scratch", 2), ("mpp", 4), ("supervised", 4)):
+        made = {"model": {"depth": depth, "width": 96}}
+        (gap / f"final-{arm}-0" / "recipe.yaml").write_text(json.dumps(made))
+    says = "scratch (model.depth=2) against mpp, supervised (model.depth=4), and so the models"
+    text = "These compare encoders of different architectures, "
+    assert text + says in reports.write(gap).answer
+
+
+def test_runs_that_measured_no_test_images_are_said_to_have(gap):
+    """Their predictions were called missing, and making the run again gave none either."""
+    for folder in gap.glob("final-*"):
+        (folder / "predictions.npz").unlink()
+        altered(folder / "result.json", metrics={"accuracy": {"value": 0.9, "split": "train"}})
+    assert "final-scratch-0: measured no test images (eval.test=false)" in error(gap)

@@ -245,6 +245,18 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
     assert "broken lines are not among the arms compared" in text
 
 
+@pytest.mark.parametrize(("values", "higher"), [((0.6, 0.62, 0.61), True), ((0.3, 0.31), False)])
+def test_the_answer_names_a_baseline_that_is_higher_than_all_settings(
+    values, higher, tmp_path, undrawn
+):
+    """`Highest` was said of the varied settings alone, and was not the highest."""
+    report = {"probes": ["probe"], "baseline": "plain"}
+    few = FEW | {"plain": values}
+    answer, _ = text_of(tmp_path / "made", few=few, beside=["plain"], report=report)
+    said = "The baseline, plain, is higher than all of them with 61.00% (n = 3)."
+    assert (said in answer) == higher and ("The baseline, plain, is" in answer) == higher
+
+
 def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
     answer, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
     assert "needs two seeds or more that differ" in answer

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
@@ -463,3 +465,101 @@ def test_a_study_whose_weights_have_learned_labels_of_its_test_images_is_refused
             assert part in line
     status, _, lines = checked(tmp_path, capsys, "labels_seen=true", **study)
     assert (status, lines) == (0, [])
+
+
+WITH_SCRATCH = {"a": {"init": "scratch"}, "b": {"init": "{pre}"}}
+ONE_PRE = {"tool": "pretrain", "options": {"recipe": "mpp", "model": "vit_p8"}, "by_arm": {"b": {}}}
+
+
+@pytest.mark.parametrize(
+    ("pre", "own", "says"),
+    [
+        ({}, {}, " against b (model."),  # a has the recipe's own
+        ({}, {"model": "vit_p8"}, ""),
+        ({}, {"model": "vit_p8", "model.depth": 2}, "a (model.depth=2) against b (model.depth=4)"),
+        ({"by_arm": {"a": {"model.depth": 2}, "b": {}}}, {"init": "{pre}"}, "a (model.depth=2)"),
+        ({"by_arm": {"a": {"model": "vit_n8"}, "b": {"model": "vit_p8"}}}, {"init": "{pre}"}, ""),
+    ],
+)
+def test_arms_that_end_in_other_encoders_are_named(
+    pre: dict[str, object],
+    own: dict[str, object],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Nothing said so: what was reported as the gain of pre-training was one of another model."""
+    arms = WITH_SCRATCH | {"a": WITH_SCRATCH["a"] | own}
+    parts = {"pre": ONE_PRE | pre, "fin": FIN | {"by_arm": arms}}
+    status, out, lines = checked(tmp_path, capsys, parts=parts)
+    found = [line for line in out.splitlines() if "encoders of different architectures" in line]
+    assert (status, lines, len(found)) == (0, [], bool(says))
+    assert all(line.startswith("warning: fin: ") and says in line for line in found)
+
+
+def test_a_study_that_varies_the_model_compares_encoders_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    vary = [{"name": "a"}, {"name": "deep", "model.depth": 8}]
+    study = {"arms": {}, "parts": {"pre": ONE_PRE | {"by_arm": {}}, "fin": FIN}, "vary": vary}
+    status, out, _ = checked(tmp_path, capsys, **study, report={"final": "fin", "baseline": "a"})
+    assert status == 0 and "architecture" not in out
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_final_part_without_test_images_is_a_mistake(
+    curve: bool, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """It ran to its end, and then there was no report."""
+    study = CURVE if curve else {"parts": STUDY["parts"]}
+    fin = study["parts"]["fin"]
+    own = {**fin, "options": {**fin["options"], "eval.test": False, "optim.warmup": 0}}
+    parts = study["parts"] | {"fin": own}
+    status, _, lines = checked(tmp_path, capsys, **study | {"parts": parts})
+    assert status == UserError.status and len(lines) == 2
+    assert "arm a; part fin" in lines[0] and "eval.test=false: the report compares" in lines[0]
+
+
+def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """It was missed after all pre-training; data.test as a share needs no split."""
+    for split in ("train", "validation"):
+        for kind in ("cat", "dog"):
+            folder = tmp_path / "images" / split / kind
+            folder.mkdir(parents=True)
+            for i in range(10):
+                Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(folder / f"{i}.png")
+    study = {"options": {"data.path": "{here}"}, "places": ["here"]}
+    here = f"here={tmp_path / 'images'}"
+    status, _, lines = checked(tmp_path, capsys, here, **study)
+    assert status == UserError.status and len(lines) == 2
+    assert lines[0].startswith("error: part fin, arm a; part fin, arm b: data.test=test: no such")
+    assert "choices: train, validation, or a share of train" in lines[0]
+    share = study | {"options": study["options"] | {"data.test": 0.2}}
+    assert checked(tmp_path, capsys, here, **share)[0] == 0
+
+
+def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """As `seeds=3` of the command line; 2 arms x 3 seeds."""
+    status, out, _ = checked(tmp_path, capsys, seeds=3)
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
+    assert (status, rows["pre"], rows["fin"]) == (0, "6", "6")
+    _, _, lines = checked(tmp_path, capsys, seeds=0)
+    assert "seeds: 0: expected 1 to 1000, or a list" in lines[0]
+
+
+def test_a_part_without_a_tool_is_said_to_lack_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    _, _, lines = checked(tmp_path, capsys, parts=STUDY["parts"] | {"odd": {"options": {}}})
+    assert "part odd: tool: is missing; choices: pretrain, finetune, evaluate" in lines[0]
+
+
+def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "made.yaml"
+    path.write_text("title: x\nparts: [\n")
+    with pytest.raises(UserError) as caught:
+        study_tool.main([f"recipe={path}", "--check"])
+    assert str(caught.value).startswith(f"{path}: ") and "at line 3" in str(caught.value)
+    assert "unicode string" not in str(caught.value)
