@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
 FORMATS = ("csv", "latex", "pdf")
-DIFFERENCES = ("arm", "other", "measure", "n", "difference", "sd", "low", "high")
-DIFFERENCES += ("images_low", "images_high", "pairs", "corrected_low", "corrected_high")
+DIFFERENCES = (
+    *("arm", "other", "measure", "n", "difference", "sd", "low", "high"),
+    *("images_low", "images_high", "pairs", "corrected_low", "corrected_high"),
+)
 
 
 def write(

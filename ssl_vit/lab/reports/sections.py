@@ -169,11 +169,15 @@ def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     ]
     head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
     level = corrected_level(len(study.pairs)) if corrected else ""
-    differences = Table(head, rows, labels=2, behind=BEHIND)
+    unasked = [i for i, pair in enumerate(found) if corrected and not pair.corrected]
+    differences = Table(head, rows, labels=2, marked=frozenset(unasked), behind=BEHIND)
     mcnemar = Table(head_of_tests, tests)
     return {
         "differences": captioned(differences, "pairs", study, numbers, corrected=level),
         "corrected": level,
+        "shown": len(found),
+        "unasked": [minus(found[i], numbers) for i in unasked],
+        "tested": len(tests),
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
         "tests": captioned(mcnemar, "mcnemar", study, numbers) if tests else "",
     }

@@ -5,6 +5,7 @@ Legend: R rows, C columns of a grid.
 """
 
 import io
+import re
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from ...pages.figure_style import LIGHT, TEXT, Style
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 COLUMNS = 2  # of panels
 LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SMALL = 0.9  # of the size of text, in legends and grids
 BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
 
@@ -81,6 +83,15 @@ class Grid(NamedTuple):
     rows: Sequence[str]
     means: Sequence[Sequence[float | None]]
     label: str
+
+
+class _Powers(ScalarFormatter):
+    """With the power of ten of an axis raised, in place of 1e-7."""
+
+    def get_offset(self) -> str:
+        offset = super().get_offset()
+        found = re.fullmatch(r"1e(.*)", offset.replace("\N{MINUS SIGN}", "-"))
+        return f"\N{MULTIPLICATION SIGN}10{found[1].translate(RAISED)}" if found else offset
 
 
 def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> Figure:
@@ -146,11 +157,11 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
         axis.set_xscale("log")
         if x.ticks:
             axis.set_xticks(x.ticks)
-            axis.xaxis.set_major_formatter(ScalarFormatter(useMathText=True))
+            axis.xaxis.set_major_formatter(_Powers())
             axis.xaxis.set_minor_formatter(NullFormatter())
     else:
         axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axis.xaxis.set_major_formatter(ScalarFormatter(useMathText=True))  # x 10^-7, not 1e-7
+        axis.xaxis.set_major_formatter(_Powers())
 
 
 def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:

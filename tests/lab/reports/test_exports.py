@@ -184,7 +184,7 @@ def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
     panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
     figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], PRINTED)
     figure.draw_without_rendering()
-    assert "10^{" in figure.axes[0].xaxis.get_offset_text().get_text()
+    assert figure.axes[0].xaxis.get_offset_text().get_text() == "\N{MULTIPLICATION SIGN}10⁻⁸"
 
 
 @pytest.mark.parametrize(("form", "says"), [("pfd", "did you mean pdf"), ("csv", "is for a study")])

@@ -46,6 +46,9 @@ def test_two_pairs_have_intervals_for_both_together(made: Path) -> None:
     assert head[-1] == "95% for all 2" and row[0] == "mpp minus scratch"
     assert row[-1] == "+3.21 to +6.79"
     assert "+3.21 to +6.79 where all pairs asked for hold, which excludes zero" in found.answer
+    text = (made / "report.md").read_text()
+    assert "Not asked for, and not corrected: mpp minus supervised." in text
+    assert "None of the 9 p-values is corrected" in text
     each = [(pair.arm, pair.other) for pair in found.numbers.pairs]
     assert len(set(each)) == len(each), "the baseline's pair is not there twice"
 
@@ -72,6 +75,12 @@ def test_pairs_that_are_refused_are_not_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no arm scrach"):
         report_tool.main([str(folder), "pairs=mpp:scrach"])
     report_tool.main([str(folder)])
+
+
+def test_differences_that_are_not_corrected_say_so(made: Path) -> None:
+    reports.write(made)
+    text = " ".join((made / "report.md").read_text().split())
+    assert "None of the intervals of these 3 differences is corrected" in text
 
 
 def test_one_pair_needs_no_correction(made: Path) -> None:
