@@ -39,7 +39,6 @@ _.default_cfgs
 ctx
 
 # Fields of a page's blocks that its template reads (pages/assets/page.html.j2)
-_.href
 _.alt
 
 # What the templates of a report alone read (lab/reports/templates/)

@@ -9,7 +9,7 @@ from ..errors import UserError, suggest
 from ..formatting import option_text
 
 Settings = dict[str, dict[str, Any]]  # arm -> {key: value}, of a study that varies keys
-Told = tuple[str, str, Iterable[str]]  # part, arm and options (key=value) of a task
+ArmTask = tuple[str, str, Iterable[str]]  # part, arm and options (key=value) of a task
 MODEL = "model"  # the group of the recipe that describes the encoder
 MOST_VALUES = 4  # of an encoder that a line lists
 
@@ -54,7 +54,7 @@ def arm_pairs(
 
 
 def different_encoders(
-    recipes: Mapping[str, Mapping[str, Any]], settings: Settings, told: Iterable[Told]
+    recipes: Mapping[str, Mapping[str, Any]], settings: Settings, arm_tasks: Iterable[ArmTask]
 ) -> str:
     """The arms by the architecture of their encoders, with values that differ; empty where all have
     one, and of a study whose axis is the model: it is varied, or each arm says its own.
@@ -62,10 +62,10 @@ def different_encoders(
     Args:
         recipes: {arm: {dotted key: value}}.
         settings: what the study varies.
-        told: part, arm and options of every task.
+        arm_tasks: part, arm and options of every task.
     """
     varied = any(_of_model(key) for setting in settings.values() for key in setting)
-    if varied or recipes.keys() <= _with_own_model(told):
+    if varied or recipes.keys() <= _with_own_model(arm_tasks):
         return ""
     keys = [key for key in defaults() if _of_model(key) and key != f"{MODEL}.name"]
     values = {
@@ -84,14 +84,14 @@ def _of_model(key: str) -> bool:
     return key.split(".")[0] == MODEL
 
 
-def _with_own_model(told: Iterable[Told]) -> set[str]:
+def _with_own_model(arm_tasks: Iterable[ArmTask]) -> set[str]:
     """The arms that say something of the model which other arms of the same part do not say."""
-    said: dict[str, dict[str, set[str]]] = {}
-    for part, arm, options in told:
+    model_keys: dict[str, dict[str, set[str]]] = {}
+    for part, arm, options in arm_tasks:
         own = {option for option in options if _of_model(option.partition("=")[0])}
-        said.setdefault(part, {}).setdefault(arm, set()).update(own)
+        model_keys.setdefault(part, {}).setdefault(arm, set()).update(own)
     found: set[str] = set()
-    for of_arm in said.values():
+    for of_arm in model_keys.values():
         common = frozenset.intersection(*map(frozenset, of_arm.values()))
         found |= {arm for arm, own in of_arm.items() if own - common}
     return found

@@ -119,19 +119,19 @@ def write(options: ReportOptions) -> WrittenPage:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 
 
-def _of_study(folder: Path, asked: str | None, form: str | None) -> WrittenPage:
-    """`asked` are the pairs; without, those that were asked for last."""
-    if asked is None:
+def _of_study(folder: Path, given: str | None, form: str | None) -> WrittenPage:
+    """`given` are the pairs; without, those that were asked for last."""
+    if given is None:
         pairs = asked_pairs.last(folder)
     else:
-        pairs = read_list("pairs", asked) if asked.startswith("[") else [asked] if asked else []
+        pairs = read_list("pairs", given) if given.startswith("[") else [given] if given else []
     with suppress(UserError):  # without runs; the report says more of it
         index_page.write(folder)
     found = reports.write(folder, pairs)
     exported = reports.export(folder, form, pairs) if form else ()
-    if asked is not None:
+    if given is not None:
         asked_pairs.remember(folder, pairs)
-    kept = pairs if asked is None else ()
+    kept = pairs if given is None else ()
     return WrittenPage(folder, folder / PAGE, [], found, exported, form, kept)
 
 

@@ -17,7 +17,7 @@ from helpers.images import numbered, parquet, png, tar
 from helpers.sources import content, everything, load
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, loaders, shard_index, shards, sources
-from ssl_vit.data.base import ShardedSubset, Source
+from ssl_vit.data.base import ShardedSubset, Source, origin
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.columns import FoundColumns
 from ssl_vit.errors import UserError
@@ -209,7 +209,7 @@ def test_a_window_without_labels_keeps_as_many_row_groups(tmp_path):
         data = Data(name="own", path=str(tmp_path), window=200, size=8, labels=labels)
         train = sources.load(data).train
         list(loaders.training_loader(train, data, BatchLayout(8, 8, 0, 1), 0, 0, 1, 0))
-        kept.append(fingerprints._whole(train)._recent.most)
+        kept.append(origin(train)._recent.most)
     assert kept[0] == kept[1] > shards.RECENT
 
 

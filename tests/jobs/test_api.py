@@ -85,8 +85,9 @@ def test_features_and_figures_are_those_of_the_tools(
     assert all(image.is_file() for image in drawn.images)
     assert drawn._repr_html_().count("<img") == 2
     (tmp_path / "images" / "test").mkdir(parents=True)
-    query = tmp_path / "images" / "test" / "filters.png"
-    query.write_bytes(drawn.images[0].read_bytes())
+    query = tmp_path / "query.png"
+    for copy in (query, tmp_path / "images" / "test" / "filters.png"):
+        copy.write_bytes(drawn.images[0].read_bytes())
     capsys.readouterr()
     found = ssl_vit.embed(
         made.folder, data={"path": tmp_path / "images"}, query=query, top=1, out=tmp_path

@@ -13,5 +13,5 @@ def differing(study: StudyResults, part: str | None) -> str:
     runs = {arm: list(study.runs(part, arm).values())[:1] for arm in study.plan.arms}
     paths = {arm: one[0].run.folder / "recipe.yaml" for arm, one in runs.items() if one}
     recipes = {arm: flatten(load_yaml(path)) for arm, path in paths.items() if path.exists()}
-    told = [(task.part, task.arm, task.options or []) for task in study.plan.tasks]
-    return different_encoders(recipes, study.vary, told)
+    arm_tasks = [(task.part, task.arm, task.options or []) for task in study.plan.tasks]
+    return different_encoders(recipes, study.vary, arm_tasks)

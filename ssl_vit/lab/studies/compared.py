@@ -28,7 +28,7 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
     """
     if study.benchmark or not (study.vary or any(study.report.get(role) for role in ROLES)):
         return
-    told = [
+    arm_tasks = [
         (task.part, task.arm, [f"{key}={text}" for key, text in task.options.items()])
         for task in plan.values()
     ]
@@ -39,7 +39,7 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
             for name, task in plan.items()
             if task.part == part and name in recipes
         }
-        if text := different_encoders(values, study.vary, told):
+        if text := different_encoders(values, study.vary, arm_tasks):
             found.setdefault(text, []).append(part)
     for text, parts in found.items():
         yield f"{', '.join(parts)}: compares encoders of different architectures, {text}"

@@ -253,8 +253,8 @@ def test_the_answer_names_a_baseline_that_is_higher_than_all_settings(
     report = {"probes": ["probe"], "baseline": "plain"}
     few = FEW | {"plain": values}
     answer, _ = text_of(tmp_path / "made", few=few, beside=["plain"], report=report)
-    said = "The baseline, plain, is higher than all of them with 61.00% (n = 3)."
-    assert (said in answer) == higher and ("The baseline, plain, is" in answer) == higher
+    sentence = "The baseline, plain, is higher than all of them with 61.00% (n = 3)."
+    assert (sentence in answer) == higher and ("The baseline, plain, is" in answer) == higher
 
 
 def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
