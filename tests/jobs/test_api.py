@@ -96,7 +96,7 @@ def test_features_and_figures_are_those_of_the_tools(
     assert set(found.files) == set(found.folder.glob("*.parquet"))
     (nearest,) = found.nearest
     assert nearest.similarity == pytest.approx(1, abs=1e-3) and nearest.split == "test"
-    assert f"{nearest.similarity:.4f} test: {nearest.file}" in capsys.readouterr().out
+    assert f"{nearest.similarity:.4f} {nearest.file}" in capsys.readouterr().out
 
 
 def test_export_gives_the_place(made: Any, tmp_path: Path) -> None:
