@@ -2,12 +2,12 @@
 
     python benchmarks/between.py OTHER_CHECKOUT data=FOLDER processes=8 rounds=7 cases=loader,step
 
-FOLDER holds cifar10/ and tinyimagenet/ as parquet files. Each case (of those whose names contain one
-of `cases`) is `pretrain WORDS`, on one thread without workers: `loader` draws batches, `step` trains
-on batches that were drawn before. A process of either checkout times one part of the work when told
-to, in turn; a ratio is the median of its rounds, and what is reported are median and 95% interval
-over new pairs of processes, of which there must be 6 for an interval. The other checkout must know
-the functions that `serve` imports.
+FOLDER holds cifar10/ and tinyimagenet/ as parquet files. A case (of those whose names contain one of
+`cases`) is `pretrain OPTIONS`, on one thread without workers: `loader` draws batches, `step` trains
+on batches that were drawn before. A process of each checkout does a part of the work on request, in
+turn; a ratio is the median of its rounds. Reported are the median and its 95% interval over new
+pairs of processes, of which an interval needs 6. The other checkout must have the functions that
+`serve` imports.
 """
 
 import itertools

@@ -2,9 +2,10 @@
 # Pre-train under SLURM, one task a GPU, again and again until it is finished:
 #     sbatch launch/slurm.sh recipe=mpp data.path=IMAGES
 #     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=IMAGES
-# Two minutes before the time is over SLURM signals the tasks; they save and end with status 75, and the job goes back into the
-# queue, to go on from there; so does one that was killed or lost a process (status 69), eight times at most. Not through
-# `accelerate launch`: it dies of that signal, and turns every status into 1. Studies: ssl_vit/lab/studies/slurm_script.py.
+# Two minutes before the time limit SLURM signals the tasks; they save and end with status 75, and the
+# job is requeued and resumes. So does one that was killed or lost a process (status 69), unless the
+# job was requeued eight times before. Not through `accelerate launch`: it dies of that signal, and
+# turns every status into 1. Studies: ssl_vit/lab/studies/slurm_script.py.
 #SBATCH --job-name=ssl_vit
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -22,8 +23,8 @@ if [ -n "${ZERO:-}" ]; then # the stage of DeepSpeed's ZeRO; without it DDP
     export ACCELERATE_USE_DEEPSPEED=true ACCELERATE_DEEPSPEED_ZERO_STAGE=$ZERO ACCELERATE_DEEPSPEED_ZERO3_INIT=false
 fi
 
-# A process that ends must not take others with it before they have saved (KillOnBadExit in slurm.conf); srun of 22.05 to 23.02
-# does not have --cpus-per-task from sbatch.
+# A process that ends must not take others with it before they have saved (KillOnBadExit in
+# slurm.conf); srun of 22.05 to 23.02 does not take --cpus-per-task from sbatch.
 # shellcheck disable=SC2016  # the task's own variables
 srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
     bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE

@@ -95,7 +95,8 @@ MAINS: dict[str, Callable[[list[str]], Any]] = {
 def disarm() -> None:
     """Take out what accepted words would begin."""
     cli._train = cli._probe = _accept_run  # type: ignore[assignment]
-    study_tool.run_all = study_tool.submit_all = study_tool.show_scripts = _accept  # type: ignore[assignment]
+    study_tool.run_all = study_tool.submit_all = _accept  # type: ignore[assignment]
+    study_tool.show_scripts = _accept  # type: ignore[assignment]
     study_tool.os.execve = _accept  # type: ignore[assignment]
     make_shards._make = _accept  # type: ignore[assignment]
     push.push = _accept  # type: ignore[assignment]

@@ -1,5 +1,5 @@
-"""The command lines of robustness/fuzz.py: valid ones of every tool, with mistakes in them; and what
-of an accepted one nobody can mean."""
+"""The command lines of robustness/fuzz.py: valid ones of every tool, with mistakes in them; and
+what of an accepted one nobody can mean."""
 
 import random
 import re
