@@ -18,7 +18,7 @@ from ..runs.environment import cores
 from ..runs.folder import Run
 from . import plan_tool, reports
 from .lab_tools import PlanOptions, StudyOptions
-from .studies import benchmark_images, compared, scheduling, slurm, splits_there
+from .studies import benchmark_images, compared_parts, missing_splits, scheduling, slurm
 from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.mistakes import Mistakes
@@ -114,7 +114,7 @@ def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
             check_plan(request.name, request.plan, request.folder)
         else:
             write_plan(request.study, request.name, request.plan, request.folder)
-        differing = compared.warnings(request.study, request.plan, recipes)
+        differing = compared_parts.warnings(request.study, request.plan, recipes)
         for warning in [*request.left_out, *differing, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
         if request.own.dry:
@@ -142,7 +142,7 @@ def check_file(options: list[str]) -> int:
     here = whole == given
     recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
     if not mistakes.count and not request.study.benchmark:  # whose images may be prepared yet
-        splits_there.check(request.plan, recipes, mistakes)
+        missing_splits.check(request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
@@ -152,7 +152,7 @@ def check_file(options: list[str]) -> int:
         return UserError.status
     plan_tool.main(options)
     if here or "init" not in request.study.places:  # whose stand-in is of another architecture
-        for text in compared.warnings(request.study, request.plan, recipes):
+        for text in compared_parts.warnings(request.study, request.plan, recipes):
             print(f"warning: {text}")
     return 0
 

@@ -106,7 +106,7 @@ LAB_MAY_IMPORT = {
         "planning.network",
         "studies.slurm",
     ),
-    "data.sources": ("planning.forecast", "studies.splits_there"),
+    "data.sources": ("planning.forecast", "studies.missing_splits"),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),

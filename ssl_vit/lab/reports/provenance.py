@@ -8,7 +8,7 @@ from ...pages.run_wording import machine
 from .axes import arm_label
 from .formats import whole
 from .results import StudyResults
-from .seen_tests import SeenTest
+from .seen_test_images import SeenTest
 from .statistics import Numbers
 from .texts import Values, captioned
 

@@ -9,7 +9,7 @@ from ... import stats
 from ...formatting import FEW_IMAGES
 from ...pages.blocks import Section, Table
 from ...stats import SeedSummary
-from . import chosen_section, encoders, figures, provenance, scaling_section, texts
+from . import chosen_section, differing_encoders, figures, provenance, scaling_section, texts
 from .axes import arm_label
 from .formats import (
     BEHIND,
@@ -64,7 +64,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
-        "encoders": encoders.differing(study, main.part),
+        "encoders": differing_encoders.find(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
         "beside": _better_baseline(study, main),

@@ -15,12 +15,12 @@ from ... import stats
 from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
 from ...stats import Interval, McNemar, SeedSummary
-from . import scaling_curve, seen_tests, task_means
+from . import scaling_curve, seen_test_images, task_means
 from .formats import format_place
 from .measures import Measure, held_out, tested
 from .results import FinishedRun, StudyResults, fewest_images, total
 from .scaling_curve import ScalingCurve
-from .seen_tests import SeenTest
+from .seen_test_images import SeenTest
 from .task_means import Benchmark
 
 SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task chooses
@@ -142,7 +142,7 @@ def compute(study: StudyResults) -> Numbers:
         costs=list(_costs(study)),
         scaling=scaling_curve.build(study, measures),
         benchmark=task_means.build(study, measures),
-        seen=list(seen_tests.build(study)),
+        seen=list(seen_test_images.build(study)),
     )
 
 

@@ -17,7 +17,7 @@ from ...data.layout import role
 from ...errors import UserError
 from ...formatting import option_text
 from ...runs.identity import runs_before
-from . import compared
+from . import compared_parts
 from .axes import PLACEHOLDER
 from .command_line_sweep import image_options
 from .expand import Plan, Task
@@ -51,7 +51,7 @@ def check(
             than the share that their part stands for, or those of test images; it names part and
             arm.
     """
-    tested = compared.final_parts(study)
+    tested = compared_parts.final_parts(study)
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     known: dict[tuple[str, str, str, int], Recipe] = {}

@@ -5,7 +5,7 @@ from ..arms import different_encoders
 from .results import StudyResults
 
 
-def differing(study: StudyResults, part: str | None) -> str:
+def find(study: StudyResults, part: str | None) -> str:
     """The arms of a part by the architecture of their encoders; empty where all have one, or none
     is known."""
     if not study.compares:
