@@ -4,7 +4,7 @@ on."""
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config import records
 from ..config.recipe_files import read
@@ -17,6 +17,10 @@ from ..formatting import option_text, shell_command, tool_command
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 from ..runs.identity import runs_before
+
+if TYPE_CHECKING:
+    from . import overlap
+    from .base import Source
 
 FILE = "overlap.json"
 LISTED = 200  # pairs that the file names
@@ -36,55 +40,73 @@ def main(arguments: list[str]) -> None:
     folder = parse(OverlapOptions, arguments).folder
     is_run = not (folder / "study.json").exists() and (folder / "recipe.yaml").exists()
     trained, tested = _splits_of_run(folder) if is_run else _splits(folder)
-    from . import fingerprints, overlap, sources
+    known: dict[tuple[str, str], HashedSplit] = {}
 
-    hashed: dict[tuple[str, str], Any] = {}
-
-    def hashes(data: Data, split: str) -> tuple[Any, Any, str]:
-        """A split's source, its hashes and fingerprint."""
+    def hashed(data: Data, split: str) -> HashedSplit:
         key = (str(data), split)
-        if key not in hashed:
-            splits = sources.load(dataclasses.replace(data), test=split == "test")
-            source = splits.test if split == "test" else splits.train
-            assert source is not None
-            print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
-            found = overlap.hash_images(source)
-            # as environment.json: of training images that of the whole split, of a share for
-            # testing that of the share
-            if split == "test":
-                named = fingerprints.fingerprint_part(source)
-            else:
-                named = fingerprints.fingerprint_train(source, bool(data.group))
-            hashed[key] = source, found, named
-        return hashed[key]
+        if key not in known:
+            known[key] = _hash(data, split)
+        return known[key]
 
-    entries = []
-    for test_data in tested:
-        test, test_hashes, test_print = hashes(test_data, "test")
-        for train_data in trained:
-            train, train_hashes, train_print = hashes(train_data, "train")
-            found = overlap.compare(train_hashes, test_hashes)
-            pairs = [
-                {"test": test.name(one.test), "train": train.name(one.train), "bits": one.bits}
-                for one in (*found.exact, *found.near)[:LISTED]
-            ]
-            entry = {
-                "train": {"data": train_data.name, "images": len(train), "print": train_print},
-                "test": {"data": test_data.name, "images": len(test), "print": test_print},
-                "exact": len(found.exact),
-                "near": len(found.near),
-                "bits": overlap.DISTANCE,
-                "unreadable": int((~test_hashes.readable_N).sum()),
-                "pairs": pairs,
-            }
-            entries.append(entry)
-            print(
-                f"overlap     {test_data.name}, test: {len(found.exact):,} of {len(test):,} images "
-                f"are in {train_data.name}, train; {len(found.near):,} more are near one"
-            )
+    entries = [
+        _entry(hashed(test, "test"), hashed(train, "train")) for test in tested for train in trained
+    ]
     write_atomically(folder / FILE, json.dumps(entries, indent=1) + "\n")
     if not is_run:
         print(f"then type   {shell_command('python', *tool_command('report'), folder)}")
+
+
+class HashedSplit(NamedTuple):
+    """A split with its hashes and the fingerprint by which environment.json names it: of training
+    images that of the whole split, of a share for testing that of the share."""
+
+    name: str
+    source: "Source"
+    hashes: "overlap.Hashes"
+    fingerprint: str
+
+
+def _hash(data: Data, split: str) -> HashedSplit:
+    from . import fingerprints, overlap, sources
+
+    splits = sources.load(dataclasses.replace(data), test=split == "test")
+    source = splits.test if split == "test" else splits.train
+    assert source is not None
+    print(f"hashing     {data.name}, {split}: {len(source):,} images", flush=True)
+    hashes = overlap.hash_images(source)
+    if split == "test":
+        fingerprint = fingerprints.fingerprint_part(source)
+    else:
+        fingerprint = fingerprints.fingerprint_train(source, bool(data.group))
+    return HashedSplit(data.name, source, hashes, fingerprint)
+
+
+def _entry(test: HashedSplit, train: HashedSplit) -> dict[str, Any]:
+    """What overlap.json says of two splits; a line of it is printed."""
+    from . import overlap
+
+    found = overlap.compare(train.hashes, test.hashes)
+    exact, near = len(found.exact), len(found.near)
+    print(
+        f"overlap     {test.name}, test: {exact:,} of {len(test.source):,} images "
+        f"are in {train.name}, train; {near:,} more are near one"
+    )
+    return {
+        "train": {"data": train.name, "images": len(train.source), "print": train.fingerprint},
+        "test": {"data": test.name, "images": len(test.source), "print": test.fingerprint},
+        "exact": exact,
+        "near": near,
+        "bits": overlap.DISTANCE,
+        "unreadable": int((~test.hashes.readable_N).sum()),
+        "pairs": [
+            {
+                "test": test.source.name(one.test),
+                "train": train.source.name(one.train),
+                "bits": one.bits,
+            }
+            for one in (*found.exact, *found.near)[:LISTED]
+        ],
+    }
 
 
 def _splits(folder: Path) -> tuple[list[Data], list[Data]]:

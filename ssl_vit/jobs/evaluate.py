@@ -90,9 +90,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         pool = "patches"
     _print_banner(run, accelerator, splits, pool, seen, head)
     extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
-    of_head = {}
-    if head:
-        of_head = _classify(head, splits, batch_layout, recipe, accelerator)
+    of_head = _classify(head, splits, batch_layout, recipe, accelerator) if head else {}
     of_masks: dict[str, tuple[float, int]] = {}
     if measures_masks(recipe):
         assert isinstance(network, encoder.Encoder)  # validate refuses others

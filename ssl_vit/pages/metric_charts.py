@@ -15,7 +15,8 @@ from ..metrics import (
     label,
 )
 from . import metric_tables
-from .blocks import POINTS, Chart, Line, averaged, thinned
+from .blocks import Chart, Line
+from .curve_points import POINTS, averaged, thinned
 
 Rows = Sequence[Mapping[str, Any]]
 # Charts of several metrics that come first

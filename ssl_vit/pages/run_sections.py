@@ -21,7 +21,7 @@ from ..formatting import (
 from ..runs import seen_text
 from ..runs.next_steps import NextCommand, next_steps
 from ..runs.objective_facts import facts_of
-from . import blocks, figure_blocks, metric_charts, metric_tables
+from . import curve_points, figure_blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .metric_tables import BaselineComparison
 from .run_progress import still_helping
@@ -133,10 +133,10 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
     if numbers := metric_charts.numbers(record.rows):
         yield Text("Measured once, or the same each time:")
         yield Table(["measure", "value", "steps"], numbers)
-    if len(record.rows) > blocks.DRAWN:
+    if len(record.rows) > curve_points.DRAWN:
         yield Text(
-            f"Of the {len(record.rows):,} rows of metrics.jsonl at most {blocks.DRAWN} of a metric "
-            "are drawn: of each stretch the lowest and the highest."
+            f"Of the {len(record.rows):,} rows of metrics.jsonl at most {curve_points.DRAWN} of a "
+            "metric are drawn: of each stretch the lowest and the highest."
         )
 
 

@@ -3,7 +3,6 @@ teacher against hand-worked values, and runs."""
 
 import json
 import math
-import signal
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,15 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.exactness import (
+    assert_gradients_of,
+    assert_two_processes_learn_as_one,
+    killed_and_resumed,
+)
 from helpers.koleo import plain_koleo
-from helpers.launching import launch, launch_ranks, outcome
+from helpers.launching import launch, outcome
 from helpers.options import TINY, altered
-from helpers.runs import assert_alike, assert_same_end, rows, run
+from helpers.runs import run
 from helpers.view_batches import view_batch
 from ssl_vit import costs
 from ssl_vit.config.optimisation import Optim
@@ -160,14 +164,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     total, count = step.metrics["loss"]
     assert count == 5 and float(total / count) == pytest.approx(wanted.item(), rel=1e-6)
     assert ("koleo_loss" in step.metrics) == bool(koleo)
-    right = dict(plain.named_parameters())
-    for name, p in objective.named_parameters():
-        if p.requires_grad:
-            assert p.grad is not None, name
-            away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
-            assert away < 1e-5, name
-        else:
-            assert p.grad is None, name
+    assert_gradients_of(plain, objective)
 
 
 def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
@@ -340,44 +337,18 @@ def test_what_is_counted_is_what_is_built() -> None:
     assert costs.exaflop(recipe, 10**18) / 2 == pytest.approx(both, rel=0.02)
 
 
-KILLS_ITSELF = """
-import signal, sys
-sys.path.insert(0, "tests")
-from helpers.runs import Sends
-from ssl_vit.jobs import cli, train
-callbacks = train._callbacks
-train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
-cli.pretrain(sys.argv[1:])
-"""
 SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.freeze=0.4", "dino.warmup=0.7")
 
 
 def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
     """With its teacher, centre and schedules, and averaged weights."""
-    words = altered(DINO, *SCHEDULED, "optim.average=0.5", f"out={tmp_path}")
-    whole = run([*words, "name=whole"])
-    victim = launch("-c", KILLS_ITSELF, *words, "name=killed")
-    codes, outputs = outcome([victim])
-    assert codes == [-signal.SIGKILL], outputs
-    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
-    assert codes == [0], outputs
-    assert_same_end(whole.folder, tmp_path / "killed")
-    states = [
-        checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
-        for folder in (whole.folder, tmp_path / "killed")
-    ]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert states[0]["assign.centre_K"].abs().sum() > 0
+    words = altered(DINO, *SCHEDULED, "optim.average=0.5")
+    assert killed_and_resumed(words, tmp_path)["assign.centre_K"].abs().sum() > 0
 
 
 @pytest.mark.parametrize("own", ["dino.balance=centre", "dino.balance=sinkhorn", "dino.koleo=0.1"])
 def test_two_processes_learn_as_one(own: str, tmp_path: Path) -> None:
-    words = altered(DINO, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8", own)
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
-    assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=16"))
-    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
+    assert_two_processes_learn_as_one(altered(DINO, own), tmp_path)
 
 
 def test_prototypes_stay_as_drawn_while_they_are_frozen(tmp_path: Path) -> None:

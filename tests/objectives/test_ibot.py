@@ -1,7 +1,6 @@
 """iBOT: its loss and gradients against a plain implementation in float64, its masks, and runs."""
 
 import math
-import signal
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.exactness import (
+    assert_gradients_of,
+    assert_two_processes_learn_as_one,
+    killed_and_resumed,
+)
 from helpers.koleo import plain_koleo
-from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
-from helpers.runs import assert_alike, assert_same_end, rows, run
 from helpers.view_batches import view_batch
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
@@ -110,11 +112,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool, ko
     step = objective(given)
     step.loss.backward()
     assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    right = dict(plain.named_parameters())
-    for name, p in objective.named_parameters():
-        if p.requires_grad:
-            away = (p.grad - right[name].grad).norm() / right[name].grad.norm()
-            assert away < 1e-5, name
+    assert_gradients_of(plain, objective)
     total = {name: float(a / n) for name, (a, n) in step.metrics.items()}
     parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo * total.get("koleo_loss", 0)
     assert total["loss"] == pytest.approx(parts)
@@ -210,32 +208,10 @@ def test_mistakes_are_one_line() -> None:
         resolve(altered(IBOT, "ibot.rate=[0.5,0.1]"))
 
 
-KILLS_ITSELF = """
-import signal, sys
-sys.path.insert(0, "tests")
-from helpers.runs import Sends
-from ssl_vit.jobs import cli, train
-callbacks = train._callbacks
-train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
-cli.pretrain(sys.argv[1:])
-"""
-
-
 def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    words = altered(IBOT, "ibot.shared=false", f"out={tmp_path}")
-    whole = run([*words, "name=whole"])
-    codes, outputs = outcome([launch("-c", KILLS_ITSELF, *words, "name=killed")])
-    assert codes == [-signal.SIGKILL], outputs
-    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
-    assert codes == [0], outputs
-    assert_same_end(whole.folder, tmp_path / "killed")
+    killed_and_resumed(altered(IBOT, "ibot.shared=false"), tmp_path)
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
 def test_two_processes_learn_as_one(balance: str, tmp_path: Path) -> None:
-    words = altered(IBOT, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
-    words = altered(words, f"ibot.balance={balance}")
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
-    assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=16"))
-    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
+    assert_two_processes_learn_as_one(altered(IBOT, f"ibot.balance={balance}"), tmp_path)

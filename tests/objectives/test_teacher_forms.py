@@ -6,7 +6,6 @@ when its file is gone. And the plugin's loss by hand; I-JEPA's is in test_ijepa.
 import html
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +18,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.launching import launch, launch_ranks, outcome
+from helpers.exactness import assert_two_processes_learn_as_one, killed_and_resumed
+from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
-from helpers.runs import assert_alike, assert_same_end, rows, run
 from ssl_vit import costs, rng
 from ssl_vit.config import declaration, recipe_files
 from ssl_vit.config.resolve import resolve
@@ -33,9 +32,7 @@ from ssl_vit.lab import plan_tool
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
-from ssl_vit.runs import checkpoint_files
 from ssl_vit.runs.folder import Run
-from ssl_vit.training import checkpoint
 
 GRID = 4  # patches of a side of TINY's images
 
@@ -220,47 +217,17 @@ def test_plan_counts_its_work(form: Form, capsys: pytest.CaptureFixture) -> None
     assert found["exaflop"] == pytest.approx(costs.exaflop(recipe, 12 * 16))
 
 
-KILLS_ITSELF = """
-import signal, sys
-sys.path.insert(0, "tests")
-from helpers.runs import Sends
-from ssl_vit.jobs import cli, train
-callbacks = train._callbacks
-train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
-cli.pretrain(sys.argv[1:])
-"""
-
-
-def last_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Of the objective with its teacher, in the last checkpoint."""
-    kept = checkpoint_files.list_checkpoints(folder / "checkpoints")
-    return checkpoint.load(kept[-1])["objective"]
-
-
 def test_a_killed_run_goes_on_to_the_same_end(form: Form, tmp_path: Path) -> None:
-    words = [*form.words, f"out={tmp_path}"]
-    whole = run([*words, "name=whole"])
-    victim = launch("-c", KILLS_ITSELF, *words, "name=killed")
-    codes, outputs = outcome([victim])
-    assert codes == [-signal.SIGKILL], outputs
-    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
-    assert codes == [0], outputs
-    assert_same_end(whole.folder, tmp_path / "killed")
-    one, other = (last_weights(folder) for folder in (whole.folder, tmp_path / "killed"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    found = killed_and_resumed(form.words, tmp_path)
     # of the package "teacher.encoder.NAME", of the example "teacher.NAME"
-    teacher = {name.partition("backbone.")[2]: v for name, v in one.items() if "teacher." in name}
+    teacher = {name.partition("backbone.")[2]: v for name, v in found.items() if "teacher." in name}
     assert teacher and any(
-        not torch.equal(v, one[f"encoder.backbone.{name}"]) for name, v in teacher.items() if name
+        not torch.equal(v, found[f"encoder.backbone.{name}"]) for name, v in teacher.items() if name
     )
 
 
 def test_two_processes_learn_as_one(form: Form, tmp_path: Path) -> None:
-    words = altered(form.words, "log.every=1", f"out={tmp_path}", "name=two", "compute.batch=8")
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
-    assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=16"))
-    assert_alike(rows(one.folder), rows(tmp_path / "two"), rel=1e-6)
+    assert_two_processes_learn_as_one(form.words, tmp_path)
 
 
 def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path) -> None:

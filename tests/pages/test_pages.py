@@ -30,7 +30,8 @@ from ssl_vit.jobs import finish
 from ssl_vit.lab import report_tool, reports, serve
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
-from ssl_vit.pages.blocks import Chart, Line, Section, Text, averaged, thinned
+from ssl_vit.pages.blocks import Chart, Line, Section, Text
+from ssl_vit.pages.curve_points import averaged, thinned
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run

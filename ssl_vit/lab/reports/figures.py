@@ -11,7 +11,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
-from ...pages.blocks import POINTS, Chart, Figure, Line, thinned
+from ...pages.blocks import Chart, Figure, Line
+from ...pages.curve_points import POINTS, thinned
 from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
 from .axes import Axes, arm_label, axes

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...metrics import HELD_OUT
-from ...pages import blocks, metric_charts, run_page
+from ...pages import blocks, curve_points, metric_charts, run_page
 from ...pages.blocks import (
     Block,
     Cell,
@@ -159,7 +159,7 @@ def _curves(runs: Sequence[ListedRun]) -> dict[str, list[blocks.Line | None]]:
     """{metric: each run's curve}, of as many points as the page has room for."""
     known = [metric_charts.series(run.record.rows) for run in runs]
     order = sorted(set().union(*known), key=lambda name: (not name.startswith(HELD_OUT), name))
-    most = max(FEWEST, min(blocks.DRAWN, POINTS // max(1, len(order) * len(runs))))
+    most = max(FEWEST, min(curve_points.DRAWN, POINTS // max(1, len(order) * len(runs))))
     return {
         metric_charts.written(metric): [
             metric_charts.mean_curve(run.name, *own[metric], most) if metric in own else None
