@@ -88,7 +88,7 @@ def _of_run(
         seen = [_counts(of_splits, one) for one in (trained, learned)]
         of = {split: len(part) for split, (part, _) in of_splits.items()}
         return [SeenImages(run=str(run), of=of, images=seen[0], labels=seen[1])]
-    except UserError:  # the runs that it comes from may be told all the same
+    except UserError:  # of the runs before it they may be known
         return [SeenImages(run=str(run), unknown=NOT_HERE)]
 
 

@@ -16,7 +16,7 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
 def sentence(one: SeenImages) -> str:
     """What one of these runs has seen, without a full stop."""
     if one.unknown:
-        return f"which images {one.run} was trained on cannot be told{one.unknown}"
+        return f"which images {one.run} was trained on is not known{one.unknown}"
     if not any(one.images.values()):
         return f"{one.run} was trained on none of the {_named(one.of)} images"
     how = "without labels"

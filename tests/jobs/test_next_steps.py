@@ -264,7 +264,7 @@ def test_what_a_run_has_seen_of_images_that_have_changed_since_cannot_be_told(
     image.write_bytes(max((place / "b").iterdir()).read_bytes())
     cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned"])
     printed = capsys.readouterr().out
-    line = f"which images {run} was trained on cannot be told: its images have changed since"
+    line = f"which images {run} was trained on is not known: its images have changed since"
     assert line in printed and "was trained on none" not in printed
 
 
@@ -328,7 +328,7 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
     cli.finetune([*TUNE, f"init={second}", f"out={tmp_path}/runs", "name=tuned"])
     printed = capsys.readouterr().out
     assert f"{second} was trained on none of the test and held-out images" in printed
-    assert f"which images {first} was trained on cannot be told" in printed
+    assert f"which images {first} was trained on is not known" in printed
 
 
 def test_of_images_that_are_too_many_or_not_measured_nothing_is_told(

@@ -44,7 +44,7 @@ class SeenImages(Record):
         of: {split: how many images it has} of test and validation.
         images: {split: how many of them that run was trained on}.
         labels: {split: of how many of them it has learned the label}.
-        unknown: why that cannot be told; empty where it is known.
+        unknown: why it is not known; empty where it is.
     """
 
     run: str

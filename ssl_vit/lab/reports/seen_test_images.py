@@ -15,7 +15,7 @@ class SeenTest(NamedTuple):
         images: how many were trained on.
         labels: of how many the labels were learned.
         of: how many test images there are; 0 where none is known.
-        unknown: runs before of which it cannot be told.
+        unknown: runs before of which it is not known.
     """
 
     part: str
@@ -27,8 +27,8 @@ class SeenTest(NamedTuple):
 
 
 def build(study: StudyResults) -> Iterator[SeenTest]:
-    """Of the parts that the report is about, where some were seen or that cannot be told. Nothing
-    of runs that did not record it, as earlier versions'."""
+    """For each part that the report is about and each arm, where images were seen or it is not
+    known. Nothing of runs that did not record it, as earlier versions'."""
     for part in dict.fromkeys((*study.finals, *study.extra, *study.probes)):
         for arm in study.plan.arms:
             found = _of_arm(study, part, arm)
