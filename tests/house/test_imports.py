@@ -93,8 +93,8 @@ LAB_MAY_IMPORT = {
     # pages
     **dict.fromkeys(
         (
-            *("pages.blocks", "pages.metric_charts", "pages.metric_tables"),
-            *("pages.run_page", "pages.run_record", "pages.run_wording"),
+            *("pages.blocks", "pages.curve_points", "pages.metric_charts"),
+            *("pages.metric_tables", "pages.run_page", "pages.run_record", "pages.run_wording"),
         ),
         ALL,
     ),
