@@ -7,7 +7,7 @@ intervals are two-sided, 95%.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special  # not scipy.stats, whose import takes half a second of every command
@@ -44,6 +44,18 @@ class McNemar(NamedTuple):
     first: int
     second: int
     p: float
+
+
+def as_json(value: Any) -> Any:
+    """Numbers as JSON takes them: an interval is a list of two, every other record an object, what
+    is not finite null."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def t_factor(n: int, family: int = 1) -> float:

@@ -2,8 +2,6 @@
 
 import io
 
-from matplotlib.figure import Figure
-
 from ..callbacks import Row
 from ..metrics import HELD_OUT, LOSS, NUMBER, SHARE, all_metrics, find_metric
 from ..pages import metric_tables
@@ -15,6 +13,8 @@ PANELS = {LOSS: "loss", SHARE: "share right", NUMBER: "value"}  # of the metrics
 def draw(run: Run) -> bytes | None:
     """A PNG of the training and held-out loss and of the held-out accuracy by step; None where
     metrics.jsonl has no rows."""
+    from matplotlib.figure import Figure  # 0.3 s: the list of runs asks too what is to be pushed
+
     rows = run.rows()
     short = [f"{HELD_OUT}{row.name}" for row in all_metrics() if row.short]
     names = [name for name in ("loss", f"{HELD_OUT}loss", *short) if _points(rows, name)]

@@ -1,5 +1,7 @@
 """The report tool: the page of a run, of a study or of a folder of runs."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +16,7 @@ from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
+from ..stats import as_json
 from . import reports, serve
 from .lab_tools import ReportOptions
 from .reports import asked_pairs
@@ -147,4 +150,4 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "warnings": [*record.problems, *record.warnings],
         "not_finite": record.not_finite,
     }
-    return cast(dict[str, Any], reports.plain(found))
+    return cast(dict[str, Any], as_json(found))

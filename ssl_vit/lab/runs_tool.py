@@ -19,7 +19,7 @@ from ..formatting import (
     tool_command,
 )
 from ..runs import notebook
-from . import reports
+from ..stats import as_json
 from .lab_tools import RunsOptions
 from .run_table import clean_checkpoints, ranking, run_columns
 from .run_table.listed_run import ListedRun, counted, differing, read_runs
@@ -66,9 +66,7 @@ def main(arguments: list[str]) -> None:
     found = table(options)
     print(found)
     if options.json:
-        print(
-            json.dumps(reports.plain({"folder": str(options.folder), **_content(options, found)}))
-        )
+        print(json.dumps(as_json({"folder": str(options.folder), **_content(options, found)})))
 
 
 def table(options: RunsOptions) -> RunTable:

@@ -19,8 +19,8 @@ from ..pages import run_page
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import FILES, RunRecord, is_run, read_run
 from ..runs import lock
+from . import reports
 from .lab_tools import LOOPBACK, PORT
-from .reports import study_page
 from .run_table import index_page, run_search
 
 # Hosts that a browser on this machine, or behind a tunnel to it, names. Another one is a page of
@@ -135,7 +135,7 @@ class Pages:
                 write = partial(self._run, folder, above)
             elif (folder / "study.json").exists() and not index:
                 signature = _stats(folder / "study.json", *sorted(folder.glob("*/result.json")))
-                write = partial(study_page.render, folder, INDEX, live=True)
+                write = partial(reports.render, folder, INDEX, live=True)
             else:
                 try:
                     found = run_search.find(folder)

@@ -13,7 +13,6 @@ import pytest
 from helpers.options import ROOT
 from helpers.recorded_studies import curve_of, study
 from ssl_vit import stats
-from ssl_vit.lab.reports import plain
 from ssl_vit.lab.reports.measures import Measure, Result
 
 RESULTS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("results*.md")))
@@ -74,7 +73,7 @@ def test_the_numbers_of_a_file_are_those_that_its_values_give(name: str) -> None
         compared += [(was["apart"], point.apart) for was, point in points]
     assert len(compared) > 20
     for was, now in compared:
-        assert same(was, plain(now)), (was, now)
+        assert same(was, stats.as_json(now)), (was, now)
 
 
 def same(one: Any, other: Any) -> bool:

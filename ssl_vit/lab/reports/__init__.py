@@ -1,7 +1,20 @@
 """Pages of studies, from what lies in their folders: `load` reads and checks the finished runs,
 `statistics` computes, `sections` lists what is shown."""
 
-from .statistics import Numbers, plain
-from .study_page import Report, export, render, write
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Numbers", "Report", "export", "plain", "render", "write"]
+if TYPE_CHECKING:
+    from .statistics import Numbers
+    from .study_page import Report, export, render, write
+
+__all__ = ["Numbers", "Report", "export", "render", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of reports, imported when first used: the list of runs and their index, which ask this
+    package what compares, do without matplotlib (0.3 s)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "statistics" if name == "Numbers" else "study_page"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ...pages.blocks import Figure, Section
 from ...runs.files import write_atomically
+from ...stats import as_json
 from . import latex
 from .results import StudyResults, axes_of, exact_text
-from .statistics import Numbers, plain
+from .statistics import Numbers
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -129,7 +130,7 @@ def content(answer: str, numbers: Numbers, table: DataFrame) -> dict[str, Any]:
     for row, place in zip(rows, table[axes].to_dict("records"), strict=True):
         row |= {axis: value for axis, value in place.items() if not _is_nan(value)}
     record = {"version": VERSION, "answer": answer, "results": rows, "numbers": found}
-    return cast(dict[str, Any], plain(record))
+    return cast(dict[str, Any], as_json(record))
 
 
 def _without(record: NamedTuple, *names: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Named arms and varied keys are the same here: an arm has a setting, {key: value}
 where the arm is only a name.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -144,18 +143,6 @@ def compute(study: StudyResults) -> Numbers:
         benchmark=task_means.build(study, measures),
         seen=list(seen_test_images.build(study)),
     )
-
-
-def plain(value: Any) -> Any:
-    """Numbers as JSON takes them: an interval is a list of two, every other record an object, what
-    is not finite null."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _broken(study: StudyResults) -> list[str]:
