@@ -41,6 +41,8 @@ def check(study: Study, where: str, mistakes: Mistakes) -> None:
             mistakes.unmade |= {part.name, *(f"{stem}_{one}" for one in ends if end)}
     _curve(study, where, mistakes)
     _report(study, f"{where}: report", mistakes)
+    if mistakes.arms and not mistakes.parts:
+        _used(study, where, mistakes)
 
 
 def _names(study: Study, where: str, mistakes: Mistakes) -> None:
@@ -187,6 +189,22 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     for arm, value in paper.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         mistakes.require(number, where, f"paper: {arm}: {value}: expected a number")
+
+
+def _used(study: Study, where: str, mistakes: Mistakes) -> None:
+    """Check that each arm has a part, and those that the report names the part that it is of."""
+    of_arm = {
+        arm: [name for name, part in study.parts.items() if arm in part.options]
+        for arm in study.arms
+    }
+    for arm, parts in of_arm.items():
+        mistakes.require(parts, where, f"arms: {arm}: is in no part; name it in a part's by_arm")
+    final = study.report.get("final")
+    for role in ("baseline", "candidate", "reference") if final in study.parts else ():
+        arm = study.report.get(role)
+        there = not of_arm.get(arm) or final in of_arm[arm]  # else it is said already
+        text = f"{role}: {arm}: is not in part {final}, whose arms are compared"
+        mistakes.require(there, f"{where}: report", text)
 
 
 def _claim(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ...config.schema import Recipe
 from ..arms import different_encoders
 from .expand import Plan
-from .study import Study
+from .study import Study, split_reference
 
 ROLES = ("baseline", "candidate", "reference", "pairs")
 
@@ -20,7 +20,8 @@ def final_parts(study: Study) -> list[str]:
 
 
 def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterator[str]:
-    """A line for the parts that compare encoders of different architectures.
+    """Lines for arms that no part of the report has, and for the parts that compare encoders of
+    different architectures.
 
     Args:
         study, plan: the study and its tasks.
@@ -32,6 +33,7 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
         (task.part, task.arm, [f"{key}={text}" for key, text in task.options.items()])
         for task in plan.values()
     ]
+    yield from _not_shown(study)
     found: dict[str, list[str]] = {}
     for part in _measured(study):
         values = {
@@ -43,6 +45,22 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
             found.setdefault(text, []).append(part)
     for text, parts in found.items():
         yield f"{', '.join(parts)}: compares encoders of different architectures, {text}"
+
+
+def _not_shown(study: Study) -> Iterator[str]:
+    """A line for the arms that no part of the report has, and from whose runs no other starts."""
+    reported = {*_measured(study), *final_parts(study)}
+    parts = study.parts.items()
+    shown = {arm for name, part in parts if name in reported for arm in part.options}
+    if not shown:
+        return
+    for _, part in parts:
+        for arm in part.options:
+            others = (split_reference(one, arm)[1] for one in part.references(arm))
+            shown |= {other for other in others if other != arm}
+    if left := [arm for arm in study.arms if arm not in shown]:
+        text = "no part that the report shows (final, probes, extra) has them"
+        yield f"arms {', '.join(left)}: {text if len(left) > 1 else text[:-4] + 'it'}"
 
 
 def _measured(study: Study) -> list[str]:

@@ -69,10 +69,13 @@ def check(
             values = task.values or next((plan[name].values for name in task.needs[:1]), {})
             same = _decisive(task, values, plan, recipes)
             found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
-            recipes[task.name] = known[task.part, task.arm, str(values), task.seed] = found
+            recipes[task.name] = found
+            if before is None:
+                known[task.part, task.arm, str(values), task.seed] = found
             if same not in resolved:
                 resolved[same] = found
-                _check_distinct(task, values, known)
+                if before is None:  # else the runs that arms start from are told apart
+                    _check_distinct(task, values, known)
             if task.part in tested and task.tool == "finetune":
                 _check_tests(found)
             if task.part in tested and "labels" in task.coordinates:
@@ -160,21 +163,19 @@ def _recipe(
 def _check_distinct(
     task: Task, values: Values, known: dict[tuple[str, str, str, int], Recipe]
 ) -> None:
-    """Check that no other arm of a part that pre-trains computes the same.
+    """Check that no other arm of a part computes the same.
 
     Raises:
         UserError: one does.
     """
-    if task.tool != "pretrain":
-        return
     computed = {
         arm: computed_values(recipe) | {"model.name": ""}
         for (part, arm, other, seed), recipe in known.items()
         if (part, other, seed) == (task.part, str(values), task.seed)
     }
     own = computed.pop(task.arm)
-    if own in computed.values():
-        raise UserError("another arm trains the very same; leave one out")
+    if same := next((arm for arm, values in computed.items() if values == own), None):
+        raise UserError(f"computes the very same as arm {same}; leave one out")
 
 
 def model_options(recipe: Recipe) -> dict[str, str]:

@@ -223,6 +223,7 @@ SEVERAL = {
             "part fin_0.1, arm a: data.share=half: expected {share}",
             "part fin_1, arm a: data.share=half: expected {share}",
             "data.share=half: expected a number",
+            "report: candidate: b: is not in part fin_0.1, whose arms are compared",
         ),
     ),
     "options": (
@@ -563,3 +564,55 @@ def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
         study_tool.main([f"recipe={path}", "--check"])
     assert str(caught.value).startswith(f"{path}: ") and "at line 3" in str(caught.value)
     assert "unicode string" not in str(caught.value)
+
+
+def test_arms_that_are_in_no_part_or_not_where_they_are_compared_are_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    parts = {
+        "pre": STUDY["parts"]["pre"],
+        "fin": STUDY["parts"]["fin"] | {"by_arm": {"a": {}}},
+    }
+    arms = {"a": "one", "b": "other", "c": "third"}
+    status, _, lines = checked(tmp_path, capsys, parts=parts, arms=arms)
+    assert status == UserError.status
+    assert [line.partition(f"{tmp_path}/made.yaml: ")[2] for line in lines[:-1]] == [
+        "arms: c: is in no part; name it in a part's by_arm",
+        "report: candidate: b: is not in part fin, whose arms are compared",
+    ]
+
+
+def test_an_arm_that_the_report_does_not_show_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    pre, fin = STUDY["parts"].values()
+    pre = pre | {"by_arm": pre["by_arm"] | {"c": {"optim.lr": 0.3}}}
+    fin = fin | {"by_arm": {"a": {}, "b": {}}}
+    arms = {"a": "one", "b": "other", "c": "third"}
+    changed = {"parts": {"pre": pre, "fin": fin}, "arms": arms}
+    said = "warning: arms c: no part that the report shows (final, probes, extra) has it"
+    status, out, _ = checked(tmp_path, capsys, **changed)
+    assert status == 0 and said in out
+    # the part may be of use without: another arm starts from its run
+    fin["by_arm"]["b"] = {"init": "{pre@c}"}
+    status, out, _ = checked(tmp_path, capsys, **changed)
+    assert status == 0 and "no part that" not in out
+
+
+def test_arms_of_a_fine_tuning_that_compute_the_same_are_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    options = {"recipe": "finetune", "init": "scratch", "model": "vit_p8"}
+    parts = {"fin": {"tool": "finetune", "options": options}}
+    status, _, lines = checked(tmp_path, capsys, parts=parts)
+    assert status == UserError.status
+    assert lines[0].endswith("part fin, arm b: computes the very same as arm a; leave one out")
+
+
+def test_arms_of_a_second_pre_training_differ_by_the_runs_that_they_start_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    more = {"tool": "pretrain", "options": {"recipe": "mpp", "init": "{pre}"}}
+    parts = STUDY["parts"] | {"more": more}
+    status, out, lines = checked(tmp_path, capsys, parts=parts)
+    assert (status, lines) == (0, []) and "more            2" in out

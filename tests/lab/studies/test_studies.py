@@ -686,7 +686,7 @@ def test_two_arms_that_train_the_same_are_refused():
     parts = {"pretrain": {"tool": "pretrain", "options": {"recipe": "mpp", **model}}}
     study = {"title": "t", "vary": {"model": ["vit_p8", "vit_n8"]}, "parts": parts, "report": {}}
     with pytest.raises(
-        UserError, match="part pretrain, arm model=vit_n8: another arm trains the very same"
+        UserError, match="part pretrain, arm model=vit_n8: computes the very same as arm model="
     ):
         check_study(build(study, "x"))
 
