@@ -38,6 +38,7 @@ from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
 from .texts import Values, captioned, minus
 
 MINUS = "A minus B"
+UNEQUAL = 1.1  # ratio of two arms' compute from which the answer says so
 # Of arms that are compared with one another
 COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
 
@@ -64,6 +65,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
+        "unequal": _unequal_compute(candidate_pairs(study, numbers), main),
         "encoders": differing_encoders.find(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
@@ -73,6 +75,17 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
+
+
+def _unequal_compute(pairs: list[Pair], main: Measure) -> list[tuple[Pair, float]]:
+    """Of pairs whose training did not cost the same, how many times the other's exaFLOP the arm
+    took."""
+    spent = {
+        one.arm: sum(one.exaflop.values()) / len(one.exaflop) for one in main.results if one.exaflop
+    }
+    both = (pair for pair in pairs if spent.get(pair.arm) and spent.get(pair.other))
+    times = ((pair, spent[pair.arm] / spent[pair.other]) for pair in both)
+    return [(pair, one) for pair, one in times if max(one, 1 / one) >= UNEQUAL]
 
 
 def _better_baseline(study: StudyResults, main: Measure) -> Result | None:

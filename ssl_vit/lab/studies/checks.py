@@ -201,9 +201,9 @@ def _used(study: Study, where: str, mistakes: Mistakes) -> None:
         mistakes.require(parts, where, f"arms: {arm}: is in no part; name it in a part's by_arm")
     final = study.report.get("final")
     for role in ("baseline", "candidate", "reference") if final in study.parts else ():
-        arm = study.report.get(role)
-        there = not of_arm.get(arm) or final in of_arm[arm]  # else it is said already
-        text = f"{role}: {arm}: is not in part {final}, whose arms are compared"
+        named = str(study.report.get(role))
+        there = not of_arm.get(named) or final in of_arm[named]  # else it is said already
+        text = f"{role}: {named}: is not in part {final}, whose arms are compared"
         mistakes.require(there, f"{where}: report", text)
 
 

@@ -16,6 +16,7 @@ from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
 
 from ...data.batching import Batch
+from ...formatting import format_share
 from ...models.attention import choose_attention
 from ...models.encoder import Encoder
 from .. import corruption
@@ -116,8 +117,8 @@ class MaskedAutoencoder(PatchPrediction):
         width = self.head.in_features
         return (
             f"masked autoencoder, {self.target.num_outputs} outputs a patch: {count} of {patches} "
-            f"patches masked, {patches - count} seen by the encoder; decoder of "
-            f"{len(self.decoder.blocks)} blocks, {width} wide"
+            f"patches ({format_share(count / patches)}) masked, {patches - count} seen by the "
+            f"encoder; decoder of {len(self.decoder.blocks)} blocks, {width} wide"
         )
 
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:

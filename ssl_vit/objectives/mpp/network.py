@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...config.shared_groups import CorruptionOptions
 from ...data.batching import Batch
+from ...formatting import format_share
 from ...models.encoder import Encoder, cut_patches
 from .. import corruption
 from ..building import Settings
@@ -79,8 +80,9 @@ class MaskedPatchPrediction(PatchPrediction):
             grouping = f" in squares of {self.side} x {self.side}"
         return (
             f"masked patch prediction, {self.target.num_outputs} outputs a patch: "
-            f"{count} of {patches} patches corrupted{grouping}, of those {self.mask:.0%} masked, "
-            f"{self.random:.0%} random, {1 - self.mask - self.random:.0%} kept"
+            f"{count} of {patches} patches ({format_share(count / patches)}) corrupted{grouping}, "
+            f"of those {self.mask:.0%} masked, {self.random:.0%} random, "
+            f"{1 - self.mask - self.random:.0%} kept"
         )
 
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:

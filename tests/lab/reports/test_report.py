@@ -925,6 +925,19 @@ def test_the_answer_names_encoders_of_other_architectures(gap):
     assert text + says in reports.write(gap).answer
 
 
+def test_the_answer_says_that_arms_did_not_cost_the_same(gap):
+    """A gain of ten times the training read as one of the objective."""
+    assert "times the exaFLOP" not in reports.write(gap).answer
+    for path in gap.glob("final-mpp-*/result.json"):
+        spent = json.loads(path.read_text())["total_exaflop"]
+        altered(path, total_exaflop=1.05 * spent)
+    assert "times the exaFLOP" not in reports.write(gap).answer
+    for path in gap.glob("final-mpp-*/result.json"):
+        altered(path, total_exaflop=4 * json.loads(path.read_text())["total_exaflop"])
+    says = "All training counted, mpp took 4.20 times the exaFLOP of scratch; mpp took 4.20 times"
+    assert says in reports.write(gap).answer
+
+
 def test_runs_that_measured_no_test_images_are_said_to_have(gap):
     """Their predictions were called missing, and making the run again gave none either."""
     for folder in gap.glob("final-*"):
