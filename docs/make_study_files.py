@@ -17,7 +17,22 @@ What a study is, and how one is run, is in the [compare](compare.md#studies); re
 examples. `tools/study.py recipe=FILE --check` names every mistake of a file, or shows its tasks and
 what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
 `python docs/make_study_files.py > docs/study_files.md`.
+
+## An example
+
+[three_arms.yaml](examples/three_arms.yaml) compares two objectives with training from scratch on
+images of your own, in folders by class:
+
+```bash
+python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES --check
+python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES
+python tools/report.py runs/three_arms format=latex,pdf
+```
+
+```yaml
+{example}```
 """
+EXAMPLE = Path(__file__).parent / "examples/three_arms.yaml"
 TABLES = {
     "A study": study_keys.STUDY,
     "A part": study_keys.PART,
@@ -27,7 +42,7 @@ TABLES = {
 
 def markdown() -> str:
     """The text of docs/study_files.md."""
-    parts = [HEAD]
+    parts = [HEAD.format(example=EXAMPLE.read_text())]
     for title, keys in TABLES.items():
         rows = [(f"`{key}:`", meaning) for key, meaning in keys.items()]
         parts.append("\n".join([f"## {title}", "", markdown_table(("key", "meaning"), rows), ""]))

@@ -172,12 +172,13 @@ class ReportOptions(ToolOptions):
         " out.",
         metavar="A:B",
     )
-    format: str | None = one_of(
+    format: list[str] | None = option(
         None,
-        "Of a study, for papers: results.csv (a row for each metric of each run) and"
-        " differences.csv (a row for each pair), tables.tex"
-        " (booktabs), or figures/*.pdf.",
-        ("csv", "latex", "pdf"),
+        "Of a study, for papers, one or several: csv, that is results.csv (a row for each metric of"
+        " each run) and differences.csv (a row for each pair); latex, tables.tex (booktabs); pdf,"
+        " figures/*.pdf.",
+        choices=("csv", "latex", "pdf"),
+        metavar="NAME,...",
     )
     serve: bool = flag("Serve the pages and renew them while the runs go on; nothing is written.")
     port: int = option(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,8 +34,7 @@ class WrittenPage:
             `rows`; empty of a study.
         study: of a study: `answer`, a few sentences, `numbers` and `table`, a pandas DataFrame with
             a row for each metric of each run; else None.
-        exported: of a study: the files of format=.
-        form: format=, if it was given.
+        exported: of a study: {one of format=: its files}.
         kept_pairs: of a study: pairs that an earlier call asked for, which it is about too.
     """
 
@@ -43,8 +42,7 @@ class WrittenPage:
     page: Path
     runs: list[RunRecord]
     study: reports.Report | None = None
-    exported: Sequence[Path] = ()
-    form: str | None = None
+    exported: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     kept_pairs: Sequence[str] = ()
 
     def content(self) -> dict[str, Any]:
@@ -63,7 +61,8 @@ class WrittenPage:
                 yield f"pairs       {pairs}, as asked for last; `pairs=` leaves them out"
             yield f"report      {self.page}, {self.folder / 'report.md'}"
             yield f"runs        {self.folder / INDEX}"
-            yield from (f"{self.form:<11} {file}" for file in self.exported)
+            for form, files in self.exported.items():
+                yield from (f"{form:<11} {file}" for file in files)
         elif self.page.name == INDEX:
             yield f"runs        {self.page}: {len(self.runs):,} runs"
         else:
@@ -109,12 +108,12 @@ def write(options: ReportOptions) -> WrittenPage:
     folder = options.folder
     _check_folder(folder)
     is_study = (folder / "study.json").exists()
-    for key, value in (("pairs", options.pairs), ("format", options.format)):
-        if value and not is_study:
-            raise UserError(f"{key}={value}: is for a study; {folder} has no study.json")
+    for key, text in (("pairs", options.pairs), ("format", ",".join(options.format or ()))):
+        if text and not is_study:
+            raise UserError(f"{key}={text}: is for a study; {folder} has no study.json")
     try:
         if is_study:
-            return _of_study(folder, options.pairs, options.format)
+            return _of_study(folder, options.pairs, options.format or ())
         if is_run(folder):
             return WrittenPage(folder, folder / PAGE, [run_page.write(folder)])
         return WrittenPage(folder, folder / INDEX, index_page.write(folder))
@@ -122,7 +121,7 @@ def write(options: ReportOptions) -> WrittenPage:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 
 
-def _of_study(folder: Path, given: str | None, form: str | None) -> WrittenPage:
+def _of_study(folder: Path, given: str | None, forms: Sequence[str]) -> WrittenPage:
     """`given` are the pairs; without, those that were asked for last."""
     if given is None:
         pairs = asked_pairs.last(folder)
@@ -131,11 +130,11 @@ def _of_study(folder: Path, given: str | None, form: str | None) -> WrittenPage:
     with suppress(UserError):  # without runs; the report says more of it
         index_page.write(folder)
     found = reports.write(folder, pairs)
-    exported = reports.export(folder, form, pairs) if form else ()
+    exported = reports.export(folder, forms, pairs) if forms else {}
     if given is not None:
         asked_pairs.remember(folder, pairs)
     kept = pairs if given is None else ()
-    return WrittenPage(folder, folder / PAGE, [], found, exported, form, kept)
+    return WrittenPage(folder, folder / PAGE, [], found, exported, kept)
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

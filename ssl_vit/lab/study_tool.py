@@ -133,7 +133,7 @@ def check_file(options: list[str]) -> int:
         UserError: an option is wrong, or the file is no study.
     """
     mistakes = Mistakes(collect=True)
-    places = study_places(options)
+    places = study_places([option for option in options if not option.startswith("--")])
     _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
     whole = with_places(given)
     request = parse_request(whole, mistakes)

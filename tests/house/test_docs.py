@@ -63,8 +63,8 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
         words = [w.replace("IMAGES", str(tmp_path)) for w in shlex.split(text)]
-        if tool == "study.py" and "--check" in words:
-            assert study_tool.main(words) == 0
+        if tool == "study.py" and "--check" in words:  # without images it takes stand-ins
+            assert study_tool.main([w for w in words if str(tmp_path) not in w]) == 0
         elif tool == "study.py":
             assert parse_request(words).plan
         elif tool == "plan.py":

@@ -57,15 +57,16 @@ def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
     return Report(sections.answer(study, found), found, study.table)
 
 
-def export(folder: Path, form: str, pairs: Sequence[str] = ()) -> list[Path]:
-    """Write what a paper needs of a study into its folder, in one of exports.FORMATS; the files.
+def export(folder: Path, forms: Sequence[str], pairs: Sequence[str] = ()) -> dict[str, list[Path]]:
+    """Write what a paper needs of a study into its folder; {one of exports.FORMATS: its files}.
 
     Raises:
         UserError: as `write`.
     """
     study = load_study(folder, pairs)
     numbers = statistics.compute(study)
-    return exports.write(folder, form, study, numbers, sections.build(study, numbers))
+    shown = sections.build(study, numbers)
+    return {form: exports.write(folder, form, study, numbers, shown) for form in forms}
 
 
 def render(folder: Path, above: str = "", live: bool = False) -> str:

@@ -30,6 +30,8 @@ from .mistakes import (
 )
 from .study import Part, Study
 
+INHERITED = ("tool", "options", "by_arm")  # by a part of the one that it extends
+
 
 def find(name: str | None) -> Path:
     """A study's file.
@@ -250,7 +252,7 @@ def _arms(
 
 def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
     """The parts as the file has them, over the study's options; one that `extends` another has the
-    other's tool and options unless it sets others.
+    other's tool, options and by_arm unless it sets others.
 
     Raises:
         UserError: a part extends none that it can.
@@ -267,7 +269,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
             other = body["extends"]
             base = parts.get(other) if isinstance(other, str) else None
             if isinstance(base, dict) and "extends" not in base:
-                shared = {key: base[key] for key in ("tool", "options") if key in base}
+                shared = {key: base[key] for key in INHERITED if key in base}
             else:
                 mistakes.parts.add(name)
                 others = [part for part in parts if part != name]

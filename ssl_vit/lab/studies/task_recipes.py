@@ -169,13 +169,18 @@ def _check_distinct(
         UserError: one does.
     """
     computed = {
-        arm: computed_values(recipe) | {"model.name": ""}
+        arm: computed_values(recipe) | _places(recipe) | {"model.name": ""}
         for (part, arm, other, seed), recipe in known.items()
         if (part, other, seed) == (task.part, str(values), task.seed)
     }
     own = computed.pop(task.arm)
     if same := next((arm for arm, values in computed.items() if values == own), None):
         raise UserError(f"computes the very same as arm {same}; leave one out")
+
+
+def _places(recipe: Recipe) -> Values:
+    """Where a recipe's images are: what they are is not known yet."""
+    return {key: value for key, value in recipe.values().items() if options()[key].place}
 
 
 def model_options(recipe: Recipe) -> dict[str, str]:

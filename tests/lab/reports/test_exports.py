@@ -39,6 +39,16 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_several_formats_at_once(gap: Path, undrawn: None, capsys: pytest.CaptureFixture) -> None:
+    report_tool.main([str(gap), "format=latex,csv"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line[0] in ("csv", "latex", "pdf")] == [
+        ["latex", str(gap / "tables.tex")],
+        ["csv", str(gap / "results.csv")],
+        ["csv", str(gap / "differences.csv")],
+    ]
+
+
 def test_a_row_for_each_metric_of_each_run(gap: Path, undrawn: None) -> None:
     rows = rows_of(gap)
     tasks = json.loads((gap / "study.json").read_text())["tasks"]

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from helpers.options import ROOT
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 
@@ -616,3 +617,41 @@ def test_arms_of_a_second_pre_training_differ_by_the_runs_that_they_start_from(
     parts = STUDY["parts"] | {"more": more}
     status, out, lines = checked(tmp_path, capsys, parts=parts)
     assert (status, lines) == (0, []) and "more            2" in out
+
+
+def test_the_example_of_the_docs_has_no_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Of 30 images in folders by class."""
+    for name in ("cat", "dog", "owl"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.full((32, 32, 3), 8 * number, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    given = [f"recipe={ROOT / 'docs/examples/three_arms.yaml'}", f"images={tmp_path / 'images'}"]
+    assert study_tool.main([*given, "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "warning" not in out
+
+
+def test_times_are_measured_beside_the_check(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """--probe, which the check names, was no option of it."""
+    options = {"data.size": 32, "model": "vit_p8", "optim.batch": 8}
+    status, out, lines = checked(tmp_path, capsys, "--probe", options=options)
+    assert (status, lines) == (0, []) and "measured here" in out
+
+
+def test_arms_of_different_images_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Two folders without labels, of the same recipe, were one to it."""
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        for number in range(10):
+            pixels = np.full((64, 64, 3), 8 * number, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{number}.png")
+    given = {"a": {"data.path": str(tmp_path / "one")}, "b": {"data.path": str(tmp_path / "other")}}
+    parts = {"pre": STUDY["parts"]["pre"] | {"by_arm": given}}
+    options = {"eval.test": False, "data.validation": 0.2}
+    status, _, lines = checked(tmp_path, capsys, parts=parts, options=options, report={})
+    assert (status, lines) == (0, [])
