@@ -3,9 +3,9 @@
 #     sbatch launch/slurm.sh recipe=mpp data.path=IMAGES
 #     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=IMAGES
 # Two minutes before the time limit SLURM signals the tasks; they save and end with status 75, and the
-# job is requeued and resumes. So does one that was killed or lost a process (status 69), unless the
-# job was requeued eight times before. Not through `accelerate launch`: it dies of that signal, and
-# turns every status into 1. Studies: ssl_vit/lab/studies/slurm_script.py.
+# job is requeued and resumes. So does one that was killed or lost a process (status 69), up to eight
+# times between two time limits: slurm-JOB.failures counts them. Not through `accelerate launch`: it
+# dies of that signal, and turns every status into 1. Studies: ssl_vit/lab/studies/slurm_script.py.
 #SBATCH --job-name=ssl_vit
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -30,9 +30,17 @@ srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SL
     bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE
 exec "${PYTHON:-python}" tools/pretrain.py "$@"' task "$@"
 status=$?
+again=
+failures=slurm-$SLURM_JOB_ID.failures # a line for each since the run last saved
 if [ $status -eq 69 ] || [ $status -gt 128 ]; then
-    [ "${SLURM_RESTART_COUNT:-0}" -lt 8 ] || exit $status
-elif [ $status -ne 75 ]; then
+    echo $status >> "$failures"
+    [ "$(wc -l < "$failures")" -gt 8 ] || again=yes
+elif [ $status -eq 75 ]; then
+    rm -f "$failures"
+    again=yes
+fi
+if [ -z "$again" ]; then
+    rm -f "$failures"
     exit $status
 fi
 exec scontrol requeue Incomplete "$SLURM_JOB_ID" # Incomplete: not where scancel has ended it

@@ -3,7 +3,6 @@ an entry of FORMATS. No torch; JPEG and WebP are decoded faster by transforms.py
 """
 
 import io
-import itertools
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -208,12 +207,13 @@ class Tiff(Pillow):
         return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
 
     def images(self, raw: bytes) -> int:
-        found = 0
+        found = number = 0
         with open_image(raw) as image, suppress(EOFError):
-            for number in itertools.count():
+            while True:
                 with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
                     image.seek(number)
                 found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
+                number += 1
         return found
 
 

@@ -147,3 +147,7 @@ def test_drawn_images_are_not_looked_at() -> None:
     source = Files(encoded(spread([0, 4095])))
     assert check_range.check({"train": source}, Data()) == Checked({}, [])
     assert not source.read
+
+
+def test_of_images_that_cannot_be_read_nothing_is_said() -> None:
+    assert check(b"no image", **GREY) == Checked({}, [])

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from helpers.arm_studies import study, task
 from helpers.images import images
-from helpers.options import TINY, altered
+from helpers.options import PROBE, TINY, altered
 from helpers.reports import write
 from ssl_vit.config.schema import Data
 from ssl_vit.data import find_overlap, fingerprints, overlap, sources
@@ -257,3 +257,24 @@ def test_a_share_for_testing_is_that_of_its_run(tested, tmp_path, grouped):
     wanted = fingerprints.fingerprint_splits(sources.load(data, test=True))
     assert entry["test"]["print"] == wanted["test"]
     assert entry["train"]["images"] + entry["test"]["images"] == 48 and entry["exact"] == 0
+
+
+def test_a_run_on_drawn_images_alone_is_named(tested, tmp_path, tiny, capsys):
+    """An evaluation of first weights is one of no training images at all."""
+    words = altered(PROBE, "init=scratch", f"data.path={tmp_path}", f"out={tmp_path}/made")
+    cli.evaluate([*words, "name=measured"])
+    cli.pretrain(altered(tiny, "name=drawn"))
+    for run in (tmp_path / "made" / "measured", tmp_path / "drawn"):
+        with pytest.raises(UserError, match="neither it nor a run before it was trained on images"):
+            find_overlap.main([str(run)])
+
+
+def test_an_evaluation_of_a_study_is_tested_and_trains_on_nothing(tested, tmp_path, capsys):
+    words = altered(PROBE, f"init={tested}/final-a-0", f"out={tested}", "name=probe-a-0")
+    cli.evaluate([*words, "data.validation=0"])
+    plan = json.loads((tested / "study.json").read_text())
+    probe = task("probe", "a", 0, "evaluate") | {"options": []}
+    write(tested / "study.json", plan | {"tasks": [*plan["tasks"], probe]})
+    find_overlap.main([str(tested)])
+    (entry,) = json.loads((tested / "overlap.json").read_text())
+    assert (entry["train"]["images"], entry["test"]["images"], entry["exact"]) == (48, 4, 2)

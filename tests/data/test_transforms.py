@@ -210,6 +210,12 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
     assert transforms._middle(image).numel() == 3 * transforms.STRIP
 
 
+def test_whole_numbers_of_32_bits_are_bytes_or_of_16_bits():
+    for values, wanted in (([0, 7, 255], [0, 7, 255]), ([0, 256, 65535], [0, 1, 255])):
+        raw = encode(Image.fromarray(np.array([values], np.int32)), "TIFF")
+        assert transforms.decode(raw)[0, 0].tolist() == wanted
+
+
 def test_floating_point_has_no_black_and_white():
     raw = encode(Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)), "TIFF")
     with pytest.raises(ValueError, match="floating point"):

@@ -17,6 +17,7 @@ from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import collapse
 from ssl_vit.evaluation.collapse import CollapseEvaluator
+from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
@@ -219,6 +220,23 @@ def test_two_processes_measure_as_one(balance: str, tmp_path: Path) -> None:
         assert [a[name] for name in measured] == pytest.approx(
             [b[name] for name in measured], rel=1e-4
         )
+
+
+def test_first_features_are_measured_once_of_a_run_that_began_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped before its first checkpoint."""
+    words = altered(COLLAPSE, f"out={tmp_path}", "name=twice", "data.validation=0.002")
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_job.loop, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(words)
+    assert [one["step"] for one in rows(tmp_path / "twice")] == [0]
+    assert sum(one["step"] == 0 for one in rows(run(words).folder)) == 1
 
 
 @pytest.mark.parametrize(

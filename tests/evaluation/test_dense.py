@@ -265,6 +265,8 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     page = (tmp_path / "s" / "report.html").read_text()
     assert "mIoU of a linear segmentation probe" in page and "the commonest class" in page
     assert ssl_vit.evaluate(options) == result
+    # pixels of one image are alike: of means over images there is no interval
+    assert f"miou        {found['miou']:.1%} on 4 test images" in list(result.lines())
     other = write(tmp_path / "other", stripes(7))
     with pytest.raises(UserError, match="name=s"):
         ssl_vit.evaluate(altered(options, f"data.path={other}"))

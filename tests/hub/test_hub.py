@@ -407,6 +407,8 @@ def test_a_pushed_state_goes_on_as_the_run_would_have(
     assert not [name for name in pushed(server, "state") if name.endswith((".pt", ".pkl", ".bin"))]
     pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
     folder = tmp_path / "pulled" / "again"
+    with pytest.raises(UserError, match=f"{folder} is there already; say name= or remove it"):
+        pull.main([f"hf-hub:{REPO}", f"out={tmp_path}/pulled", "name=again"])
     assert json.loads((folder / "hub.json").read_text())["pulled"] == f"hf-hub:{REPO}@{commit}"
     again = Run(resolve([f"recipe={folder}/recipe.yaml", "name=again", f"out={tmp_path}/pulled"]))
     again.reconcile()

@@ -20,10 +20,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import ssl_vit
+from helpers.images import put
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from helpers.sources import Numbered
 from ssl_vit.config.schema import Data
+from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import feature_folder, nearest_images
@@ -602,3 +604,18 @@ def test_other_images_other_folders_and_too_many_unreadable_are_refused(
     inside = [word for word in options if not word.startswith("out=")]
     with pytest.raises(UserError, match=r"out=.*would be taken for images"):
         ssl_vit.embed([*inside, f"out={images}"])
+
+
+def test_an_image_that_has_gone_since_is_an_answer_all_the_same(tmp_path: Path) -> None:
+    """Whether it is the query's own file cannot be looked up."""
+    for number in range(2):
+        put(tmp_path / "train" / "ab"[number], 1)
+    images = load(Data(name="x", path=str(tmp_path), validation=0.0), test=False).train
+    own = tmp_path / "train" / "a" / "0.png"
+    query = nearest_images.Query("q.png", own, torch.zeros(3, 8, 8))
+    found = [embedding.Neighbor(0.5, "train", row, str(row), -1) for row in (0, 1)]
+    kept = nearest_images.without_query(query, found, {"train": images})
+    assert [one.index for one in kept] == [1]
+    own.unlink()
+    kept = nearest_images.without_query(query, found, {"train": images})
+    assert [one.index for one in kept] == [0, 1]

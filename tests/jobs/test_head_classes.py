@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
 from ssl_vit.config.images import Data
+from ssl_vit.config.init_source import InitSource
 from ssl_vit.data.base import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
@@ -68,6 +70,7 @@ def test_labels_become_the_heads_numbers_by_name(tmp_path: Path) -> None:
     assert number_C is not None and number_C.tolist() == [3, 2, 0]
     label = np.array([[0, 2, -1], [1, -2, -2]])
     assert head_classes.renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
+    assert head_classes.renumber(label, None) is label  # labels go by their numbers
     (text,) = head_classes.describe(["truck", "plane", "ship", "lorry"], images, number_C)
     assert text.startswith("4 classes") and text.endswith("plane")
     with pytest.raises(UserError, match=r"are of lorry, ship, which .* init=x .* choices: truck"):
@@ -99,3 +102,28 @@ def test_a_class_that_the_head_does_not_know_is_named_and_leaves_no_folder(
 def test_a_copied_export_is_measured_by_the_head_it_holds(tuned: Path, tmp_path: Path) -> None:
     alone = shutil.copytree(tuned / "export", tmp_path / "alone")
     assert measured(alone, images_of(tuned), tmp_path / "runs") == right(tuned, 0, 1, 2)
+
+
+def test_the_names_are_the_runs_else_its_exports(tuned: Path, tmp_path: Path) -> None:
+    """What recorded no names, as earlier versions, has them in its export; weights have none."""
+    made = shutil.copytree(tuned, tmp_path / "tuned")
+    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
+    facts = json.loads((made / "environment.json").read_text())
+    (made / "environment.json").write_text(json.dumps(facts | {"classes": []}))
+    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
+    (made / "environment.json").unlink()
+    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
+    assert head_classes.names_of_head(InitSource("scratch")) == []
+
+
+def test_an_export_whose_head_is_damaged_is_one_line(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    alone = shutil.copytree(tuned / "export", tmp_path / "alone")
+    weights = load_file(alone / "model.safetensors")
+    del weights["head.bias"]
+    save_file(weights, alone / "model.safetensors")
+    with pytest.raises(SystemExit):
+        measured(alone, images_of(tuned), tmp_path / "runs")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"init={alone}" in line and "head.bias" in line

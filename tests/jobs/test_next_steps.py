@@ -356,3 +356,36 @@ def test_another_share_for_testing_is_another_run(
     with pytest.raises(SystemExit):
         pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.3")
     assert "data.test (0.2 there, 0.3 here)" in capsys.readouterr().err
+
+
+def test_an_image_that_cannot_be_opened_is_no_example(tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(b"no image")
+    recipe = resolve(["recipe=mpp", f"data.path={tmp_path}", "data.size=64", "data.stream=false"])
+    assert _query(recipe) is None
+    put(tmp_path / "b", 1)
+    assert _query(recipe) == str(tmp_path / "b" / "0.png")
+
+
+def _query(recipe: Recipe) -> str | None:
+    """The image that the command for the nearest images names."""
+    for one in next_steps(Path("runs/x"), Path("runs"), recipe, Environment()):
+        for word in shlex.split(one.command):
+            if word.startswith("query="):
+                return word.removeprefix("query=")
+    return None
+
+
+def test_what_a_run_saw_is_not_known_of_a_stream_nor_where_its_images_were_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    place = class_folder(tmp_path / "IMAGES")
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
+    recipe = resolve([*TUNE, f"init={run}"])
+    splits = sources.load(recipe.data, test=True)
+    made = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(made.replace("stream: false", "stream: true"))
+    (found,) = seen_images.seen_images(recipe, splits, {})
+    assert found.unknown == seen_images.STREAM
+    (run / "recipe.yaml").write_text(made.replace(str(place), str(tmp_path / "ELSEWHERE")))
+    (run / "environment.json").unlink()
+    assert seen_images.seen_images(recipe, splits, {}) == []

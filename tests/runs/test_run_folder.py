@@ -61,6 +61,12 @@ def test_cores_of_one_process_of_several(bound, variables, share, monkeypatch):
     assert environment.process_cores() == share
 
 
+def test_cores_where_the_system_binds_no_process(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert environment.cores() == 6
+
+
 def recipe(out, **words):
     return Recipe(name="it", out=str(out), **words)
 

@@ -100,7 +100,7 @@ def write_scripts(study: Submission) -> dict[str, Path]:
         if indices:
             scripts[part] = folder / "slurm" / f"{part}.sh"
             heads = study.heads(part, indices)
-            text = slurm_script.script(heads, part, study.options, study.resources)
+            text = slurm_script.script(heads, part, study.options, study.folder, study.resources)
             write_atomically(scripts[part], text)
     return scripts
 

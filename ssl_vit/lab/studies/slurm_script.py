@@ -71,12 +71,20 @@ ONE = """\
 # job is the whole array's for one of them
 END = """\
 status=$?
+again=
+failures={place}-"$SLURM_ARRAY_TASK_ID".failures # a line for each since it last saved
 if [ $status -eq 69 ] || [ $status -gt 128 ]; then # it lost a process, or was killed
-    [ "${SLURM_RESTART_COUNT:-0}" -lt 8 ] || exit $status
-elif [ $status -ne 75 ]; then # 75: it was signalled, and has saved
+    echo $status >> "$failures"
+    [ "$(wc -l < "$failures")" -gt 8 ] || again=yes
+elif [ $status -eq 75 ]; then # it was signalled, and has saved
+    rm -f "$failures"
+    again=yes
+fi
+if [ -z "$again" ]; then
+    rm -f "$failures"
     exit $status
 fi
-exec scontrol requeue Incomplete "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+exec scontrol requeue Incomplete "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
 """
 
 
@@ -127,13 +135,16 @@ def heads(name: str, part: str, array: str, folder: Path, resources: Slurm) -> d
     return own | {head: "" if value == FLAG else value for head, value in options.items()}
 
 
-def script(heads: dict[str, str], part: str, options: list[str], resources: Slurm) -> str:
+def script(
+    heads: dict[str, str], part: str, options: list[str], folder: Path, resources: Slurm
+) -> str:
     """The text of a part's script.
 
     Args:
         heads: as `heads` gives them.
         part: of the study.
         options: of the study's command, without the launcher's.
+        folder: of the study.
         resources: that each task requests.
     """
     # srun of 22.05 to 23.02 does not have it from sbatch
@@ -152,7 +163,7 @@ def script(heads: dict[str, str], part: str, options: list[str], resources: Slur
         ),
         f"cd {shlex.quote(str(Path.cwd()))} || exit",
         f"export PYTHONPATH={shlex.quote(python_path)}",
-        start + END,
+        start + END.format(place=shlex.quote(f"{folder.resolve()}/slurm/{part}")),
     ]
     return "\n".join(lines)
 

@@ -51,10 +51,10 @@ class JointDeclaration(ObjectiveDeclaration):
         """Of the sum. A part's metrics (`mpp/loss`) answer the part's question."""
         keys = ["joint.mpp", "joint.supervised"]
         difficulty: list[str] = []
-        for part in self.parts:
-            if found := declaration.objective(part).question(metric):
-                keys += found.keys
-                difficulty += found.difficulty
+        asked = (declaration.objective(part).question(metric) for part in self.parts)
+        for found in filter(None, asked):
+            keys += found.keys
+            difficulty += found.difficulty
         return Question(tuple(dict.fromkeys(keys)), tuple(difficulty))
 
     def sentence(self, recipe: Recipe) -> str:

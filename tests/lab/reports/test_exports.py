@@ -87,6 +87,17 @@ def test_a_row_for_each_difference(tmp_path: Path, undrawn: None) -> None:
     assert (last["pairs"], last["corrected_low"]) == ("", "") and last["low"]
 
 
+def test_arms_without_a_common_seed_have_no_difference(tmp_path: Path, undrawn: None) -> None:
+    folder = arm_studies.study(tmp_path / "gap")
+    for name in ("final-mpp-1", "final-mpp-2", "final-scratch-0"):
+        (folder / name / "result.json").unlink()
+    report_tool.main([str(folder), "format=csv"])
+    with (folder / "differences.csv").open(newline="") as file:
+        assert [(one["arm"], one["other"]) for one in csv.DictReader(file)] == [
+            ("mpp", "supervised")
+        ]
+
+
 def test_varied_keys_are_columns(tmp_path: Path, undrawn: None) -> None:
     rows = rows_of(key_studies.study(tmp_path / "made"))
     assert {row["corruption.rate"] for row in rows} >= {"0.15", "0.5"}

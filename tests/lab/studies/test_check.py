@@ -655,3 +655,11 @@ def test_arms_of_different_images_are_told_apart(
     options = {"eval.test": False, "data.validation": 0.2}
     status, _, lines = checked(tmp_path, capsys, parts=parts, options=options, report={})
     assert (status, lines) == (0, [])
+
+
+def test_of_a_stand_in_for_first_weights_no_architecture_is_compared(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """init= is a place that is not given yet, and scratch stands in its place."""
+    assert study_tool.main(["recipe=study/further", "--check"]) == 0
+    assert "warning" not in capsys.readouterr().out

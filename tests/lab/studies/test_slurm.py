@@ -320,6 +320,18 @@ def test_an_arrays_element_runs_its_task(bench, slurm):
     assert not (slurm / "requeued.txt").exists()
 
 
+def test_a_task_may_be_killed_eight_times_between_two_time_limits(bench, slurm, monkeypatch):
+    """Time limits counted as well, so that one kill ended a task that had been through eight."""
+    OmegaConf.save(OmegaConf.create(one_arm()), bench.folder / "gap.yaml")
+    ends = [*["75"] * 9, *["137"] * 8, "75", *["137"] * 8, "0"]
+    bench.behave(pretrain_mpp_0=f"end {' '.join(ends)}")
+    monkeypatch.setenv("RUNS", "1")
+    assert main([*bench.words, ON_SLURM, "parallel=1"]) == 0
+    assert "pretrain-mpp-0" in bench.finished()
+    assert bench.started().count("pretrain-mpp-0") == len(ends)
+    assert not list((bench.runs / "slurm").glob("*.failures"))
+
+
 def test_a_study_runs_as_submitted(bench, slurm, monkeypatch):
     """Each array when it is submitted, so that an order that is wrong finds nothing to start from.
     One task is killed once, and one each time."""

@@ -567,6 +567,19 @@ def test_a_study_runs_each_task_once_and_in_order(bench, capsys):
     assert (again.name, again.folder, again.failed) == ("gap", bench.runs, {})
     assert sorted(again.finished) == sorted(NAMES)
     assert len(bench.started()) == len(NAMES)
+    assert "This study has no report yet" in again._repr_html_()  # of tools that stand in
+
+
+def test_what_the_report_will_not_show_is_said_as_the_study_starts(bench, capsys):
+    more = [
+        ("arms/third", "seen nowhere"),
+        ("parts/pretrain/by_arm/third", {"recipe": "mae"}),
+        *((f"parts/{part}/by_arm", {"scratch": {}, "mpp": {}}) for part in ("sweep", "final")),
+        ("parts/probe/by_arm", {"scratch": {}, "mpp": {}}),
+    ]
+    OmegaConf.save(OmegaConf.create(altered(*more)), bench.folder / "gap.yaml")
+    assert main([*bench.words, "parallel=2"]) == 0
+    assert "warning: arms third: no part that the report shows" in capsys.readouterr().out
 
 
 def test_no_more_at_once_than_asked_for(bench):
@@ -837,6 +850,52 @@ def test_an_interrupt_is_passed_on(bench, number):
     assert bench.started() == ["pretrain-scratch-0"], out
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
+    """`after`: one that comes when the task has ended, but is not known to have."""
+    bench.behave(pretrain_scratch_0="brief" if after else "sleep")
+    known = locals_.subprocess.Popen
+
+    def start(*given, **how):
+        process = known(*given, **how)
+        if after:
+            process.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(locals_.subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        main([*bench.words, "parallel=2"])
+    assert bench.finished() == (["pretrain-scratch-0"] if after else [])
+    assert len(bench.started()) <= 1
+
+
+def test_no_task_outlives_a_study_that_breaks(bench, monkeypatch):
+    bench.behave(pretrain_scratch_0="sleep")
+    pid = bench.runs / "pretrain-scratch-0" / "pid"
+
+    def show(self, running, *counts):
+        if pid.exists():
+            raise RuntimeError("the terminal is gone")
+
+    monkeypatch.setattr(screens.ProgressScreen, "show", show)
+    with pytest.raises(RuntimeError, match="the terminal is gone"):
+        main([*bench.words, "parallel=1"])
+    until(lambda: not alive(pid.read_text()))
+
+
+def test_a_task_that_leaves_no_result_has_failed(bench, capsys):
+    bench.behave(pretrain_scratch_0="leave")
+    assert main([*bench.words, "parallel=1"]) == 1
+    assert "failed    pretrain-scratch-0: it ended without a result" in capsys.readouterr().out
+
+
+def test_workers_that_are_given_stay_with_gpus_too(bench, monkeypatch):
+    monkeypatch.setattr(locals_, "gpus", lambda: ["0"])
+    assert main([*bench.words, "parallel=1", "compute.workers=3", "compute.threads=1"]) == 0
+    assert bench.task_options("final-mpp-0")["compute.workers"] == "3"
+
+
 def test_a_second_study_in_the_same_folder_is_refused(bench):
     bench.behave(pretrain_scratch_0="sleep")
     study = bench.start("parallel=1")
@@ -847,18 +906,29 @@ def test_a_second_study_in_the_same_folder_is_refused(bench):
     study.communicate(timeout=120)
 
 
-def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
+def test_a_folder_that_a_dying_process_holds_is_waited_for(bench, monkeypatch):
     folder = bench.runs / "pretrain-scratch-0"
     folder.mkdir(parents=True)
     code = (
-        "import fcntl, time; f = open('lock', 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, "
-        "flush=True); time.sleep(1)"
+        "import fcntl, sys; f = open('lock', 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, "
+        "flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = subprocess.Popen([sys.executable, "-c", code], cwd=folder, **pipes)
     assert holder.stdout.readline()
+    looks = []
+
+    def is_locked(place):
+        found = known(place)
+        looks.append(found)
+        if found:
+            holder.communicate()  # it ends
+        return found
+
+    known = locals_.is_locked
+    monkeypatch.setattr(locals_, "is_locked", is_locked)
     assert main([*bench.words, "parallel=2"]) == 0
-    assert bench.started().count("pretrain-scratch-0") == 1
-    holder.communicate()
+    assert bench.started().count("pretrain-scratch-0") == 1 and looks[0]
 
 
 # ---- the screen
