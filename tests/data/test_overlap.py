@@ -263,8 +263,8 @@ def test_a_run_on_drawn_images_alone_is_named(tested, tmp_path, tiny, capsys):
     """An evaluation of first weights is one of no training images at all."""
     words = altered(PROBE, "init=scratch", f"data.path={tmp_path}", f"out={tmp_path}/made")
     cli.evaluate([*words, "name=measured"])
-    cli.pretrain(altered(tiny, "name=drawn"))
-    for run in (tmp_path / "made" / "measured", tmp_path / "drawn"):
+    cli.pretrain(altered(tiny, f"out={tmp_path}/made", "name=drawn"))
+    for run in (tmp_path / "made" / "measured", tmp_path / "made" / "drawn"):
         with pytest.raises(UserError, match="neither it nor a run before it was trained on images"):
             find_overlap.main([str(run)])
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 import yaml
 from safetensors.torch import load_file
 
@@ -946,9 +947,7 @@ def test_a_plugins_objective_without_a_sentence_is_named(run: Run) -> None:
 
 def test_the_curves_show_what_is_to_be_beaten(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(
-        card_figure.Figure, "savefig", lambda self, file, **words: drawn.append(self)
-    )
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **words: drawn.append(self))
     assert card_figure.draw(run) is not None
     loss, right = drawn[0].axes
     assert (loss.get_xlabel(), loss.get_ylabel(), right.get_ylabel()) == (

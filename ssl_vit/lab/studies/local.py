@@ -113,6 +113,8 @@ class Local:
             finally:
                 for child in self.running.values():
                     _send(child, signal.SIGKILL)
+                    if child.process is not None:
+                        child.process.wait()
         if self.stopped_by:
             raise KeyboardInterrupt
         return self.failed
