@@ -106,10 +106,12 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
     facts |= _load_initial_weights(network, run)
-    seen: list[SeenImages] = []
-    if accelerator.is_main_process:  # which writes and prints it
-        seen = seen_images.recorded_or_found(run, splits, facts["data"])
-        facts["seen"] = seen_images.record(seen)
+
+    def look() -> list[SeenImages]:
+        return seen_images.recorded_or_found(run, splits, facts["data"])
+
+    seen = distributed.on_main(accelerator, look) or []  # of the process that writes and prints it
+    facts["seen"] = seen_images.record(seen)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = building.build(objective_settings(recipe), network, classes)
     state, sharded = _build_state(

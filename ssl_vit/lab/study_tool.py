@@ -107,6 +107,7 @@ def _on_slurm(request: StudyRequest) -> bool:
 def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Run or submit the tasks that have not finished."""
     recipes = check(request.study, request.plan, labels_seen=request.own.labels_seen)
+    missing_splits.check(request.plan, recipes, Mistakes())
     if _on_slurm(request):
         slurm.check_batches(_submission(request, options), recipes)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 import yaml
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 from helpers.hub_runs import REPO, exported, milestone, pushed, trained

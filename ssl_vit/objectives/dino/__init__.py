@@ -158,7 +158,7 @@ class DinoDeclaration(ObjectiveDeclaration):
 
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""
-        return Question(("model.", "data.", "views.", f"{self.name}.", "optim."))
+        return Question(("model.", "init", "data.", "views.", f"{self.name}.", "optim."))
 
     def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
         prototypes = recipe.group(DinoOptions).prototypes

@@ -177,7 +177,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
         """The teacher is each run's own, so losses of other encoders are other questions."""
         taught = ("width", "depth", "heads", "momentum")
         drawn = ("blocks", "area", "aspect", "context", "visible")
-        keys = ("model.", "data.", "optim.", *(f"ijepa.{name}" for name in taught))
+        keys = ("model.", "init", "data.", "optim.", *(f"ijepa.{name}" for name in taught))
         return Question(keys, tuple(f"ijepa.{name}" for name in drawn))
 
     def sentence(self, recipe: Recipe) -> str:

@@ -538,6 +538,9 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     assert status == UserError.status and len(lines) == 2
     assert lines[0].startswith("error: part fin, arm a; part fin, arm b: data.test=test: no such")
     assert "choices: train, validation, or a share of train" in lines[0]
+    with pytest.raises(UserError, match="part fin, arm a: data.test=test: no such"):
+        study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}", here])
+    assert not (tmp_path / "runs").exists()
     share = study | {"options": study["options"] | {"data.test": 0.2}}
     assert checked(tmp_path, capsys, here, **share)[0] == 0
 
