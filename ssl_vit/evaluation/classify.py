@@ -38,9 +38,13 @@ class Predictions(NamedTuple):
     unreadable: tuple[str, ...] = ()
     classes: int = 0
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, source: Source) -> None:
+        """As .npz, with `image` (M,): the files of the images, or their names, in the split."""
+        image = np.array([source.file_of(row) for row in self.index.tolist()], np.str_)
         content = io.BytesIO()
-        np.savez_compressed(content, index=self.index, label=self.label, top5=self.top5)
+        np.savez_compressed(
+            content, index=self.index, label=self.label, top5=self.top5, image=image
+        )
         write_atomically(path, content.getvalue())
 
 

@@ -177,10 +177,13 @@ def _conclude(run: Run, result: Result) -> None:
         _print_hub_status(run)
     # quoted for Python, too
     place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
+    name, shown = "encoder", "num_features"
+    if run.recipe.declared.linear_head(run.recipe):
+        name, shown = "classifier", "num_classes"
     load = (
         f"{run.recipe.model.opened_by};"
-        f" encoder = timm.create_model({place}, pretrained=True); "
-        f"print(encoder.num_features)"
+        f" {name} = timm.create_model({place}, pretrained=True); "
+        f"print({name}.{shown})"
     )
     print(f"load        {shell_command(sys.executable, '-c', load)}")
     beaten = metric_tables.is_beaten(result.metrics)

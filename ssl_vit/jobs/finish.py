@@ -109,7 +109,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
             predictions.unreadable[-1],
         )
     if job.accelerator.is_main_process:
-        predictions.save(job.run.predictions)
+        predictions.save(job.run.predictions, source)
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     metrics = classify.accuracies(predictions, classes)
     if recipe.eval.real:

@@ -78,11 +78,21 @@ class RunResult(Result):
         for split, values in splits.items():
             name = "held out" if split == "validation" else split
             of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
+            if split == "test":
+                of += self._test_interval()
             yield f"{name:<11} {format_metrics(values)}{of}"
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
         if fought := metric_tables.finite_comparisons(self.metrics):
             yield f"verdict     {metric_tables.verdict(fought, self.measured_on)}"
+
+    def _test_interval(self) -> str:
+        """Of the first metric of test images that has one, as that of a classifier's top-1."""
+        for name, entry in self.metrics.items():
+            found = metric_tables.interval(name, entry.value, entry.n or 0)
+            if entry.split == "test" and found:
+                return f", 95% interval of {name} {found.low:.1%} to {found.high:.1%}"
+        return ""
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

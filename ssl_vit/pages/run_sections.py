@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ..config import records
+from ..config import export_files, records
 from ..config.computed import counts
 from ..config.fields import is_name
 from ..config.model import timm_import
@@ -32,6 +34,9 @@ WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
 EMBEDDED = 3 * 2**20  # bytes of figures inside a page, dark ones too; 4 MiB as base64
 UNKNOWN = "not recorded"
+TRANSFORM = """\
+config = timm.data.resolve_model_data_config({})
+transform = timm.data.create_transform(**config, is_training=False)"""
 
 
 def build(record: RunRecord) -> list[Section]:
@@ -254,18 +259,34 @@ def load(record: RunRecord) -> Iterator[Block]:
     )
     without = "without it in" if needed == "import timm" else "in"
     yield Text(f"In Python, with this package, and {without} timm and transformers:")
+    name, kind = "encoder", "AutoModel"
+    if classes := _classes(folder / "export"):
+        name, kind = "classifier", "AutoModelForImageClassification"
+        yield Text(
+            f"The export is a classifier of {classes:,} classes; `label_names` in its config.json"
+            " names them in the order of its outputs. `ssl_vit.load_encoder` gives the encoder"
+            " alone."
+        )
     yield Commands(
         [
             "import ssl_vit",
             f"encoder = ssl_vit.load_encoder({str(folder)!r})",
             "",
             needed,
-            f"encoder = timm.create_model({f'local-dir:{folder}/export'!r}, pretrained=True)",
+            f"{name} = timm.create_model({f'local-dir:{folder}/export'!r}, pretrained=True)",
+            *(TRANSFORM.format(name).splitlines() if recipe is None or recipe.data.is_rgb else ()),
             "",
-            "from transformers import AutoModel",
-            f"encoder = AutoModel.from_pretrained({f'{folder}/export'!r})",
+            f"from transformers import {kind}",
+            f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})",
         ]
     )
+
+
+def _classes(export: Path) -> int:
+    """Of how many classes an export is a classifier; 0 of an encoder, and of a damaged one."""
+    with suppress(OSError, ValueError):
+        return len(export_files.read(export).get("label_names") or ())
+    return 0
 
 
 def go_on(record: RunRecord) -> Iterator[Block]:

@@ -20,6 +20,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from helpers.options import altered
+from helpers.sources import Numbered
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
@@ -258,7 +259,7 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     top5 = np.array([[2, 0, 1, 3, 4], [5, 0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
     predictions = classify.Predictions(np.arange(4), label, top5)
     assert classify.accuracies(predictions, 6) == {"top1": (0.5, 2), "top5": (1.0, 2)}
-    predictions.save(tmp_path / "predictions.npz")
+    predictions.save(tmp_path / "predictions.npz", Numbered(4))
     _, read, correct = read_files.read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
     assert correct.tolist() == [True, False, False, False]

@@ -172,8 +172,9 @@ def test_a_slurm_script_runs_nothing_of_a_folders_name(
     words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
     (tmp_path / "bin").mkdir()
     resources = Slurm(gpus=gpus, options={"comment": "$(touch gone)' `touch gone`"})
-    heads = slurm_script.heads("gap", "final", "0,2", tmp_path / "50% 'runs'", resources)
-    text = slurm_script.script(heads, "final", words, resources)
+    folder = tmp_path / "50% 'runs'"
+    heads = slurm_script.heads("gap", "final", "0,2", folder, resources)
+    text = slurm_script.script(heads, "final", words, folder, resources)
     found = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         ["bash", "-c", text],

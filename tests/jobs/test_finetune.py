@@ -14,6 +14,7 @@ from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
+from helpers.sources import Numbered
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
@@ -173,7 +174,7 @@ def test_predictions_on_a_full_disk_leave_no_half_of_them(tmp_path: Path) -> Non
     many_M = np.random.default_rng(0).integers(0, 1000, 5000)
     predicted = classify.Predictions(many_M, many_M, many_M[:, None])
     with full_disk(), pytest.raises(OSError, match="too large"):
-        predicted.save(tmp_path / "predictions.npz")
+        predicted.save(tmp_path / "predictions.npz", Numbered(1000))
     assert not list(tmp_path.iterdir())
 
 
@@ -414,6 +415,7 @@ def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     assert predicted["index"].tolist() == list(range(TRAIN)) and np.flatnonzero(
         predicted["label"] < 0
     ).tolist() == [3, 7]
+    assert predicted["image"][:2].tolist() == ["row 0", "row 1"]
     printed = capsys.readouterr().out
     assert (
         printed.count("a test image is left out: row ") == 2

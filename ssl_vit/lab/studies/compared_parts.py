@@ -52,13 +52,12 @@ def _not_shown(study: Study) -> Iterator[str]:
     reported = {*_measured(study), *final_parts(study)}
     parts = study.parts.items()
     shown = {arm for name, part in parts if name in reported for arm in part.options}
-    if not shown:
-        return
     for _, part in parts:
         for arm in part.options:
             others = (split_reference(one, arm)[1] for one in part.references(arm))
             shown |= {other for other in others if other != arm}
-    if left := [arm for arm in study.arms if arm not in shown]:
+    left = [arm for arm in study.arms if arm not in shown]
+    if reported and left:
         text = "no part that the report shows (final, probes, extra) has them"
         yield f"arms {', '.join(left)}: {text if len(left) > 1 else text[:-4] + 'it'}"
 

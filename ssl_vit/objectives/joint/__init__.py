@@ -51,8 +51,8 @@ class JointDeclaration(ObjectiveDeclaration):
         """Of the sum. A part's metrics (`mpp/loss`) answer the part's question."""
         keys = ["joint.mpp", "joint.supervised"]
         difficulty: list[str] = []
-        asked = (declaration.objective(part).question(metric) for part in self.parts)
-        for found in filter(None, asked):
+        questions = (declaration.objective(part).question(metric) for part in self.parts)
+        for found in filter(None, questions):
             keys += found.keys
             difficulty += found.difficulty
         return Question(tuple(dict.fromkeys(keys)), tuple(difficulty))

@@ -538,7 +538,7 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     assert status == UserError.status and len(lines) == 2
     assert lines[0].startswith("error: part fin, arm a; part fin, arm b: data.test=test: no such")
     assert "choices: train, validation, or a share of train" in lines[0]
-    with pytest.raises(UserError, match="part fin, arm a: data.test=test: no such"):
+    with pytest.raises(UserError, match=r"part fin, arm a: data\.test=test: no such"):
         study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}", here])
     assert not (tmp_path / "runs").exists()
     share = study | {"options": study["options"] | {"data.test": 0.2}}
@@ -594,9 +594,9 @@ def test_an_arm_that_the_report_does_not_show_is_said(
     fin = fin | {"by_arm": {"a": {}, "b": {}}}
     arms = {"a": "one", "b": "other", "c": "third"}
     changed = {"parts": {"pre": pre, "fin": fin}, "arms": arms}
-    said = "warning: arms c: no part that the report shows (final, probes, extra) has it"
+    warning = "warning: arms c: no part that the report shows (final, probes, extra) has it"
     status, out, _ = checked(tmp_path, capsys, **changed)
-    assert status == 0 and said in out
+    assert status == 0 and warning in out
     # the part may be of use without: another arm starts from its run
     fin["by_arm"]["b"] = {"init": "{pre@c}"}
     status, out, _ = checked(tmp_path, capsys, **changed)
