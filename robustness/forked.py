@@ -80,9 +80,10 @@ def _child(do: Callable[[], Any], cwd: Path, err: int, value: int) -> NoReturn:
 
 
 def _ended(child: int, seconds: float) -> int | None:
-    """The child's status; None where it was killed after so many seconds."""
-    until, pause = time.monotonic() + seconds, 0.001
-    while time.monotonic() < until:
+    """The child's status; None where it was killed after so many seconds, or more where others want
+    the same cores."""
+    start, pause = time.monotonic(), 0.001
+    while time.monotonic() - start < seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)):
         number, status = os.waitpid(child, os.WNOHANG)
         if number:
             return os.waitstatus_to_exitcode(status)
