@@ -153,6 +153,11 @@ def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
     return f"{count}, {lowest:,} to {highest:,}"
 
 
+def crop_text(mode: str, crop: float) -> str:
+    """How an evaluation cuts a square of an image (data.eval_mode=, data.eval_crop=)."""
+    return "squashed to a square" if mode == "squash" else f"centre crop {crop:g}"
+
+
 def format_share(share: float) -> str:
     """A share in percent, with three digits at most."""
     return f"{100 * share:.3g}%"

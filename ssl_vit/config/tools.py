@@ -155,6 +155,7 @@ class FigureOptions(ToolOptions):
         ),
         RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
         RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
+        RecipeKeys(("compute.threads",), "As for training."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
     init: list[str] = option(

@@ -14,7 +14,14 @@ from ..data.pixel_values import shown_image
 from ..objectives import corruption, reconstruction
 from ..objectives.patches import PatchPrediction
 from . import attention, embeddings, plots, projections
-from .base import Arrays, Subject, UnavailableError, UnknownError, predictions
+from .base import (
+    Arrays,
+    OtherFigureError,
+    Subject,
+    UnavailableError,
+    UnknownError,
+    predictions,
+)
 
 DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
 
@@ -138,7 +145,9 @@ def _predicted(subject: Subject) -> Arrays:
     """Of objectives whose figure is no reconstruction."""
     if subject.unknown:
         raise UnknownError(subject.unknown)
-    if subject.objective is None or isinstance(subject.objective, PatchPrediction):
+    if isinstance(subject.objective, PatchPrediction):
+        raise OtherFigureError("figure reconstruction shows its predictions")
+    if subject.objective is None:
         raise UnavailableError("its objective has no figure of its own")
     return predictions(subject.objective, subject.shown)
 
@@ -146,8 +155,10 @@ def _predicted(subject: Subject) -> Arrays:
 def _reconstruction(subject: Subject) -> Arrays:
     if subject.unknown:
         raise UnknownError(subject.unknown)
-    if not isinstance(subject.objective, PatchPrediction):
+    if subject.objective is None:
         raise UnavailableError("it has no heads that predict patches")
+    if not isinstance(subject.objective, PatchPrediction):
+        raise OtherFigureError("figure predicted shows what it predicts")
     found = reconstruction.reconstruct(subject.objective, subject.shown)
     kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {

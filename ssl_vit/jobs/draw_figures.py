@@ -24,6 +24,7 @@ from ..config.records.run import Figure, Figures
 from ..config.tool_options import parse
 from ..config.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..errors import UserError
+from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
 from ..pages.figure_style import TWINS, twin
 from ..runs import lock, notebook, output_folder
@@ -82,9 +83,12 @@ def draw(options: FigureOptions) -> DrawnFigures:
             folder holds something else.
     """
     start = time.perf_counter()
+    import torch
+
     from . import encoders
 
     named = encoders.resolve_all(options.init, options.overrides)
+    torch.set_num_threads(named[0].recipe.compute.threads or torch.get_num_threads())
     folder = _folder(options, named)
     of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
     _read_record(folder, named, of_run)  # before the work, not after it
@@ -95,12 +99,15 @@ def draw(options: FigureOptions) -> DrawnFigures:
     print(f"images      {looked_at}", flush=True)
     if options.images and count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
+    elif there < FEW_IMAGES and options.split is None:
+        text = f"{images.split}: {count_of_images(there)}, few to look at"
+        print(f"warning: {text}; split=train takes the training images", flush=True)
     found: Found = {name: [] for name in options.figures or FIGURES}
     unknown: set[str] = set()  # figures that an earlier call may have drawn, and this one cannot
     for one in named:
         print(f"encoder     {one.label}: {one.describe()}", flush=True)
         subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        unknown |= _compute(one.label, subject, found)
+        unknown |= _compute(one.label, subject, found, all_said=options.figures is not None)
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
@@ -118,7 +125,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
             _write(folder, drawn, found.keys() - drawn.keys() - unknown)
             _write_record(folder, named, kept | shown)
             described = [f"{one.label}: {one.describe()}" for one in named]
-            page = figures_page.write(folder, described, f"Images of {looked_at}.")
+            page = figures_page.write(folder, described, f"Images of {looked_at}.", of_run)
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
         if of_run:
@@ -230,16 +237,17 @@ def _read_record(
     return found.figures
 
 
-def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
+def _compute(label: str, subject: "Subject", found: Found, all_said: bool) -> set[str]:
     """Add an encoder's data to each figure, those that show images with a label that says which
-    channels of them; print which it lacks, and why.
+    channels of them; print which it lacks, and why; with `all_said` also where another figure shows
+    the same.
 
     Returns:
         Those of which it is not known here whether it has them.
     """
     from ..data.pixel_values import shown_note
     from ..inspection import collection
-    from ..inspection.base import UnavailableError, UnknownError
+    from ..inspection.base import OtherFigureError, UnavailableError, UnknownError
 
     unknown = set()
     note = shown_note(subject.encoder.channels)
@@ -249,7 +257,8 @@ def _compute(label: str, subject: "Subject", found: Found) -> set[str]:
             named = f"{label} ({note})" if note and not SHOWING.isdisjoint(arrays) else label
             data.append((named, arrays))
         except UnavailableError as error:
-            print(f"left out    {name}: {label}: {error}", flush=True)
+            if all_said or not isinstance(error, OtherFigureError):
+                print(f"left out    {name}: {label}: {error}", flush=True)
             if isinstance(error, UnknownError):
                 unknown.add(name)
     return unknown

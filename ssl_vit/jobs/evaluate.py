@@ -13,13 +13,13 @@ from .. import costs
 from ..config.init_source import InitSource
 from ..config.probe import CHOSEN, DENSE
 from ..config.records.run import Result, SeenImages
-from ..config.schema import Data, Recipe, chosen_on_held_out, measures_masks, more_held_out
+from ..config.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.batch_layout import BatchLayout
 from ..data.workers import InterruptibleLoader, report_lost_workers
 from ..errors import UserError
 from ..evaluation import classify, features
-from ..formatting import few_images, pixel_text
+from ..formatting import crop_text, few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -225,7 +225,7 @@ def _print_banner(
         print(f"warning: {text}", flush=True)
     if note := macos_warning():
         print(f"warning: {note}", flush=True)
-    size = f"{recipe.data.size} px, {_cut(recipe.data)}"
+    size = f"{recipe.data.size} px, {crop_text(recipe.data.eval_mode, recipe.data.eval_crop)}"
     pixels = []
     if not recipe.data.is_rgb:
         pixels = [("pixels", pixel_text(recipe.data.channels, recipe.data.pixel_range))]
@@ -240,13 +240,6 @@ def _print_banner(
             *pixels,
         ]
     )
-
-
-def _cut(data: Data) -> str:
-    """How an image is resized."""
-    if data.eval_mode == "squash":
-        return "squashed to a square"
-    return f"centre crop {data.eval_crop:g}"
 
 
 class Head(NamedTuple):

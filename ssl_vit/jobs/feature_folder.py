@@ -30,7 +30,7 @@ from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
-from ..formatting import count_of_images, text_line
+from ..formatting import count_of_images, crop_text, text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..runs import output_folder
@@ -255,7 +255,7 @@ class FeatureFolder:
 
     def _print_banner(self, splits: Mapping[str, Source]) -> None:
         data = self.recipe.data
-        cut = "squashed" if data.eval_mode == "squash" else f"centre crop {data.eval_crop:g}"
+        cut = crop_text(data.eval_mode, data.eval_crop)
         feature = self._describe_feature()
         print(f"encoder     {self.one.label}: {self.one.describe()}, {cut}; {feature}")
         for name, source in splits.items():

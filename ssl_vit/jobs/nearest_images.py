@@ -19,7 +19,7 @@ from ..data.channels import decoder
 from ..data.pixel_values import shown_image
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import shell_command, text_line, tool_command
+from ..formatting import crop_text, shell_command, text_line, tool_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..runs.files import write_atomically
@@ -146,6 +146,11 @@ def _name(one: Neighbor, among: Gathered) -> str:
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
     text = f"Of {among.images:,} images those with the highest cosine similarity of their features"
     intro: list[Block] = [Text(f"{text}; the query itself is left out."), Text(among.about)]
+    data = among.data
+    cut = f"The encoder saw of each image: {crop_text(data.eval_mode, data.eval_crop)}"
+    if data.eval_mode == "crop":
+        cut += ", of its shorter side; what lies beyond is shown here only"
+    intro.append(Text(f"{cut}."))
     if among.pairs:
         intro.append(
             Text(f"For comparison, any two of these images: {_typical(among.pairs, among.images)}.")

@@ -5,26 +5,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.files import write_atomically
+from ..runs.objective_facts import facts_of
 from . import blocks, figure_blocks
 from .blocks import Listing, Section, Text
+from .run_record import read_run
 
 PAGE = "figures.html"
 
 
-def write(folder: Path, encoders: Sequence[str], images: str) -> Path:
+def write(folder: Path, encoders: Sequence[str], images: str, run: Path | None = None) -> Path:
     """Write figures.html beside the figures of a folder; its path.
 
     Args:
         folder: of the figures.
+        run: whose own folder of figures it is.
         encoders: a line for each encoder.
         images: which images were looked at.
 
     Raises:
         OSError: it cannot be written.
     """
+    objective = ""
+    if run is not None:
+        record = read_run(run)
+        objective = facts_of(record.environment, record.values).figure
     sections = [
         Section("", [Text(images), Listing(list(encoders))]),
-        Section("Figures", list(figure_blocks.build(folder, "", "a figure", math.inf))),
+        Section("Figures", list(figure_blocks.build(folder, objective, "a figure", math.inf))),
     ]
     write_atomically(folder / PAGE, blocks.html("What encoders have learned", sections))
     return folder / PAGE

@@ -100,7 +100,7 @@ class ProgressLines(_Progress):
     """Callback that prints a line every few seconds, and less often in a long run."""
 
     def __post_init__(self) -> None:
-        self.row = ""
+        self.row, self.row_step = "", self.start
         self.started_at = time.monotonic()
         self.printed_at = self.started_at
 
@@ -111,7 +111,7 @@ class ProgressLines(_Progress):
 
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
-            self.row = _summary(row)
+            self.row, self.row_step = _summary(row), row["step"]
             if self._waited() >= 1 or row["step"] == self.steps:
                 self._print(row["step"])
         if "validation/loss" in row:
@@ -129,7 +129,10 @@ class ProgressLines(_Progress):
     def _print(self, step: int) -> None:
         self.printed_at = time.monotonic()
         left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
-        self._show(step, f"step {step:>6}/{self.steps}  {self.row}  left {duration(left)}")
+        row = self.row
+        if row and self.row_step != step:
+            row = f"at step {self.row_step}: {row}"
+        self._show(step, f"step {step:>6}/{self.steps}  {row}  left {duration(left)}")
 
     def _show(self, step: int, line: str) -> None:
         print(line, flush=True)
