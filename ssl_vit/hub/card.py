@@ -253,9 +253,9 @@ def _results(
     measured_on = result.measured_on if result else None
     cautions = few_images(measured_on or {}, chosen_on_held_out(run.recipe))
     cautions += [escape_markdown(text) for text in seen_text.cautions(facts.seen or ())]
-    comparisons = list(metric_tables.comparisons(metrics))
+    comparisons = list(metric_tables.comparisons(metrics, measured_on))
     return {
-        "results": metric_tables.results(metrics),
+        "results": metric_tables.results(metrics, measured_on),
         "cautions": cautions,
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons, measured_on) if comparisons else "",

@@ -186,7 +186,7 @@ def _conclude(run: Run, result: Result) -> None:
         f"print({name}.{shown})"
     )
     print(f"load        {shell_command(sys.executable, '-c', load)}")
-    beaten = metric_tables.is_beaten(result.metrics)
+    beaten = metric_tables.is_beaten(result.metrics, result.measured_on)
     with suppress(UserError):  # a finished run whose environment.json was lost
         facts = run.environment()
         for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, facts, beaten):

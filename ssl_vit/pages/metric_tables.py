@@ -16,6 +16,8 @@ from ..metrics import (
 )
 from ..stats import Interval, proportion
 
+Images = Mapping[str, int] | None  # {split: how many were measured on}, as result.json has it
+
 
 class ResultRow(NamedTuple):
     """A metric of the model as texts."""
@@ -31,27 +33,34 @@ class ResultRow(NamedTuple):
 HEAD = ("measure", "what it is", "split", "value", "95% interval", "n")
 
 
-def results(metrics: Mapping[str, Measured]) -> str:
+def results(metrics: Mapping[str, Measured], measured_on: Images = None) -> str:
     """The table of the model's metrics; empty if there are none."""
     rows = [
         (inline_code(row.name), row.meaning, escape_markdown(row.split), *row[3:])
-        for row in result_rows(metrics)
+        for row in result_rows(metrics, measured_on)
     ]
     return markdown_table(HEAD, rows) if rows else ""
 
 
-def result_rows(metrics: Mapping[str, Measured]) -> list[ResultRow]:
+def result_rows(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[ResultRow]:
     """The model's metrics, without the baselines."""
-    return [_row(name, entry) for name, entry in metrics.items() if is_of_model(name)]
+    return [_row(name, entry, measured_on) for name, entry in metrics.items() if is_of_model(name)]
 
 
-def _row(name: str, entry: Measured) -> ResultRow:
-    value, n = entry.value, entry.n or 0 if math.isfinite(entry.value) else 0
+def _row(name: str, entry: Measured, measured_on: Images) -> ResultRow:
+    value, n = entry.value, cases(entry, measured_on) if math.isfinite(entry.value) else 0
     found = interval(name, value, n)
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
     shown = f"{value:.2%}" if found else number(name, value)
     return ResultRow(name, sentence, entry.split, shown, text, f"{n:,}")
+
+
+def cases(entry: Measured, measured_on: Images) -> int:
+    """As how many independent cases a metric counts: of patches so many as there are images, as
+    those of one image are alike; all of an older run, which did not record its images."""
+    n = entry.n or 0
+    return min(n, (measured_on or {}).get(entry.split, n))
 
 
 def interval(name: str, share: float, n: int) -> Interval | None:
@@ -121,14 +130,16 @@ class BaselineComparison(NamedTuple):
         return f"{self.called} ({values}{where})"
 
 
-def comparisons(metrics: Mapping[str, Measured]) -> Iterator[BaselineComparison]:
+def comparisons(
+    metrics: Mapping[str, Measured], measured_on: Images = None
+) -> Iterator[BaselineComparison]:
     """Each measured baseline with the model's own metric; the parts of a joint objective
     separately."""
     for name, entry in metrics.items():
         row, measure = find_baseline(name), compared_with(name, metrics)
         if row and measure:
             own = metrics[measure]
-            values = entry.value, measure, own.value, own.n or 0, own.split
+            values = entry.value, measure, own.value, cases(own, measured_on), own.split
             yield BaselineComparison(name, row.called, row.guess, *values)
 
 
@@ -154,19 +165,19 @@ def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
     )
 
 
-def finite_comparisons(metrics: Mapping[str, Measured]) -> list[BaselineComparison]:
+def finite_comparisons(
+    metrics: Mapping[str, Measured], measured_on: Images
+) -> list[BaselineComparison]:
     """Those that a verdict is about."""
-    return [one for one in comparisons(metrics) if math.isfinite(one.here)]
+    return [one for one in comparisons(metrics, measured_on) if math.isfinite(one.here)]
 
 
-def is_beaten(metrics: Mapping[str, Measured]) -> bool:
+def is_beaten(metrics: Mapping[str, Measured], measured_on: Images) -> bool:
     """Whether the model beats all that it is compared with."""
-    return all(one.verb == WON for one in comparisons(metrics))
+    return all(one.verb == WON for one in comparisons(metrics, measured_on))
 
 
-def verdict(
-    fought: Sequence[BaselineComparison], measured_on: Mapping[str, int] | None = None
-) -> str:
+def verdict(fought: Sequence[BaselineComparison], measured_on: Images = None) -> str:
     """One sentence: which baselines the model beats, and which it does not; of several sets of
     images also on which.
 

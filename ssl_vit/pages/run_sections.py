@@ -85,7 +85,7 @@ def warnings(record: RunRecord) -> Iterator[Block]:
 def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
     metrics = record.metrics()
-    rows = metric_tables.result_rows(metrics)
+    rows = metric_tables.result_rows(metrics, record.measured_on)
     if not rows:
         return
     if record.result is None:
@@ -109,7 +109,7 @@ def results(record: RunRecord) -> Iterator[Block]:
     meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
     if meanings:  # no column, which would push the values off a phone
         yield Fold("What the measures are", [Listing(meanings)])
-    fought = list(metric_tables.comparisons(metrics))
+    fought = list(metric_tables.comparisons(metrics, record.measured_on))
     if fought:
         head = ["baseline", "difference", "the model's", "its value", "measure"]
         yield Table(head, [_baseline(one) for one in fought])
@@ -117,9 +117,9 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Fold("What the baselines guess", [Listing(list(guesses))])
     if any(row.interval != "-" for row in rows):
         yield Text(
-            "Intervals are Wilson's, of a share of n cases (images, or patches of them) taken as "
-            "independent. They are about this one network: what another seed would give is not in "
-            "them."
+            "Intervals are Wilson's, of a share of n independent images; of a share of patches, "
+            "which in one image are alike, as wide as for so many images. They are about this one "
+            "network: what another seed would give is not in them."
         )
 
 
@@ -313,7 +313,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         "repeat it with another seed", _launch(tool, *options, *again, f"seed={seed + 1}")
     )
     recipe = typed_recipe(record)
-    beaten = metric_tables.is_beaten(record.result.metrics)
+    beaten = metric_tables.is_beaten(record.result.metrics, record.measured_on)
     steps = []
     if recipe and (folder / "export").exists():
         steps = list(next_steps(folder, folder.parent, recipe, record.environment, beaten))

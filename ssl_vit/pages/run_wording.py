@@ -1,6 +1,7 @@
 """A run in three sentences. No torch here."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -128,8 +129,8 @@ def outcome(record: RunRecord) -> str:
         baselines = format_baselines(values)
         return f"{text}; to beat: {baselines}." if baselines else f"{text}."
     titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
-    found = [_headline(name, metrics[name]) for name in titled[:1]]
-    if fought := metric_tables.finite_comparisons(metrics):
+    found = [_headline(name, metrics[name], record.measured_on) for name in titled[:1]]
+    if fought := metric_tables.finite_comparisons(metrics, record.measured_on):
         verdict = metric_tables.verdict(fought, record.measured_on)
         return f"{found[0]}. {verdict}" if found else verdict
     if found:
@@ -138,8 +139,8 @@ def outcome(record: RunRecord) -> str:
     return f"Measured: {format_metrics(values)}." if format_metrics(values) else ""
 
 
-def _headline(name: str, entry: Measured) -> str:
-    value, n = entry.value, entry.n or 0
+def _headline(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
+    value, n = entry.value, metric_tables.cases(entry, measured_on)
     row = find_metric(name)
     shown = f"{value:.2%}" if row.unit == SHARE else f"{value:.4g}"
     text = f"{row.title} on the {entry.split} split is {shown}"

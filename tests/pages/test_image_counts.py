@@ -232,3 +232,19 @@ def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
     (row,) = metric_tables.result_rows({"knn": Measured(value=80 / 239, split="test", n=239)})
     assert (row.value, row.interval) == ("33.47%", "27.79% to 39.68%")
+
+
+def test_patches_of_few_images_decide_nothing() -> None:
+    """10 of 186 patches against a baseline of 2.7% are beyond Wilson's interval of 186 cases, not of
+    7: from 0.4 to 35%."""
+    metrics = {
+        "accuracy_masked": Measured(value=10 / 186, n=186, split="validation"),
+        "commonest": Measured(value=5 / 186, n=186, split="validation"),
+    }
+    of_images, of_patches = (
+        next(iter(metric_tables.comparisons(metrics, measured_on)))
+        for measured_on in ({"validation": 7}, None)
+    )
+    assert (of_images.n, of_images.verb) == (7, metric_tables.OPEN)
+    assert (of_patches.n, of_patches.verb) == (186, metric_tables.WON)
+    assert not metric_tables.is_beaten(metrics, {"validation": 7})

@@ -15,8 +15,8 @@ BEHIND = frozenset({"measure", "images", "n", "sd", BOTH, BEST})
 
 def number(value: float, percent: bool = True, signed: bool = False) -> str:
     """A share in percent with two digits, any other value with three."""
-    scale = 100 if percent else 1
-    return f"{scale * value:{'+' if signed else ''}z.{2 if percent else 3}f}"
+    shown = round(100 * value if percent else value, 9)  # equal ones alike, whatever their last bit
+    return f"{shown:{'+' if signed else ''}z.{2 if percent else 3}f}"
 
 
 def whole(count: float | None) -> str:

@@ -1,7 +1,7 @@
 """The sections of a report, in SECTIONS: each is a query, a function of (study, numbers) that gives
 what its template knows besides them, or None where the study has nothing of it. No torch here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,15 @@ from ... import stats
 from ...formatting import FEW_IMAGES
 from ...pages.blocks import Section, Table
 from ...stats import SeedSummary
-from . import chosen_section, differing_encoders, figures, provenance, scaling_section, texts
+from . import (
+    cautions,
+    chosen_section,
+    differing_encoders,
+    figures,
+    provenance,
+    scaling_section,
+    texts,
+)
 from .axes import arm_label
 from .formats import (
     BEHIND,
@@ -34,11 +42,10 @@ from .formats import (
 )
 from .measures import Measure, Result
 from .results import StudyResults, setting_text
-from .statistics import Cost, Numbers, Pair, Sweep, choices, edges
+from .statistics import Cost, Numbers, Pair, Sweep, choices
 from .texts import Values, captioned, minus
 
 MINUS = "A minus B"
-UNEQUAL = 1.1  # ratio of two arms' compute from which the answer says so
 # Of arms that are compared with one another
 COMPARING = ("Differences in pairs", "Interaction", "Learning curves")
 
@@ -65,7 +72,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
-        "unequal": _unequal_compute(candidate_pairs(study, numbers), main),
+        "unequal": cautions.unequal_compute(candidate_pairs(study, numbers), main),
         "encoders": differing_encoders.find(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
@@ -75,17 +82,6 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
-
-
-def _unequal_compute(pairs: list[Pair], main: Measure) -> list[tuple[Pair, float]]:
-    """Of pairs whose training did not cost the same, how many times the other's exaFLOP the arm
-    took."""
-    spent = {
-        one.arm: sum(one.exaflop.values()) / len(one.exaflop) for one in main.results if one.exaflop
-    }
-    both = (pair for pair in pairs if spent.get(pair.arm) and spent.get(pair.other))
-    times = ((pair, spent[pair.arm] / spent[pair.other]) for pair in both)
-    return [(pair, one) for pair, one in times if max(one, 1 / one) >= UNEQUAL]
 
 
 def _better_baseline(study: StudyResults, main: Measure) -> Result | None:
@@ -125,31 +121,11 @@ def first(study: StudyResults, numbers: Numbers) -> Values:
     return {
         "answer": answer(study, numbers),
         "resampled": [pair for pair in candidate_pairs(study, numbers) if pair.resampled],
-        "at_end": _end_of_axis(study, numbers),
-        "few_measured": _by_few_images(numbers.measures),
-        "few_chosen": _by_few_images(numbers.sweeps),
+        "at_end": cautions.end_of_axis(study, numbers),
+        "few_measured": cautions.by_few_images(numbers.measures),
+        "few_chosen": cautions.by_few_images(numbers.sweeps),
         "FEW_IMAGES": FEW_IMAGES,
     }
-
-
-def _end_of_axis(study: StudyResults, numbers: Numbers) -> dict[str, Any]:
-    """{key: its best value} where that is at an end of three values or more of a number."""
-    along = figures.study_axes(study, numbers)
-    main = numbers.measure(numbers.main)
-    tried = [numbers.settings[one.arm] for one in main.results]
-    best = numbers.settings[main.best.arm]
-    if along.ticks or len(tried) < 3:
-        return {}
-    return {key: best[key] for key in edges(tried, best)}
-
-
-def _by_few_images(found: Sequence[Measure | Sweep]) -> dict[int, list[Measure | Sweep]]:
-    """{images: those on so many}, of those on so few that they tell hardly anything."""
-    few: dict[int, list[Measure | Sweep]] = {}
-    for one in found:
-        if one.images and one.images < FEW_IMAGES:
-            few.setdefault(one.images, []).append(one)
-    return few
 
 
 def arms(study: StudyResults, numbers: Numbers) -> Values:
@@ -237,6 +213,8 @@ def measures(study: StudyResults, numbers: Numbers) -> Values:
         "n": n,
         "true_sd": stats.sd_reach(n) if n > 1 else None,
         "no_interval": [one.label for one in shown if _lacks_interval(one)],
+        "one_draw": cautions.share_one_draw(study),
+        "chose": cautions.choosing_seeds(study),
         "FEW_IMAGES": FEW_IMAGES,
         "RESAMPLES": stats.RESAMPLES,
         "DRAWS": stats.DRAWS,

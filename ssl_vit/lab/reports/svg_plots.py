@@ -138,9 +138,12 @@ def _draw_points(axis: Axes, name: str, line: Sequence[Point], colour: str, styl
     beside = axis.transData + ScaledTranslation(-5 / 72, 0, axis.figure.dpi_scale_trans)
     for point in line:
         axis.plot(point.x, point.values, "o", markersize=2.5, color=colour, transform=beside)
+        # limits do not follow what has a transform of its own
+        axis.update_datalim([(0.0, value) for value in point.values], updatex=False)
         if point.interval:
             middle = float(np.mean(point.x))
             axis.plot([middle, middle], point.interval, linewidth=1.5, color=colour)
+    axis.autoscale_view()
 
 
 def _draw_scale(axis: Axes, x: XAxis) -> None:

@@ -200,6 +200,16 @@ def test_printed_figures_fit_a_page_and_can_be_read(gap: Path, monkeypatch) -> N
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
 
 
+def test_every_seed_is_inside_its_panel() -> None:
+    """Of two seeds without an interval the mean alone made the limits."""
+    lines = {"low": [svg_plots.Point([0.0, 0.0], [7.2, 10.8], None)]}
+    lines |= {"high": [svg_plots.Point([1.0, 1.0], [8.9, 9.1], None)]}
+    axis = svg_plots.XAxis("", ["low", "high"])
+    figure = svg_plots.points([svg_plots.Panel("y", lines, {})], axis, [*lines], PRINTED)
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom < 7.2 and top > 10.8 and top - bottom < 5
+
+
 def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
     panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
     figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], PRINTED)

@@ -934,8 +934,25 @@ def test_the_answer_says_that_arms_did_not_cost_the_same(gap):
     assert "times the exaFLOP" not in reports.write(gap).answer
     for path in gap.glob("final-mpp-*/result.json"):
         altered(path, total_exaflop=4 * json.loads(path.read_text())["total_exaflop"])
-    says = "All training counted, mpp took 4.20 times the exaFLOP of scratch; mpp took 4.20 times"
+    says = "Pre-training and fine-tuning counted, without sweeps, mpp took 4.20 times the exaFLOP of scratch; mpp took 4.20 times"
     assert says in reports.write(gap).answer
+
+
+def test_what_seeds_have_in_common_is_said(gap):
+    """One draw of the labels for all, and the seed that chose the learning rates among them."""
+    reports.write(gap)
+    text = (gap / "report.md").read_text()
+    assert "chosen on seed 0, which the means include" in " ".join(text.split())
+    assert "All seeds learn the labels of the same images" not in text
+    for share_seed, says in ((None, True), (1, False)):
+        for path in gap.glob("final-*/recipe.yaml"):
+            path.unlink()
+        for folder in gap.glob("final-*"):
+            made = {"data": {"share": 0.1, "share_seed": share_seed}}
+            (folder / "recipe.yaml").write_text(json.dumps(made))
+        reports.write(gap)
+        text = (gap / "report.md").read_text()
+        assert ("All seeds learn the labels of the same images" in text) == says
 
 
 def test_runs_that_measured_no_test_images_are_said_to_have(gap):
