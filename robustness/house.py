@@ -112,7 +112,7 @@ def takes_recipe(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> boo
 
 def formatted(path: Path) -> str:
     command = [
-        "ruff",
+        *(sys.executable, "-m", "ruff"),
         "format",
         "--isolated",
         "--line-length",
