@@ -387,3 +387,37 @@ def test_a_named_folder_with_a_record_of_others_stays_as_it_is(
         "figures.json"
     ]
     assert (tmp_path / "mine" / "figures.json").read_text() == record
+
+
+def test_what_another_figure_shows_is_named_where_it_is_asked_for(
+    run: Path, tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """An objective predicts patches or something else; the one figure or the other shows it."""
+    ssl_vit.pretrain(altered(tiny, "recipe=ijepa", "eval.collapse=null", "name=other"))
+    few = ["images=2", "shown=2", "compute.threads=1", f"out={tmp_path}"]
+    for init, lacks, has in (
+        (run, "predicted", "reconstruction"),
+        (tmp_path / "runs" / "other", "reconstruction", "predicted"),
+    ):
+        capsys.readouterr()
+        draw_figures.main([f"init={init}", f"figures=filters,{lacks}", *few, f"name={lacks}"])
+        text = capsys.readouterr().out
+        assert f"left out    {lacks}: {init.name}: figure {has} shows" in text
+        draw_figures.main([f"init={init}", *few, f"name={lacks}-all"])
+        assert f"left out    {lacks}" not in capsys.readouterr().out
+
+
+def test_few_images_to_look_at_are_said_with_where_more_are(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for number in range(4):
+        folder = tmp_path / "IMAGES" / "train"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), 60 * number, np.uint8)).save(folder / f"{number}.png")
+    words = [f"init={run}", f"data.path={tmp_path}/IMAGES", "data.validation=0.5", "data.size=16"]
+    words += ["figures=reconstruction", f"out={tmp_path}", "shown=1"]
+    says = "held-out images: 2 images, few to look at; split=train takes the training images"
+    draw_figures.main([*words, "name=few"])
+    assert f"warning: {says}" in capsys.readouterr().out
+    draw_figures.main([*words, "name=train", "split=train"])
+    assert "few to look at" not in capsys.readouterr().out

@@ -532,9 +532,14 @@ def test_a_page_shows_the_first_images_and_says_so(
     found = [embedding.Neighbor(0.5, "train", i, f"{i}.png", -1) for i in range(count)]
     among = nearest_images.Gathered({"train": images}, data, None, "its features", "")
     nearest_images.show([(query, found)], among, tmp_path)
+    (tmp_path / "squashed").mkdir()
     assert capsys.readouterr().out.count("0.5000 number ") == count
     page = (tmp_path / nearest_images.PAGE).read_text()
     assert page.count("<img") == 1 + nearest_images.SHOWN and "Of 1,200 images" in page
+    assert "The encoder saw of each image: centre crop 0.875, of its shorter side" in page
+    squashed = among._replace(data=Data(size=8, eval_mode="squash"))
+    nearest_images.show([(query, found)], squashed, tmp_path / "squashed")
+    assert "each image: squashed to a square." in (tmp_path / "squashed/nearest.html").read_text()
     line = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."
     assert (line in page) == (count > nearest_images.SHOWN)
 

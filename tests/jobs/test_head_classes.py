@@ -16,6 +16,7 @@ from ssl_vit.data.base import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, head_classes
+from ssl_vit.pages import run_page
 
 SMALL = ("model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
 
@@ -127,3 +128,15 @@ def test_an_export_whose_head_is_damaged_is_one_line(
         measured(alone, images_of(tuned), tmp_path / "runs")
     (line,) = capsys.readouterr().err.splitlines()
     assert f"init={alone}" in line and "head.bias" in line
+
+
+def test_a_page_says_that_an_export_is_a_classifier(tuned: Path, tmp_path: Path) -> None:
+    made = shutil.copytree(tuned, tmp_path / "tuned")
+    run_page.write(made)
+    page = " ".join((made / "report.html").read_text().split())
+    assert "The export is a classifier of 3 classes" in page
+    assert "from transformers import AutoModelForImageClassification" in page
+    (made / "export" / "config.json").write_text("{")
+    run_page.write(made)
+    page = (made / "report.html").read_text()
+    assert "The export is a classifier" not in page and "import AutoModel\n" in page
