@@ -24,6 +24,8 @@ from .expand import Plan, Task
 from .mistakes import Mistakes
 from .study import Study
 
+# keys that change no weights, but what is measured of them
+MEASURED = ("plugin", "checkpoint.best", "eval.real", "data.unreadable")
 # what decides which images a share for testing are (data.test)
 TEST_CUT = ("test", "group", "window", "label_column", "image_column")
 
@@ -169,7 +171,7 @@ def _check_distinct(
         UserError: one does.
     """
     computed = {
-        arm: computed_values(recipe) | _places(recipe) | {"model.name": ""}
+        arm: computed_values(recipe) | _measured(recipe) | {"model.name": ""}
         for (part, arm, other, seed), recipe in known.items()
         if (part, other, seed) == (task.part, str(values), task.seed)
     }
@@ -178,9 +180,11 @@ def _check_distinct(
         raise UserError(f"computes the very same as arm {same}; leave one out")
 
 
-def _places(recipe: Recipe) -> Values:
-    """Where a recipe's images are: what they are is not known yet."""
-    return {key: value for key, value in recipe.values().items() if options()[key].place}
+def _measured(recipe: Recipe) -> Values:
+    """Where a recipe's images are, as what they are is not known yet; and which weights and images
+    it measures."""
+    values = recipe.values().items()
+    return {key: value for key, value in values if key in MEASURED or options()[key].place}
 
 
 def model_options(recipe: Recipe) -> dict[str, str]:

@@ -666,3 +666,14 @@ def test_of_a_stand_in_for_first_weights_no_architecture_is_compared(
     """init= is a place that is not given yet, and scratch stands in its place."""
     assert study_tool.main(["recipe=study/further", "--check"]) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+def test_arms_that_test_other_weights_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The last ones, or the best by held-out images."""
+    options = {"recipe": "finetune", "init": "scratch", "model": "vit_p8"}
+    arms = {"a": {}, "b": {"checkpoint.best": "accuracy"}}
+    parts = {"fin": {"tool": "finetune", "options": options, "by_arm": arms}}
+    status, _, lines = checked(tmp_path, capsys, parts=parts)
+    assert (status, lines) == (0, [])
