@@ -33,8 +33,7 @@ status=$?
 again=
 failures=slurm-$SLURM_JOB_ID.failures # a line for each since the run last saved
 if [ $status -eq 69 ] || [ $status -gt 128 ]; then
-    echo $status >> "$failures"
-    [ "$(wc -l < "$failures")" -gt 8 ] || again=yes
+    echo $status >> "$failures" && [ "$(wc -l < "$failures")" -le 8 ] && again=yes
 elif [ $status -eq 75 ]; then
     rm -f "$failures"
     again=yes

@@ -257,6 +257,7 @@ def _results(
     return {
         "results": metric_tables.results(metrics, measured_on),
         "cautions": cautions,
+        "of_images": bool(measured_on),
         "baselines": metric_tables.baselines(comparisons) if comparisons else "",
         "verdict": metric_tables.verdict(comparisons, measured_on) if comparisons else "",
         "curves": bool(result and run.rows()),

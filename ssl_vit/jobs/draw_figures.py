@@ -99,7 +99,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     print(f"images      {looked_at}", flush=True)
     if options.images and count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
-    elif there < FEW_IMAGES and options.split is None:
+    elif there < FEW_IMAGES and options.split is None and "training" not in images.split:
         text = f"{images.split}: {count_of_images(there)}, few to look at"
         print(f"warning: {text}; split=train takes the training images", flush=True)
     found: Found = {name: [] for name in options.figures or FIGURES}

@@ -34,6 +34,14 @@ WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
 EMBEDDED = 3 * 2**20  # bytes of figures inside a page, dark ones too; 4 MiB as base64
 UNKNOWN = "not recorded"
+OF_IMAGES = (
+    "of a share of n independent images; of a share of patches, which in one image are alike, as"
+    " wide as for so many images"
+)
+OF_PATCHES = (
+    "of a share of n cases; of patches, which in one image are alike, they are too narrow, as this"
+    " run did not record its images"
+)
 TRANSFORM = """\
 config = timm.data.resolve_model_data_config({})
 transform = timm.data.create_transform(**config, is_training=False)"""
@@ -116,10 +124,10 @@ def results(record: RunRecord) -> Iterator[Block]:
         guesses = dict.fromkeys(f"{one.called}: {one.guess}" for one in fought)
         yield Fold("What the baselines guess", [Listing(list(guesses))])
     if any(row.interval != "-" for row in rows):
+        cases = OF_IMAGES if record.measured_on else OF_PATCHES
         yield Text(
-            "Intervals are Wilson's, of a share of n independent images; of a share of patches, "
-            "which in one image are alike, as wide as for so many images. They are about this one "
-            "network: what another seed would give is not in them."
+            f"Intervals are Wilson's, {cases}. They are about this one network: what another seed"
+            " would give is not in them."
         )
 
 

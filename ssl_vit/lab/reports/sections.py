@@ -72,7 +72,7 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "main": main,
         "chosen": choices(study, numbers.sweeps, main.part),
         "pairs": candidate_pairs(study, numbers),
-        "unequal": cautions.unequal_compute(candidate_pairs(study, numbers), main),
+        "unequal": cautions.unequal_compute(study, candidate_pairs(study, numbers), main),
         "encoders": differing_encoders.find(study, main.part),
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],

@@ -9,6 +9,12 @@ from ...errors import UserError
 from .expand import Plan
 from .mistakes import Mistakes
 
+# keys of images that decide neither which there are nor whether a share of them can be drawn
+OF_PIXELS = (
+    *("size", "crop_area", "flip", "mean", "std", "eval_mode", "eval_crop", "mixup", "cutmix"),
+    "share_seed",
+)
+
 
 def check(plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> None:
     """Collect the mistakes of the splits that tasks name, each data set read once.
@@ -24,7 +30,8 @@ def check(plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> None:
         if not data.path or not exists(data.path) or data.stream:
             continue
         tests = recipe.eval.test or recipe.objective == "probe"
-        key = json.dumps(asdict(data)), tests
+        of_splits = {key: value for key, value in asdict(data).items() if key not in OF_PIXELS}
+        key = json.dumps(of_splits), tests
         if key not in known:
             known[key] = _mistake(recipe, tests)
         if known[key]:

@@ -113,6 +113,16 @@ def _without_options(body: Any, keys: Collection[str]) -> Any:
     return body | {"options": options}
 
 
+def _arms_without(by_arm: Any, options: Any) -> Node:
+    """A by_arm that a part has of another, without the keys that its own options set; what is not a
+    mapping is left to `_part`."""
+    if not isinstance(by_arm, dict) or not isinstance(options, dict):
+        return {}
+    keys = flatten(options)
+    arms = {arm: _without_options({"options": own}, keys) for arm, own in by_arm.items()}
+    return {"by_arm": {arm: body["options"] for arm, body in arms.items()}}
+
+
 def _extended(base: Any, body: Any) -> Any:
     """A part over another one; what is not a mapping is left to `_part` to reject."""
     if not isinstance(base, dict) or not isinstance(body, dict):
@@ -270,6 +280,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
             base = parts.get(other) if isinstance(other, str) else None
             if isinstance(base, dict) and "extends" not in base:
                 shared = {key: base[key] for key in INHERITED if key in base}
+                shared |= _arms_without(shared.get("by_arm"), body.get("options"))
             else:
                 mistakes.parts.add(name)
                 others = [part for part in parts if part != name]

@@ -102,6 +102,8 @@ def write_scripts(study: Submission) -> dict[str, Path]:
             heads = study.heads(part, indices)
             text = slurm_script.script(heads, part, study.options, study.folder, study.resources)
             write_atomically(scripts[part], text)
+            for left in (folder / "slurm").glob(f"{part}-*.failures"):  # of jobs that were ended
+                left.unlink(missing_ok=True)
     return scripts
 
 

@@ -74,8 +74,7 @@ status=$?
 again=
 failures={place}-"$SLURM_ARRAY_TASK_ID".failures # a line for each since it last saved
 if [ $status -eq 69 ] || [ $status -gt 128 ]; then # it lost a process, or was killed
-    echo $status >> "$failures"
-    [ "$(wc -l < "$failures")" -gt 8 ] || again=yes
+    echo $status >> "$failures" && [ "$(wc -l < "$failures")" -le 8 ] && again=yes
 elif [ $status -eq 75 ]; then # it was signalled, and has saved
     rm -f "$failures"
     again=yes

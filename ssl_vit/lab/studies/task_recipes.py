@@ -25,7 +25,10 @@ from .mistakes import Mistakes
 from .study import Study
 
 # keys that change no weights, but what is measured of them
-MEASURED = ("plugin", "checkpoint.best", "eval.real", "data.unreadable")
+MEASURED = (
+    *("plugin", "checkpoint.best", "eval.images", "eval.real", "data.unreadable"),
+    "optim.nonfinite",
+)
 # what decides which images a share for testing are (data.test)
 TEST_CUT = ("test", "group", "window", "label_column", "image_column")
 
@@ -72,11 +75,14 @@ def check(
             same = _decisive(task, values, plan, recipes)
             found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
             recipes[task.name] = found
-            if before is None:
+            # runs that arms start from and sweeps are told apart themselves, grids may overlap
+            alone = before is None and not task.values and not task.best
+            alone &= here or task.tool == "pretrain"  # first weights may be stand-ins
+            if alone:
                 known[task.part, task.arm, str(values), task.seed] = found
             if same not in resolved:
                 resolved[same] = found
-                if before is None:  # else the runs that arms start from are told apart
+                if alone:
                     _check_distinct(task, values, known)
             if task.part in tested and task.tool == "finetune":
                 _check_tests(found)

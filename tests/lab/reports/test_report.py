@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -33,7 +34,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
-from ssl_vit.lab.reports import load
+from ssl_vit.lab.reports import cautions, load
 from ssl_vit.lab.studies import record
 from ssl_vit.lab.studies.expand import Task
 from ssl_vit.metrics import registry
@@ -938,21 +939,42 @@ def test_the_answer_says_that_arms_did_not_cost_the_same(gap):
     assert says in reports.write(gap).answer
 
 
+@pytest.mark.parametrize(
+    ("init", "compared"), [("scratch", True), ("{pretrain-a-0}", True), ("timm:vit_small", False)]
+)
+def test_compute_is_not_compared_where_weights_come_from_outside(init, compared):
+    """What made them counts as nothing, so that the other arm read as the costlier one."""
+    tasks = [
+        SimpleNamespace(arm="a", options=["optim.lr=1", f"init={init}"]),
+        SimpleNamespace(arm="b", options=["init=scratch"]),
+    ]
+    study = SimpleNamespace(plan=SimpleNamespace(tasks=tasks))
+    results = [SimpleNamespace(arm=arm, exaflop={0: x, 1: x}) for arm, x in (("a", 6), ("b", 2))]
+    pair = SimpleNamespace(arm="a", other="b")
+    found = cautions.unequal_compute(study, [pair], SimpleNamespace(results=results))
+    assert found == ([(pair, 3)] if compared else [])
+
+
 def test_what_seeds_have_in_common_is_said(gap):
     """One draw of the labels for all, and the seed that chose the learning rates among them."""
     reports.write(gap)
     text = (gap / "report.md").read_text()
     assert "chosen on seed 0, which the means include" in " ".join(text.split())
+    plan = json.loads((gap / "study.json").read_text())
+    needless = [one | {"needs": []} if one["part"] == "final" else one for one in plan["tasks"]]
+    altered(gap / "study.json", tasks=needless)  # sweeps that choose nothing
+    reports.write(gap)
+    assert "which the means include" not in (gap / "report.md").read_text()
+    altered(gap / "study.json", tasks=plan["tasks"])
     assert "All seeds learn the labels of the same images" not in text
-    for share_seed, says in ((None, True), (1, False)):
-        for path in gap.glob("final-*/recipe.yaml"):
-            path.unlink()
+    for drawn_by_seed in (False, True):
         for folder in gap.glob("final-*"):
-            made = {"data": {"share": 0.1, "share_seed": share_seed}}
+            seed = int(folder.name[-1]) if drawn_by_seed else None
+            made = {"data": {"share": 0.1, "share_seed": seed}}
             (folder / "recipe.yaml").write_text(json.dumps(made))
         reports.write(gap)
         text = (gap / "report.md").read_text()
-        assert ("All seeds learn the labels of the same images" in text) == says
+        assert ("All seeds learn the labels of the same images" in text) != drawn_by_seed
 
 
 def test_runs_that_measured_no_test_images_are_said_to_have(gap):

@@ -10,6 +10,7 @@ from PIL import Image
 from helpers.options import ROOT
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
+from ssl_vit.lab.studies.read_study import build
 
 STUDY = {
     "title": "made up",
@@ -677,3 +678,48 @@ def test_arms_that_test_other_weights_are_told_apart(
     parts = {"fin": {"tool": "finetune", "options": options, "by_arm": arms}}
     status, _, lines = checked(tmp_path, capsys, parts=parts)
     assert (status, lines) == (0, [])
+
+
+def test_arms_that_a_sweep_tells_apart_are_not_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """What `best` takes is not known yet; of two grids the one may be a part of the other."""
+    options = {"recipe": "finetune", "init": "scratch", "model": "vit_p8"}
+    sweep = {"tool": "finetune", "options": options, "seeds": [0]}
+    sweep |= {"grid": {"optim.lr": [0.01, 0.03]}, "grid_by_arm": {"a": {"optim.lr": [0.03]}}}
+    final = {"tool": "finetune", "options": options, "best": {"of": "sweep", "by": "accuracy"}}
+    status, _, lines = checked(tmp_path, capsys, parts={"sweep": sweep, "fin": final})
+    assert (status, lines) == (0, [])
+
+
+def test_first_weights_that_are_not_given_yet_are_no_fresh_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    options = {"recipe": "finetune", "model": "vit_p8"}
+    arms = {"a": {"init": "scratch"}, "b": {"init": "{init}"}}
+    parts = {"fin": {"tool": "finetune", "options": options, "by_arm": arms}}
+    status, _, lines = checked(tmp_path, capsys, parts=parts, places=["init"])
+    assert (status, lines) == (0, [])
+
+
+def test_a_part_has_the_arms_of_the_one_it_extends_below_its_own_options(tmp_path: Path) -> None:
+    first = {"recipe": "finetune", "init": "scratch", "model": "vit_p8"}
+    arms = {"a": {"optim.lr": 0.03}, "b": {"optim.lr": 0.3, "optim": {"momentum": 0.5}}}
+    raw = STUDY | {
+        "parts": {
+            "fin": {"tool": "finetune", "options": first, "by_arm": arms},
+            "short": {"extends": "fin", "options": {"optim.lr": 0.1}},
+            "one": {"extends": "fin", "by_arm": {"b": {}}},
+        }
+    }
+    parts = build(raw, "x").parts
+    assert {arm: own["optim.lr"] for arm, own in parts["fin"].options.items()} == {
+        "a": "0.03",
+        "b": "0.3",
+    }
+    assert {arm: own["optim.lr"] for arm, own in parts["short"].options.items()} == {
+        "a": "0.1",
+        "b": "0.1",
+    }
+    assert parts["short"].options["b"]["optim.momentum"] == "0.5"
+    assert list(parts["one"].options) == ["b"] and "optim.lr" not in parts["one"].options["b"]
