@@ -13,7 +13,7 @@ PANELS = {LOSS: "loss", SHARE: "share right", NUMBER: "value"}  # of the metrics
 def draw(run: Run) -> bytes | None:
     """A PNG of the training and held-out loss and of the held-out accuracy by step; None where
     metrics.jsonl has no rows."""
-    from matplotlib.figure import Figure  # 0.3 s: the list of runs asks too what is to be pushed
+    from matplotlib.figure import Figure  # 0.3 s, also of the list of runs, which imports payload
 
     rows = run.rows()
     short = [f"{HELD_OUT}{row.name}" for row in all_metrics() if row.short]

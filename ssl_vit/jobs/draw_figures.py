@@ -99,7 +99,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     print(f"images      {looked_at}", flush=True)
     if options.images and count < options.images:
         print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
-    elif there < FEW_IMAGES and options.split is None and "training" not in images.split:
+    elif there < FEW_IMAGES and options.split is None and images.split != encoders.TRAINING:
         text = f"{images.split}: {count_of_images(there)}, few to look at"
         print(f"warning: {text}; split=train takes the training images", flush=True)
     found: Found = {name: [] for name in options.figures or FIGURES}
@@ -107,7 +107,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     for one in named:
         print(f"encoder     {one.label}: {one.describe()}", flush=True)
         subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        unknown |= _compute(one.label, subject, found, all_said=options.figures is not None)
+        unknown |= _compute(one.label, subject, found, chosen=options.figures is not None)
     drawn = {name: data for name, data in found.items() if data}
     if not drawn:
         raise UserError(f"init={options.init[0]}: none of these figures can be made")
@@ -237,10 +237,10 @@ def _read_record(
     return found.figures
 
 
-def _compute(label: str, subject: "Subject", found: Found, all_said: bool) -> set[str]:
+def _compute(label: str, subject: "Subject", found: Found, chosen: bool) -> set[str]:
     """Add an encoder's data to each figure, those that show images with a label that says which
-    channels of them; print which it lacks, and why; with `all_said` also where another figure shows
-    the same.
+    channels of them; print which it lacks, and why; of figures that were `chosen` also those whose
+    content another figure shows.
 
     Returns:
         Those of which it is not known here whether it has them.
@@ -257,7 +257,7 @@ def _compute(label: str, subject: "Subject", found: Found, all_said: bool) -> se
             named = f"{label} ({note})" if note and not SHOWING.isdisjoint(arrays) else label
             data.append((named, arrays))
         except UnavailableError as error:
-            if all_said or not isinstance(error, OtherFigureError):
+            if chosen or not isinstance(error, OtherFigureError):
                 print(f"left out    {name}: {label}: {error}", flush=True)
             if isinstance(error, UnknownError):
                 unknown.add(name)

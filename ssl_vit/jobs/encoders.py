@@ -32,6 +32,7 @@ from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
 BESIDE = "scratch,"  # opens a place: fresh weights of the encoder that follows
+TRAINING = "training images"  # what is looked at where none are held out
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
 
@@ -246,7 +247,7 @@ def find_images(
     if test is not None:
         return ImageSet(source, data.name, test)
     if data.validation == 0:
-        return ImageSet(source, data.name, "training images")
+        return ImageSet(source, data.name, TRAINING)
     return ImageSet(source, data.name, "held-out images")
 
 

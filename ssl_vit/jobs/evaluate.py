@@ -80,11 +80,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     source = recipe.init_source
     facts |= weights.load_init(network, source, exported=False)
     head = _head(network, source, splits) if "top1" in recipe.probe.measures else None
-
-    def look() -> list[SeenImages]:
-        return seen_images.recorded_or_found(run, splits, facts["data"])
-
-    seen = on_main(accelerator, look) or []  # of the process that writes and prints it
+    seen = seen_images.recorded_or_found(run, splits, facts["data"], accelerator)
     facts["seen"] = seen_images.record(seen)
     on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(network, source, recipe, accelerator.device)

@@ -58,7 +58,7 @@ class RunResult(Result):
             of = "of" if find_metric(name).independent else "on"
             text = f"{entry.value:.1%} {of} {count_of(entry.n or 0, f'{entry.split} images')}"
             if found := metric_tables.interval(
-                name, entry.value, metric_tables.cases(entry, self.measured_on)
+                name, entry.value, metric_tables.independent_cases(entry, self.measured_on)
             ):
                 text += f" (95% interval {found.low:.1%} to {found.high:.1%})"
             yield f"{name:<11} {text}"
@@ -92,7 +92,7 @@ class RunResult(Result):
         """Of the first metric of test images that has one, as that of a classifier's top-1."""
         for name, entry in self.metrics.items():
             found = metric_tables.interval(
-                name, entry.value, metric_tables.cases(entry, self.measured_on)
+                name, entry.value, metric_tables.independent_cases(entry, self.measured_on)
             )
             if entry.split == "test" and found:
                 return f", 95% interval of {name} {found.low:.1%} to {found.high:.1%}"

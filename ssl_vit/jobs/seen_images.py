@@ -16,6 +16,7 @@ from ..data.sources import Splits
 from ..errors import UserError
 from ..runs import identity
 from ..runs.folder import Run
+from ..training.distributed import WatchedAccelerator, on_main
 
 MOST = 2**24  # training images whose rows are compared
 CHANGED = ": its images have changed since"
@@ -23,15 +24,23 @@ STREAM = ": it read a stream"
 NOT_HERE = ": it, its recipe or its images are not here"
 
 
-def recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
-    """As `seen_images`; what the run's folder records of it, as the weights may be gone since. It
-    is looked for again where test images have come, with eval.test since the run began.
+def recorded_or_found(
+    run: Run, splits: Splits, prints: dict[str, str], accelerator: WatchedAccelerator
+) -> list[SeenImages]:
+    """As `seen_images`, of the process that writes and prints it, and nothing of the others; what
+    the run's folder records of it, as the weights may be gone since. It is looked for again where
+    test images have come, with eval.test since the run began.
 
     Args:
         run: the run that is measured.
         splits: its images.
         prints: their fingerprints, as environment.json has them.
+        accelerator: of its processes.
     """
+    return on_main(accelerator, lambda: _recorded_or_found(run, splits, prints)) or []
+
+
+def _recorded_or_found(run: Run, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
     if (run.folder / "environment.json").exists():
         facts = run.environment()
         if facts.seen is not None and prints.keys() <= facts.data.keys():

@@ -106,11 +106,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
     facts |= _load_initial_weights(network, run)
-
-    def look() -> list[SeenImages]:
-        return seen_images.recorded_or_found(run, splits, facts["data"])
-
-    seen = distributed.on_main(accelerator, look) or []  # of the process that writes and prints it
+    seen = seen_images.recorded_or_found(run, splits, facts["data"], accelerator)
     facts["seen"] = seen_images.record(seen)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = building.build(objective_settings(recipe), network, classes)

@@ -48,7 +48,8 @@ def result_rows(metrics: Mapping[str, Measured], measured_on: Images = None) -> 
 
 
 def _row(name: str, entry: Measured, measured_on: Images) -> ResultRow:
-    value, n = entry.value, cases(entry, measured_on) if math.isfinite(entry.value) else 0
+    value = entry.value
+    n = independent_cases(entry, measured_on) if math.isfinite(value) else 0
     found = interval(name, value, n)
     text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
     sentence = find_metric(name).sentence or "-"
@@ -56,7 +57,7 @@ def _row(name: str, entry: Measured, measured_on: Images) -> ResultRow:
     return ResultRow(name, sentence, entry.split, shown, text, f"{n:,}")
 
 
-def cases(entry: Measured, measured_on: Images) -> int:
+def independent_cases(entry: Measured, measured_on: Images) -> int:
     """As how many independent cases a metric counts: of patches so many as there are images, as
     those of one image are alike; all of an older run, which did not record its images."""
     n = entry.n or 0
@@ -139,7 +140,7 @@ def comparisons(
         row, measure = find_baseline(name), compared_with(name, metrics)
         if row and measure:
             own = metrics[measure]
-            values = entry.value, measure, own.value, cases(own, measured_on), own.split
+            values = entry.value, measure, own.value, independent_cases(own, measured_on), own.split
             yield BaselineComparison(name, row.called, row.guess, *values)
 
 

@@ -140,7 +140,7 @@ def outcome(record: RunRecord) -> str:
 
 
 def _headline(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
-    value, n = entry.value, metric_tables.cases(entry, measured_on)
+    value, n = entry.value, metric_tables.independent_cases(entry, measured_on)
     row = find_metric(name)
     shown = f"{value:.2%}" if row.unit == SHARE else f"{value:.4g}"
     text = f"{row.title} on the {entry.split} split is {shown}"

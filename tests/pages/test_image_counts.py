@@ -235,8 +235,8 @@ def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
 
 
 def test_patches_of_few_images_decide_nothing() -> None:
-    """10 of 186 patches against a baseline of 2.7% are beyond Wilson's interval of 186 cases, not of
-    7: from 0.4 to 35%."""
+    """10 of 186 patches: of 186 cases Wilson's interval excludes a baseline of 2.7%, of 7 images (0.4
+    to 42%) it does not."""
     metrics = {
         "accuracy_masked": Measured(value=10 / 186, n=186, split="validation"),
         "commonest": Measured(value=5 / 186, n=186, split="validation"),

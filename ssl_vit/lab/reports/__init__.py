@@ -12,8 +12,8 @@ __all__ = ["Numbers", "Report", "export", "render", "write"]
 
 
 def __getattr__(name: str) -> Any:
-    """Names of reports, imported when first used: the list of runs and their index, which ask this
-    package what compares, do without matplotlib (0.3 s)."""
+    """Names of reports, imported when first used: the list of runs and their index import
+    `comparable` alone, without matplotlib (0.3 s)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "statistics" if name == "Numbers" else "study_page"

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...config.parsing import flatten, load_yaml
 from ...formatting import FEW_IMAGES
-from .axes import axes
+from . import figures
 from .measures import Measure
 from .results import FinishedRun, StudyResults
 from .statistics import Numbers, Pair, Sweep, edges
@@ -38,7 +38,7 @@ def _from_outside(study: StudyResults, arm: str) -> bool:
 
 def end_of_axis(study: StudyResults, numbers: Numbers) -> dict[str, Any]:
     """{key: its best value} where that is at an end of three values or more of a number."""
-    along = axes(numbers.settings, study.report.axis)
+    along = figures.study_axes(study, numbers)
     main = numbers.measure(numbers.main)
     tried = [numbers.settings[one.arm] for one in main.results]
     best = numbers.settings[main.best.arm]

@@ -50,16 +50,15 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
 def _not_shown(study: Study) -> Iterator[str]:
     """A line for the arms that no part of the report has, and from whose runs no other starts."""
     reported = {*_measured(study), *final_parts(study)}
-    parts = study.parts.items()
-    shown = {arm for name, part in parts if name in reported for arm in part.options}
-    for _, part in parts:
+    parts = study.parts
+    shown = {arm for name in reported & parts.keys() for arm in parts[name].options}
+    for part in parts.values():
         for arm in part.options:
             others = (split_reference(one, arm)[1] for one in part.references(arm))
             shown |= {other for other in others if other != arm}
     left = [arm for arm in study.arms if arm not in shown]
     if reported and left:
-        text = "no part that the report shows (final, probes, extra) has them"
-        yield f"arms {', '.join(left)}: {text if len(left) > 1 else text[:-4] + 'it'}"
+        yield f"arms {', '.join(left)}: in no part that the report shows (final, probes, extra)"
 
 
 def _measured(study: Study) -> list[str]:

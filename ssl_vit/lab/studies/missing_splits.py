@@ -4,16 +4,10 @@ import json
 from dataclasses import asdict
 
 from ...config.parsing import exists
-from ...config.schema import Recipe
+from ...config.schema import Recipe, options
 from ...errors import UserError
 from .expand import Plan
 from .mistakes import Mistakes
-
-# keys of images that decide neither which there are nor whether a share of them can be drawn
-OF_PIXELS = (
-    *("size", "crop_area", "flip", "mean", "std", "eval_mode", "eval_crop", "mixup", "cutmix"),
-    "share_seed",
-)
 
 
 def check(plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> None:
@@ -30,13 +24,19 @@ def check(plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> None:
         if not data.path or not exists(data.path) or data.stream:
             continue
         tests = recipe.eval.test or recipe.objective == "probe"
-        of_splits = {key: value for key, value in asdict(data).items() if key not in OF_PIXELS}
-        key = json.dumps(of_splits), tests
+        key = json.dumps({key: one for key, one in asdict(data).items() if _decides(key)}), tests
         if key not in known:
             known[key] = _mistake(recipe, tests)
         if known[key]:
             with mistakes.of(f"part {plan[name].part}, arm {plan[name].arm}"):
                 raise UserError(known[key])
+
+
+def _decides(key: str) -> bool:
+    """Whether a key of `data` decides which images there are, or how many of them are drawn."""
+    option = options()[f"data.{key}"]
+    chosen = option.splits or option.subset or option.reading
+    return bool(chosen) and key != "share_seed"  # which draws others, as many
 
 
 def _mistake(recipe: Recipe, tests: bool) -> str:

@@ -30,8 +30,6 @@ from .mistakes import (
 )
 from .study import Part, Study
 
-INHERITED = ("tool", "options", "by_arm")  # by a part of the one that it extends
-
 
 def find(name: str | None) -> Path:
     """A study's file.
@@ -279,7 +277,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
             other = body["extends"]
             base = parts.get(other) if isinstance(other, str) else None
             if isinstance(base, dict) and "extends" not in base:
-                shared = {key: base[key] for key in INHERITED if key in base}
+                shared = {key: base[key] for key in ("tool", "options", "by_arm") if key in base}
                 shared |= _arms_without(shared.get("by_arm"), body.get("options"))
             else:
                 mistakes.parts.add(name)
@@ -294,8 +292,7 @@ def _bodies(raw: Node, where: str, mistakes: Mistakes) -> Node:
 
 
 def _names_as_texts(kind: str, names: Collection[Any], where: str, mistakes: Mistakes) -> list[str]:
-    """Names of places or parts. One that YAML has read as a number is a mistake, and its text goes
-    on."""
+    """Names of places or parts; of one that YAML has read as a number, a mistake, the text."""
     for name in names:
         text = f"{kind}: {name}: expected a name of letters, digits, _ and ."
         mistakes.require(isinstance(name, str), where, f"{text}; in quotes where it is a number")

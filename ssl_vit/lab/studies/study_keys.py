@@ -25,8 +25,8 @@ STUDY = {
     "report": "What the report compares.",
 }
 PART = {
-    "extends": "A part whose tool, options and arms it has: options of its own are added, a by_arm"
-    " of its own is in place of the other's.",
+    "extends": "A part whose tool, options and by_arm it has. Options of its own come before those;"
+    " a by_arm of its own is in place of the other's.",
     "tool": "pretrain, finetune or evaluate.",
     "seeds": "In place of the study's.",
     "options": "Those of the tool. `{NAME}` is a place or the run of the part NAME of the same arm"

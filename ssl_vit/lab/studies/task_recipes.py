@@ -1,6 +1,6 @@
 """The recipes of a study's tasks, resolved and checked before any of them starts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,11 +24,6 @@ from .expand import Plan, Task
 from .mistakes import Mistakes
 from .study import Study
 
-# keys that change no weights, but what is measured of them
-MEASURED = (
-    *("plugin", "checkpoint.best", "eval.images", "eval.real", "data.unreadable"),
-    "optim.nonfinite",
-)
 # what decides which images a share for testing are (data.test)
 TEST_CUT = ("test", "group", "window", "label_column", "image_column")
 
@@ -59,7 +54,7 @@ def check(
     tested = compared_parts.final_parts(study)
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
-    known: dict[tuple[str, str, str, int], Recipe] = {}
+    computed: dict[tuple[str, int, str], dict[str, Values]] = {}  # {place: {arm: what it is}}
     mistakes = mistakes or Mistakes()
     for task in plan.values():
         before = origin(task, plan)
@@ -75,15 +70,13 @@ def check(
             same = _decisive(task, values, plan, recipes)
             found = resolved.get(same) or _recipe(task, values, plan, recipes, here)
             recipes[task.name] = found
-            # runs that arms start from and sweeps are told apart themselves, grids may overlap
-            alone = before is None and not task.values and not task.best
-            alone &= here or task.tool == "pretrain"  # first weights may be stand-ins
-            if alone:
-                known[task.part, task.arm, str(values), task.seed] = found
-            if same not in resolved:
-                resolved[same] = found
-                if alone:
-                    _check_distinct(task, values, known)
+            if before is None and _is_decided(task, here):
+                arms = computed.setdefault((task.part, task.seed, str(task.values)), {})
+                grid = study.parts[task.part].grids[task.arm]
+                arms[task.arm] = _computed(found) | {"grid": grid}
+                if same not in resolved:
+                    _check_distinct(task.arm, arms)
+            resolved[same] = found
             if task.part in tested and task.tool == "finetune":
                 _check_tests(found)
             if task.part in tested and "labels" in task.coordinates:
@@ -168,29 +161,29 @@ def _recipe(
     return recipe
 
 
-def _check_distinct(
-    task: Task, values: Values, known: dict[tuple[str, str, str, int], Recipe]
-) -> None:
-    """Check that no other arm of a part computes the same.
+def _is_decided(task: Task, here: bool) -> bool:
+    """Whether the options of a task without a run before it decide what it computes: `best` depends
+    on a sweep, and with `here=False` first weights may be stand-ins."""
+    return not task.best and (here or task.tool == "pretrain")
+
+
+def _computed(recipe: Recipe) -> Values:
+    """What a recipe computes; where its images are, as what they are is not known yet; and what
+    decides its result besides."""
+    option, values = options(), recipe.values()
+    beside = {key: one for key, one in values.items() if option[key].place or option[key].in_result}
+    return computed_values(recipe) | beside | {"model.name": ""}
+
+
+def _check_distinct(arm: str, computed: Mapping[str, Values]) -> None:
+    """Check that no other arm computes the same as one.
 
     Raises:
         UserError: one does.
     """
-    computed = {
-        arm: computed_values(recipe) | _measured(recipe) | {"model.name": ""}
-        for (part, arm, other, seed), recipe in known.items()
-        if (part, other, seed) == (task.part, str(values), task.seed)
-    }
-    own = computed.pop(task.arm)
-    if same := next((arm for arm, values in computed.items() if values == own), None):
+    others = (other for other, values in computed.items() if values == computed[arm])
+    if same := next((other for other in others if other != arm), None):
         raise UserError(f"computes the very same as arm {same}; leave one out")
-
-
-def _measured(recipe: Recipe) -> Values:
-    """Where a recipe's images are, as what they are is not known yet; and which weights and images
-    it measures."""
-    values = recipe.values().items()
-    return {key: value for key, value in values if key in MEASURED or options()[key].place}
 
 
 def model_options(recipe: Recipe) -> dict[str, str]:

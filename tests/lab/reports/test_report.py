@@ -935,7 +935,8 @@ def test_the_answer_says_that_arms_did_not_cost_the_same(gap):
     assert "times the exaFLOP" not in reports.write(gap).answer
     for path in gap.glob("final-mpp-*/result.json"):
         altered(path, total_exaflop=4 * json.loads(path.read_text())["total_exaflop"])
-    says = "Pre-training and fine-tuning counted, without sweeps, mpp took 4.20 times the exaFLOP of scratch; mpp took 4.20 times"
+    says = "Pre-training and fine-tuning counted, without sweeps, mpp took 4.20 times the exaFLOP"
+    says += " of scratch; mpp took 4.20 times"
     assert says in reports.write(gap).answer
 
 

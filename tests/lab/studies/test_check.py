@@ -595,13 +595,13 @@ def test_an_arm_that_the_report_does_not_show_is_said(
     fin = fin | {"by_arm": {"a": {}, "b": {}}}
     arms = {"a": "one", "b": "other", "c": "third"}
     changed = {"parts": {"pre": pre, "fin": fin}, "arms": arms}
-    warning = "warning: arms c: no part that the report shows (final, probes, extra) has it"
+    warning = "warning: arms c: in no part that the report shows (final, probes, extra)"
     status, out, _ = checked(tmp_path, capsys, **changed)
     assert status == 0 and warning in out
     # the part may be of use without: another arm starts from its run
     fin["by_arm"]["b"] = {"init": "{pre@c}"}
     status, out, _ = checked(tmp_path, capsys, **changed)
-    assert status == 0 and "no part that" not in out
+    assert status == 0 and "in no part that" not in out
 
 
 def test_arms_of_a_fine_tuning_that_compute_the_same_are_a_mistake(
@@ -723,3 +723,12 @@ def test_a_part_has_the_arms_of_the_one_it_extends_below_its_own_options(tmp_pat
     }
     assert parts["short"].options["b"]["optim.momentum"] == "0.5"
     assert list(parts["one"].options) == ["b"] and "optim.lr" not in parts["one"].options["b"]
+
+
+def test_arms_that_sweep_the_same_are_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sweep = {"tool": "pretrain", "options": {"recipe": "mpp"}, "grid": {"optim.lr": [0.1, 0.2]}}
+    status, _, lines = checked(tmp_path, capsys, parts={"sweep": sweep}, report={})
+    assert status == UserError.status
+    assert "part sweep, arm b: computes the very same as arm a; leave one out" in lines[0]
