@@ -95,6 +95,7 @@ PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 # Fewer images than this are too few to tell by: at 50% the 95% interval of an accuracy on 100 of
 # them reaches 9.8 points to each side
 FEW_IMAGES = 100
+NAMED = 4  # names that a note lists
 SPLIT_NAMES = {"validation": "held out", "train": "training images"}
 
 
@@ -211,6 +212,12 @@ def count_of(count: int, things: str) -> str:
     if count == 1:
         things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
     return f"{count:,} {things}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def count_of_images(count: int) -> str:

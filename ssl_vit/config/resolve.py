@@ -44,8 +44,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     given = values.parse(options)
     run_plugin(given.get("plugin"))  # whose keys are known from here on
     named = {key: given.pop(key, None) for key in ("recipe", "data", "model")}
-    for key in given:
-        values.check_key(key)
+    values.check_keys(given)
     places = {key for key in ("data.path", "data.hub") if not values.is_null(given.get(key))}
     if len(places) == 2:
         both = f"data.path={given['data.path']} and data.hub={given['data.hub']}"

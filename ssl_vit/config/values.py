@@ -66,6 +66,22 @@ def current(written: Mapping[str, Any], where: str) -> Values:
     return {RENAMED.get(key, key): value for key, value in written.items() if key not in GONE}
 
 
+def check_keys(keys: Iterable[str]) -> None:
+    """As `check_key`, of each key; what is wrong with several of them is one error.
+
+    Raises:
+        UserError: one is none of the recipe's.
+    """
+    found = []
+    for key in keys:
+        try:
+            check_key(key)
+        except UserError as error:
+            found.append(str(error))
+    if found:
+        raise UserError("; ".join(found))
+
+
 def check_key(key: str, where: str = "") -> None:
     """Check that a dotted key is one of the recipe's; `where` (a file) opens the error.
 

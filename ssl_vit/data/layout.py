@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
+from ..formatting import some
 from .image_formats import KINDS
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
@@ -37,7 +38,6 @@ PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 
 SHARDS = ("parquet", "tar")
-NAMED = 4  # that a note lists
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 
 
@@ -287,9 +287,3 @@ class NoTestSplit(UserError):
     def __init__(self, text: str, labelled: bool) -> None:
         super().__init__(text)
         self.labelled = labelled
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -13,6 +13,7 @@ from .. import rng
 from ..config.images import Data
 from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
+from ..formatting import some
 from .base import (
     PartlyLabelled,
     Rows,
@@ -24,7 +25,6 @@ from .base import (
     stratified_rows,
 )
 from .label_lists import UNLABELLED
-from .layout import some
 
 HELD_OUT_KEY = 1  # of the permutation by which a share is held out
 SHARE_KEY = 3  # of that by which data.share is taken

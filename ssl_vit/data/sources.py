@@ -9,7 +9,7 @@ import numpy as np
 from ..config.images import EMBEDDED, Data
 from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
-from ..formatting import count_of_images
+from ..formatting import count_of_images, some
 from . import formats, layout, shares, synthetic
 from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutLabels
 from .formats import FoundSplits, FoundStreams
@@ -344,7 +344,7 @@ def describe_labels(source: Source, data: Data) -> str:
         return "none"
     text = source.label_source
     if source.classes:
-        text += f", {len(source.classes):,} classes: {layout.some(source.classes)}"
+        text += f", {len(source.classes):,} classes: {some(source.classes)}"
     unless = "; data.labels=false where they are none" if source.label_source == FOLDERS else ""
     return f"{text}{unless}"
 

@@ -17,9 +17,9 @@ from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
 from .label_facts import label_doubt
-from .resources import held_out_images, measured_on
 from .reuse import changed_images
 from .setup import Job, loop_settings
+from .split_images import held_out_images, measured_on
 
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 

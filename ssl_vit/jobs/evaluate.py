@@ -35,7 +35,15 @@ from ..training.distributed import (
     on_main,
 )
 from ..training.heartbeat import Watchdog
-from . import evaluate_masks, finish, head_classes, resources, reuse, seen_images
+from . import (
+    evaluate_masks,
+    finish,
+    head_classes,
+    resources,
+    reuse,
+    seen_images,
+    split_images,
+)
 from .heads import load_trained
 from .init_notes import init_notes
 
@@ -113,7 +121,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         before=source.upstream_cost(),
     )
     result.pool = pool
-    result.measured_on = resources.measured_on(recipe, splits)
+    result.measured_on = split_images.measured_on(recipe, splits)
     if extracted:
         result.classes = classes
     if seen:
@@ -215,7 +223,7 @@ def _print_banner(
         f"{len(splits.train):,} training, {len(splits.validation):,} held-out, "
         f"{len(splits.test):,} test images"
     )
-    counts = resources.measured_on(recipe, splits)
+    counts = split_images.measured_on(recipe, splits)
     few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe))
     for text in (*reuse.changed_images(run), *few, *splits.guesses):
         print(f"warning: {text}", flush=True)

@@ -20,7 +20,7 @@ from ..runs.identity import initial_weights, recipe_hash
 from ..runs.trackers import WarningLog, add_figures
 from ..training import loop
 from ..training.preemption import StopConsensus
-from . import best_checkpoint, resources, seen_images
+from . import best_checkpoint, seen_images, split_images
 from .setup import Job, loop_settings
 
 Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
@@ -63,7 +63,7 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | Non
     figures = sorted(run.figures.glob("*.png"))
     experiment_trackers.finish_all(job.trackers, job.state.step, tested, figures, job.warn)
     result = _result(job, test_metrics)
-    result.measured_on = resources.measured_on(job.recipe, job.splits)
+    result.measured_on = split_images.measured_on(job.recipe, job.splits)
     if job.seen:
         result.seen = seen_images.recorded(job.seen)
     if best:

@@ -10,8 +10,8 @@ from ..config.init_source import InitSource
 from ..config.records import read
 from ..config.records.run import Environment
 from ..data.base import Source
-from ..data.layout import some
 from ..errors import UserError, suggest
+from ..formatting import some
 
 
 def names_of_head(init: InitSource) -> list[str]:

@@ -1,6 +1,7 @@
 """The images nearest to queries: as lines, and as a page with the images themselves."""
 
 import io
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -74,7 +75,19 @@ def read_query(text: str, data: Data) -> Query:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         below = ", also below data.path=" if data.path else ""
-        raise UserError(f"query={text}: expected an image file{below}: {reason}") from None
+        hint = _deeper(text, data)
+        raise UserError(f"query={text}: expected an image file{below}: {reason}{hint}") from None
+
+
+def _deeper(text: str, data: Data) -> str:
+    """A hint at a file of that name in a folder of data.path; nothing without one."""
+    name = Path(text).name
+    if not data.path or not name or not Path(data.path).is_dir():
+        return ""
+    for folder, _, files in os.walk(data.path):
+        if name in files:
+            return f"; did you mean {(Path(folder) / name).relative_to(data.path)}?"
+    return ""
 
 
 def without_query(

@@ -4,7 +4,7 @@ records about them."""
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from .. import costs
 from ..config.probe import DENSE
 from ..config.schema import (
     Recipe,
-    chosen_on_held_out,
     compared_views,
     learns_labels,
     measures_masks,
     uses_labels,
 )
-from ..data import check_range, fingerprints, layout, measure_range, sources
+from ..data import check_range, fingerprints, measure_range, sources
 from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
@@ -34,6 +33,7 @@ from ..formatting import option_text
 from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
+from . import split_images
 from .label_facts import label_facts
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
@@ -68,15 +68,9 @@ def load_splits(
     Raises:
         UserError: as `sources.load`; where test images are missing it says how to go without.
     """
-    first = max(
-        sources.PREVIEW, recipe.eval.images, recipe.probe.images if recipe.probe.every else 0
-    )
 
     def load() -> sources.Splits:
-        try:
-            splits = sources.load(recipe.data, test, first, recipe.seed)
-        except layout.NoTestSplit as error:
-            raise UserError("; ".join([str(error), *_instead(recipe, error.labelled)])) from None
+        splits = split_images.load(recipe, test)
         measure_range.complete(recipe.data, splits.train)
         return splits
 
@@ -93,16 +87,6 @@ def load_splits(
     )
     guesses = (*splits.guesses, *checked.warnings)
     return splits._replace(guesses=guesses, clipped=checked.clipped)
-
-
-def _instead(recipe: Recipe, labelled: bool) -> Iterator[str]:
-    """What can be given where there is no test split."""
-    with suppress(UserError):  # of weights that are gone
-        share = recipe.init_source.images().get("data.test")
-        if isinstance(share, float):
-            yield f"init={recipe.init} had data.test={share:g}"
-    if labelled and recipe.declared.trains:
-        yield "fine-tuning goes without by eval.test=false"
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -220,23 +204,6 @@ def _of_labels(
     return label_facts(splits, recipe.data)
 
 
-def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
-    """How many held-out images a run is measured on while it trains."""
-    return min(recipe.eval.images, len(splits.validation))
-
-
-def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
-    """{split: how many of its images metrics are measured, or something is chosen, on}."""
-    # with data.validation=0 the held-out images are training images
-    name = "train" if recipe.data.validation == 0 else "validation"
-    found = {}
-    if recipe.objective != "probe":
-        found[name] = held_out_images(recipe, splits)
-    elif chosen_on_held_out(recipe):
-        found[name] = len(splits.validation)
-    return found if splits.test is None else found | {"test": len(splits.test)}
-
-
 def environment_facts(
     recipe: Recipe,
     accelerator: Accelerator,
@@ -260,7 +227,7 @@ def environment_facts(
         "data": data,
         **held_out,
         "images": {} if splits.stream else {"train": len(splits.train)},
-        "measured_on": measured_on(recipe, splits),
+        "measured_on": split_images.measured_on(recipe, splits),
         "classes": classes,  # label 0 is the first
         "label_source": splits.label_source,
         "testable": splits.testable,

@@ -25,7 +25,7 @@ from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
 from ..training.state import State
-from . import best_checkpoint, finish, resources, reuse
+from . import best_checkpoint, finish, resources, reuse, split_images
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 
@@ -106,7 +106,7 @@ def _measure_baselines(job: Job) -> None:
         )
         device = job.accelerator.device
         job.objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
-    if resources.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
+    if split_images.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
         with torch.no_grad():
             job.held_out.measure_baselines(job.objective)
 

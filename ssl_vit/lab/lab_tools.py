@@ -168,8 +168,8 @@ class ReportOptions(ToolOptions):
     pairs: str | None = option(
         None,
         "Of a study: arms to compare, as pairs=mpp:mae,mpp:scratch; the first minus the second, on"
-        " the measure that the study is judged by. Later reports keep them; `pairs=` leaves them"
-        " out.",
+        " the measure that the study is judged by, beside the pairs of its file. Later reports keep"
+        " them; `pairs=` leaves them out.",
         metavar="A:B",
     )
     format: list[str] | None = option(

@@ -15,6 +15,7 @@ from ..formatting import (
     format_bytes,
     plain_table,
     shell_command,
+    some,
     text_line,
     tool_command,
 )
@@ -221,6 +222,8 @@ def _group_lines(found: Ranking, group: RankedGroup) -> Iterator[str]:
     if learned := max(run.learned(split) for run in group.runs):
         many = "1 of these images" if learned == 1 else f"{learned:,} of these images"
         yield f"warning: the first weights had learned the labels of {many}: no sound comparison"
+    if unsure := [text_line(run.name) for run in group.runs if run.is_unsure]:
+        yield f"warning: which images the first weights saw is not known of {some(unsure)}"
 
 
 def _clean(options: RunsOptions, runs: list[ListedRun]) -> RunTable:

@@ -18,7 +18,7 @@ from ..runs.environment import cores
 from ..runs.folder import Run
 from . import plan_tool, reports
 from .lab_tools import PlanOptions, StudyOptions
-from .studies import benchmark_images, compared_parts, missing_splits, scheduling, slurm
+from .studies import benchmark_images, compared_parts, scheduling, slurm, task_images
 from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
 from .studies.mistakes import Mistakes
@@ -107,7 +107,7 @@ def _on_slurm(request: StudyRequest) -> bool:
 def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Run or submit the tasks that have not finished."""
     recipes = check(request.study, request.plan, labels_seen=request.own.labels_seen)
-    missing_splits.check(request.plan, recipes, Mistakes())
+    few = task_images.check(request.study, request.plan, recipes, Mistakes())
     if _on_slurm(request):
         slurm.check_batches(_submission(request, options), recipes)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():
@@ -116,7 +116,7 @@ def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
         else:
             write_plan(request.study, request.name, request.plan, request.folder)
         differing = compared_parts.warnings(request.study, request.plan, recipes)
-        for warning in [*request.left_out, *differing, *_check_finished(request)]:
+        for warning in [*request.left_out, *few, *differing, *_check_finished(request)]:
             print(f"warning: {warning}", flush=True)
         if request.own.dry:
             return show_scripts(request, options)
@@ -142,8 +142,9 @@ def check_file(options: list[str]) -> int:
     seen = request.own.labels_seen
     here = whole == given
     recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
+    few: list[str] = []
     if not mistakes.count and not request.study.benchmark:  # whose images may be prepared yet
-        missing_splits.check(request.plan, recipes, mistakes)
+        few = task_images.check(request.study, request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
@@ -153,8 +154,9 @@ def check_file(options: list[str]) -> int:
         return UserError.status
     plan_tool.main(options)
     if here or "init" not in request.study.places:  # whose stand-in is of another architecture
-        for text in compared_parts.warnings(request.study, request.plan, recipes):
-            print(f"warning: {text}")
+        few += compared_parts.warnings(request.study, request.plan, recipes)
+    for text in few:
+        print(f"warning: {text}")
     return 0
 
 

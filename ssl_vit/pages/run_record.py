@@ -93,7 +93,8 @@ class RunRecord(NamedTuple):
     @property
     def measured_on(self) -> dict[str, int]:
         """{split: how many of its images metrics are measured on}; empty of an older version."""
-        return (self.result or self.environment).measured_on or {}
+        of_result = self.result.measured_on if self.result else None
+        return of_result or self.environment.measured_on or {}
 
     def latest(self) -> tuple[int, dict[str, float]]:
         """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""

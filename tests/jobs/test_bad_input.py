@@ -36,6 +36,10 @@ CHANGED = {
         "corruption.shape=blocks has no use for it",
     ),
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
+    "two misspelt keys": (
+        ["optim.stpes=2", "corruption.mas=0.7"],
+        "optim.average; unknown key corruption.mas; did you mean corruption.mask?",
+    ),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (
         ["recipe=supervised", "corruption.rate=0.3"],

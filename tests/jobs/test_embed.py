@@ -489,6 +489,15 @@ def test_scratch_beside_a_run_is_what_the_run_began_with(tmp_path: Path, tiny: l
     np.testing.assert_allclose(*rows, atol=1e-5)
 
 
+def test_a_query_by_the_name_of_a_file_deeper_down_is_told_where_it_is(tmp_path: Path) -> None:
+    put(tmp_path / "images" / "2024" / "may", 3)
+    words = ["init=scratch", *ITS_PIXELS, f"out={tmp_path}", f"data.path={tmp_path / 'images'}"]
+    with pytest.raises(UserError, match=r"query=1\.png: .*; did you mean 2024/may/1\.png\?$"):
+        ssl_vit.embed([*words, "query=1.png"])
+    with pytest.raises(UserError, match=r"query=9\.png: [^;]*$"):
+        ssl_vit.embed([*words, "query=9.png"])
+
+
 def test_scratch_without_images_names_those_that_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -101,6 +101,11 @@ class ListedRun:
         not recorded."""
         return seen_text.learned_labels(self.record.environment.seen or (), split)
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether it is not known which images its first weights were trained on."""
+        return seen_text.is_unknown(self.record.environment.seen or ())
+
     def metric_text(self, metric: str) -> str:
         """The value of a metric and the number of images that it was measured on."""
         if metric not in self.measured:

@@ -167,6 +167,21 @@ def test_runs_are_ranked_with_those_alone_that_had_learned_none_of_the_labels(
     assert "labels learned before" in (study / "index.html").read_text()
 
 
+def test_a_ranking_says_of_which_runs_it_is_not_known_what_their_weights_saw(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("final-clean-0", "final-looked-0"):
+        shutil.copytree(study / name, tmp_path / name)
+    facts = json.loads((tmp_path / "final-looked-0" / "environment.json").read_text())
+    write(
+        tmp_path / "final-looked-0" / "environment.json",
+        facts | {"seen": [{"run": "gone", "unknown": ": it is not here"}]},
+    )
+    runs_tool.main([str(tmp_path), "best=top1"])
+    says = "warning: which images the first weights saw is not known of final-looked-0\n"
+    assert says in capsys.readouterr().out
+
+
 def test_a_copy_of_the_images_is_known_by_its_fingerprint(study: Path, tmp_path: Path) -> None:
     """In another folder of another name, whose images are the same."""
     run = study / "pretrain-learned-0"

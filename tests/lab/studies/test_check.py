@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from helpers.images import put
 from helpers.options import ROOT
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
@@ -529,10 +530,7 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     """It was missed after all pre-training; data.test as a share needs no split."""
     for split in ("train", "validation"):
         for kind in ("cat", "dog"):
-            folder = tmp_path / "images" / split / kind
-            folder.mkdir(parents=True)
-            for i in range(10):
-                Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(folder / f"{i}.png")
+            put(tmp_path / "images" / split / kind, 10)
     study = {"options": {"data.path": "{here}"}, "places": ["here"]}
     here = f"here={tmp_path / 'images'}"
     status, _, lines = checked(tmp_path, capsys, here, **study)
@@ -542,8 +540,35 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     with pytest.raises(UserError, match=r"part fin, arm a: data\.test=test: no such"):
         study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}", here])
     assert not (tmp_path / "runs").exists()
+    assert "eval.test" not in lines[0]  # the report needs what fin measures
+    _, _, lines = checked(tmp_path, capsys, here, **study, report={})
+    assert lines[0].endswith("; fine-tuning goes without by eval.test=false")
     share = study | {"options": study["options"] | {"data.test": 0.2}}
     assert checked(tmp_path, capsys, here, **share)[0] == 0
+
+
+def test_few_images_are_told_of_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    put(tmp_path / "images" / "cat", 60)
+    put(tmp_path / "images" / "dog", 60)
+    parts = {
+        "pre": STUDY["parts"]["pre"],
+        "tries": FIN | {"grid": {"optim.lr": [0.1, 0.2]}},
+        "fin": FIN | {"best": {"of": "tries", "by": "accuracy"}},
+    }
+    options = {"data.path": "{here}", "data.test": 0.1, "data.validation": 0.1}
+    study = {"options": options, "places": ["here"], "parts": parts}
+    here = f"here={tmp_path / 'images'}"
+    status, out, lines = checked(tmp_path, capsys, here, **study)
+    assert not lines
+    found = [line.split("; on fewer")[0] for line in out.splitlines() if "uncertain" in line]
+    assert status == 0 and found == [
+        "warning: part pre, arm a: held out: 11 images",
+        "warning: part tries, arm a: held out: 11 images",
+        "warning: part tries, arm a: test: 12 images",
+    ]
+    assert "and the best of a grid is chosen on them; data.validation=0.2 holds out more" in out
 
 
 def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -628,14 +653,13 @@ def test_the_example_of_the_docs_has_no_mistake(
 ) -> None:
     """Of 30 images in folders by class."""
     for name in ("cat", "dog", "owl"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for number in range(10):
-            pixels = np.full((32, 32, 3), 8 * number, np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+        put(tmp_path / "images" / name, 10)
     given = [f"recipe={ROOT / 'docs/examples/three_arms.yaml'}", f"images={tmp_path / 'images'}"]
     assert study_tool.main([*given, "--check"]) == 0
     out, err = capsys.readouterr()
-    assert err == "" and "warning" not in out
+    assert err == ""
+    warnings = [line for line in out.splitlines() if "warning" in line]
+    assert warnings and all("; on fewer than 100 an accuracy" in line for line in warnings)
 
 
 def test_times_are_measured_beside_the_check(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,57 @@
+"""The splits of a recipe, and how many images are measured on. No torch of its own, so that a study
+can ask before it starts."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ..config.schema import Recipe, chosen_on_held_out
+from ..data import sources
+from ..data.layout import NoTestSplit
+from ..errors import UserError
+
+
+def load(recipe: Recipe, test: bool, untested: bool = True) -> sources.Splits:
+    """Load the splits.
+
+    Args:
+        recipe: whose images.
+        test: load the test split too.
+        untested: the run can go without it.
+
+    Raises:
+        UserError: as `sources.load`; where test images are missing it says what can be given.
+    """
+    probed = recipe.probe.images if recipe.probe.every else 0
+    first = max(sources.PREVIEW, recipe.eval.images, probed)
+    try:
+        return sources.load(recipe.data, test, first, recipe.seed)
+    except NoTestSplit as error:
+        instead = _instead(recipe, untested and error.labelled)
+        raise UserError("; ".join([str(error), *instead])) from None
+
+
+def _instead(recipe: Recipe, untested: bool) -> Iterator[str]:
+    """What can be given where there is no test split."""
+    with suppress(UserError):  # of weights that are gone
+        share = recipe.init_source.images().get("data.test")
+        if isinstance(share, float):
+            yield f"init={recipe.init} had data.test={share:g}"
+    if untested and recipe.declared.trains:
+        yield "fine-tuning goes without by eval.test=false"
+
+
+def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
+    """How many held-out images a run is measured on while it trains."""
+    return min(recipe.eval.images, len(splits.validation))
+
+
+def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
+    """{split: how many of its images metrics are measured, or something is chosen, on}."""
+    # with data.validation=0 the held-out images are training images
+    name = "train" if recipe.data.validation == 0 else "validation"
+    found = {}
+    if recipe.objective != "probe":
+        found[name] = held_out_images(recipe, splits)
+    elif chosen_on_held_out(recipe):
+        found[name] = len(splits.validation)
+    return found if splits.test is None else found | {"test": len(splits.test)}

@@ -1,0 +1,61 @@
+"""Whether the images that a study's tasks need are in the folders that are here, and how many."""
+
+import json
+from dataclasses import asdict
+
+from ...config.parsing import exists
+from ...config.schema import Recipe, chosen_on_held_out, more_held_out, options
+from ...errors import UserError
+from ...formatting import few_images
+from . import compared_parts
+from .expand import Plan
+from .mistakes import Mistakes
+from .study import Study
+
+GRID = "the best of a grid"
+
+
+def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> list[str]:
+    """Collect the mistakes of the splits that tasks name, each data set read once; cautions of
+    those with few images.
+
+    Args:
+        study, plan: the study and its tasks.
+        recipes: {task: its recipe}; those of images that are not on this machine are left out.
+        mistakes: collects them.
+    """
+    from ...jobs import split_images  # takes seconds to import
+
+    tested = compared_parts.final_parts(study)
+    known: dict[tuple[str, bool], dict[str, int] | UserError] = {}
+    cautions: dict[str, str] = {}
+    for name, recipe in recipes.items():
+        data, part = recipe.data, plan[name].part
+        if not data.path or not exists(data.path) or data.stream:
+            continue
+        tests = recipe.eval.test or recipe.objective == "probe"
+        decides = {key: one for key, one in asdict(data).items() if _decides(key)}
+        key = json.dumps([decides, recipe.eval.images, recipe.objective]), tests
+        where = f"part {part}, arm {plan[name].arm}"
+        try:
+            if key not in known:
+                splits = split_images.load(recipe, tests, part not in tested)
+                known[key] = split_images.measured_on(recipe, splits)
+        except UserError as error:
+            known[key] = error
+        found = known[key]
+        if isinstance(found, UserError):
+            with mistakes.of(where):
+                raise found
+        else:
+            chosen = [*chosen_on_held_out(recipe), *([GRID] if study.parts[part].swept else [])]
+            for text in few_images(found, chosen, more_held_out(recipe)):
+                cautions.setdefault(text, f"{where}: {text}")
+    return list(cautions.values())
+
+
+def _decides(key: str) -> bool:
+    """Whether a key of `data` decides which images there are, or how many of them are drawn."""
+    option = options()[f"data.{key}"]
+    chosen = option.splits or option.subset or option.reading
+    return bool(chosen) and key != "share_seed"  # which draws others, as many
