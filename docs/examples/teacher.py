@@ -102,8 +102,8 @@ class TeacherDeclaration(ObjectiveDeclaration):
     # For pages, model cards and reports
 
     def question(self, metric):
-        """Losses of other encoders and teachers answer other questions; a report compares none."""
-        keys = ("model.", "data.name", "data.size", "optim.", "teacher.momentum")
+        """The teacher is each run's own, so losses of other encoders are other questions."""
+        keys = ("model.", "init", "data.", "optim.", "teacher.momentum")
         return Question(keys, difficulty=("teacher.rate",))
 
     def sentence(self, recipe):

@@ -1,0 +1,91 @@
+"""How often the warnings of eval.collapse= are right: tiny runs that should have none, and runs that
+are made to collapse.
+
+    python robustness/collapse.py seeds=5 steps=300 out=FOLDER
+
+Every run has the same tiny encoder, the embedded images, and otherwise its recipe's own values. One
+JSON object comes out. tests/evaluation/test_collapse.py does three shorter runs.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ssl_vit.config.resolve import resolve
+from ssl_vit.jobs import train as train_job
+from ssl_vit.runs.folder import Run
+
+ENCODER = "data.size=16 model.patch=4 model.width=32 model.depth=2 model.heads=2 model.mlp=64"
+CALM = "log.tensorboard=false compute.precision=float32 compute.threads=1 eval.images=24"
+CHECKS = 10  # after step 0
+# What has to be seen: DINO and iBOT without what keeps them from it (Caron et al., 2021, section 5.3)
+COLLAPSING = {
+    "not centred": ("centre_momentum=1",),
+    "not sharpened": ("teacher_temperature=[1,1]",),
+}
+FAST = ("momentum=0.9",)  # of the teacher: at 0.99 it has hardly moved after 300 steps
+TEACHERS = ("dino", "ibot")
+HEALTHY = ("mpp", "mae", "moco_v3", "ijepa", *TEACHERS)
+
+
+def options(recipe: str, steps: int, own: tuple[str, ...] = ()) -> list[str]:
+    """The options of a run; `own` are keys of the objective."""
+    length = [f"optim.steps={steps}", f"optim.warmup={steps // 10}", "optim.batch=32"]
+    often = [f"eval.every={steps}", f"eval.collapse={steps // CHECKS}", "data.validation=0.0064"]
+    words = [f"recipe={recipe}", *ENCODER.split(), *CALM.split(), *length, *often]
+    if recipe in TEACHERS:
+        words += ["views.local_size=8", f"{recipe}.prototypes=32"]
+    return [*words, *(f"{recipe}.{one}" for one in own)]
+
+
+def outcome(words: list[str], out: str, name: str) -> dict[str, Any]:
+    """What a run's checks found: the step of the first warning or null, and the first and the last
+    values of each measure."""
+    run = Run(resolve([*words, f"out={out}", f"name={name}"]))
+    with contextlib.redirect_stdout(sys.stderr):
+        train_job.train(run)
+    warnings = [
+        line.partition("step ")[2]
+        for line in (run.folder / "log.txt").read_text().splitlines()
+        if "features may be collapsing" in line
+    ]
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    checks = [row for row in rows if "features/effective_rank" in row]
+    ends = {
+        key.removeprefix("features/"): [round(checks[0][key], 4), round(checks[-1][key], 4)]
+        for key in checks[0]
+        if key.startswith("features/")
+    }
+    first = int(warnings[0].partition(":")[0]) if warnings else None
+    return {"warned at": first, "says": warnings, **ends}
+
+
+def main(words: list[str]) -> None:
+    given = {"seeds": "5", "steps": "300", **dict(word.split("=", 1) for word in words)}
+    steps, seeds, out = int(given["steps"]), range(int(given["seeds"])), given["out"]
+    arms = {recipe: options(recipe, steps) for recipe in HEALTHY}
+    for recipe in TEACHERS:
+        arms[f"{recipe}, fast"] = options(recipe, steps, FAST)
+        for why, own in COLLAPSING.items():
+            arms[f"{recipe}, {why}"] = options(recipe, steps, (*FAST, *own))
+    found = {
+        arm: [
+            outcome(
+                [*arm_words, f"seed={seed}"],
+                out,
+                f"{arm.replace(', ', '-').replace(' ', '_')}-{seed}",
+            )
+            for seed in seeds
+        ]
+        for arm, arm_words in arms.items()
+    }
+    warned = {arm: sum(one["warned at"] is not None for one in runs) for arm, runs in found.items()}
+    print(json.dumps({"steps": steps, "seeds": len(seeds), "warned": warned, "runs": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
