@@ -11,8 +11,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
-from helpers.launching import FEW_BASELINE_IMAGES
+from helpers.launching import FEW_BASELINE_IMAGES, interpreter, start_server
 from helpers.options import TINY, altered
+from ssl_vit import formatting
 from ssl_vit.jobs import cli, train
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
@@ -50,9 +51,17 @@ def _few_baseline_images() -> None:
     train.BASELINE_IMAGES = FEW_BASELINE_IMAGES
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _tools_start_tools_by_fork() -> None:
+    """As real processes they would import for seconds."""
+    formatting.PROGRAM[0] = interpreter()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist: the files with the most tests first
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        start_server()  # one for all workers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

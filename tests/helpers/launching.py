@@ -2,8 +2,10 @@
 
 Importing them takes 6 seconds of a core, a fork milliseconds. Environment, working directory,
 signals, output and exit status of the forked process are its own; what it patches stays in it.
-Tests of what is imported when, or of the interpreter's own start, use `subprocess` instead.
-Where another program starts Python itself, as a launcher does, it can be given `interpreter()`.
+A process whose end nobody can learn any more is killed. Tests of what is imported when, or of the
+interpreter's own start, use `subprocess` instead. Where another program starts Python itself, as a
+launcher does, it can be given `interpreter()`; conftest.py gives it to the package for the tools
+that tools start.
 """
 
 import atexit
@@ -34,7 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 FEW_BASELINE_IMAGES = 128  # that a tiny run's baselines are fitted on
 LONGEST = 1 << 17  # bytes of a request
-ADDRESS = "SSL_VIT_TESTS_SERVER"  # environment variable: name of the server's abstract socket
+# Environment variables
+ADDRESS = "SSL_VIT_TESTS_SERVER"  # name of the server's abstract socket
+STAND_IN = "SSL_VIT_TESTS_PYTHON"  # what `interpreter()` returned
 PORTS = itertools.count()
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -177,9 +181,9 @@ def outcome(processes: Iterable[Process], seconds: float = 300) -> tuple[list[in
 def interpreter() -> str:
     """Path of a stand-in for the Python interpreter, for programs that start Python themselves.
 
-    It takes the commands of `Process`, passes signals on to the forked process and ends as that
-    does. It needs the environment variable `ADDRESS`, which the server leaves in this process's
-    environment.
+    It takes the commands of `Process`, passes signals on to the forked process, which dies with it,
+    and ends as that does. It needs the environment variable `ADDRESS`, which the server leaves in
+    this process's environment.
     """
     start_server()
     folder = tempfile.TemporaryDirectory()
@@ -187,6 +191,7 @@ def interpreter() -> str:
     path = Path(folder.name) / "python"
     path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{__file__}" run "$@"\n')
     path.chmod(0o755)
+    os.environ[STAND_IN] = str(path)
     return str(path)
 
 
@@ -251,7 +256,8 @@ def _serve(listener: socket.socket, alive: int) -> tuple[dict[str, Any], list[in
 
 
 def _supervised(ends: list[int]) -> list[int]:
-    """Fork once more: the parent waits and passes the exit status on."""
+    """Fork once more: the parent waits and passes the exit status on; where nobody waits for that
+    any more, it kills the child."""
     *streams, status = ends
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
@@ -261,8 +267,20 @@ def _supervised(ends: list[int]) -> list[int]:
     for stream in streams:
         os.close(stream)
     os.write(status, NUMBER.pack(child))
-    _, code = os.waitpid(child, 0)
-    os.write(status, NUMBER.pack(os.waitstatus_to_exitcode(code)))
+    awake, woken = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    waiting = select.poll()
+    waiting.register(awake, select.POLLIN)
+    waiting.register(status, 0)  # an error, which comes unasked: nobody reads it
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if status in [number for number, _ in waiting.poll()]:
+            os.kill(child, signal.SIGKILL)
+            os._exit(0)
+        os.read(awake, 16)
+    _, code = ended
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, NUMBER.pack(os.waitstatus_to_exitcode(code)))
     os._exit(0)
 
 
@@ -280,6 +298,8 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
         importlib.import_module("coverage").process_startup(force=True)
     if "huggingface_hub.constants" in sys.modules:  # read from the server's environment
         importlib.reload(sys.modules["huggingface_hub.constants"])
+    if STAND_IN in os.environ:
+        importlib.import_module("ssl_vit.formatting").PROGRAM[0] = os.environ[STAND_IN]
     os.chdir(request["cwd"])
     first, *rest = request["command"]
     main = types.ModuleType("__main__")

@@ -9,8 +9,7 @@ import pytest
 
 from helpers.hub_runs import REPO
 from helpers.hub_server import READER, WRITER, Fault, Hub
-from helpers.launching import interpreter, launch, outcome
-from ssl_vit import formatting
+from helpers.launching import launch, outcome
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
 
@@ -27,8 +26,7 @@ GATED = Fault("another/gated", 403, headers={"X-Error-Code": "GatedRepo"})
 
 @pytest.fixture
 def hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The server; the uploading process is forked; what main sets is undone."""
-    monkeypatch.setattr(formatting, "PROGRAM", [interpreter(), "-m", "ssl_vit"])
+    """The server; what main sets is undone."""
     for name in ("HF_HUB_CACHE", "HF_XET_CACHE"):
         monkeypatch.setenv(name, "")
     return server

@@ -370,6 +370,7 @@ def test_prototypes_stay_as_drawn_while_they_are_frozen(tmp_path: Path) -> None:
 def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
     """What is exported is the teacher's encoder; few prototypes are a warning."""
     words = altered(DINO, f"out={tmp_path}", "name=run", "dino.prototypes=8", "probe.every=12")
+    words += ["probe.images=200", "probe.measures=[knn]"]
     code, output = outcome([launch("tools/pretrain.py", *words)])
     assert code == [0], output
     assert "dino.prototypes=8: fewer than the 10 classes of data=shapes" in output[0]

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.exactness import assert_two_processes_learn_as_one, killed_and_resumed
+from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs, rng
@@ -234,7 +235,9 @@ def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path
     """Those of a plugin's run also in processes where its file is gone."""
     words = [word for word in form.words if word not in form.start]
     key, _, values = form.swept.partition("=")
-    study = ["tools/study.py", *form.start, *words, f"out={tmp_path}", "name=study"]
+    place = f"data.path={two_classes(tmp_path / 'images')}"
+    study = ["tools/study.py", *form.start, *words, place, f"out={tmp_path}", "name=study"]
+    study += ["probe.measures=[knn]", "probe.neighbors=2"]
     codes, outputs = outcome([launch(*study, "seeds=1", "sweep", form.swept)])
     assert codes == [0], outputs
     folder = next((tmp_path / "study").glob(f"pretrain-*{values.split(',')[0]}*"))

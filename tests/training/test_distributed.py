@@ -17,6 +17,7 @@ from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
 
+STEPS, LEARNS = 8, 20
 LONG = altered(TINY, "optim.steps=20", "optim.warmup=2", "log.every=1")
 SERIES = """
 import json, os, sys
@@ -35,6 +36,7 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
     16."""
     out = tmp_path_factory.mktemp("batch_layout")
     sizes = {"alone": "compute.batch=16", "two": "compute.batch=8"}
+    learns = [f"optim.steps={LEARNS}"]
     ways = {
         "one": ["optim.dropout=0.1", "compute.batch=4"],
         "two": ["optim.dropout=0.1", "compute.batch=4"],
@@ -42,15 +44,19 @@ def batch_layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dic
         "plain_two": ["compute.batch=8"],
         "plain_two_passes": ["compute.batch=2"],
         **{
-            f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size]
+            f"mpp_{name}": ["recipe=joint", "joint.supervised=0", size, *learns]
             for name, size in sizes.items()
         },
         **{f"mae_{name}": ["recipe=mae", size] for name, size in sizes.items()},
         **{f"moco_{name}": ["recipe=moco_v3", size] for name, size in sizes.items()},
-        **{f"labels_{name}": ["recipe=joint", "joint.mpp=0", size] for name, size in sizes.items()},
+        **{
+            f"labels_{name}": ["recipe=joint", "joint.mpp=0", size, *learns]
+            for name, size in sizes.items()
+        },
     }
     words = {
-        name: [*altered(LONG, *own), f"out={out}", f"name={name}"] for name, own in ways.items()
+        name: [*altered(LONG, f"optim.steps={STEPS}", *own), f"out={out}", f"name={name}"]
+        for name, own in ways.items()
     }
     for name in (name for name in ways if "two" not in name):
         train(Run(resolve(words[name])))
@@ -92,7 +98,8 @@ def test_a_joint_part_of_weight_0_is_not_trained(
     """On two processes, where DDP waits for every gradient, as on one; its weights stay as
     drawn."""
     one, two = batch_layout[f"{part}_alone"], batch_layout[f"{part}_two"]
-    assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 21))
+    steps = list(range(1, LEARNS + 1))
+    assert [row["step"] for row in one] == [row["step"] for row in two] == steps
     losses = [[row["loss"] for row in rows] for rows in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6) and losses[0][-1] < losses[0][0]
     assert not [name for name in one[-1] if other in name]

@@ -95,16 +95,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         part = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
         run(f"{way}_part", way, "compute.batch=8", *part)
+    few = "optim.steps=4", "compute.batch=8"
     for way in ("ddp", "zero2"):
-        run(f"{way}_mae", way, "recipe=mae", "compute.batch=8")
+        run(f"{way}_mae", way, "recipe=mae", *few)
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
-        run(f"{way}_moco", way, "recipe=moco_v3", "compute.batch=8")
+        run(f"{way}_moco", way, "recipe=moco_v3", *few)
         dino = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "dino.freeze=0.4")
-        more = ("dino.koleo=0.1", "eval.collapse=null", "compute.batch=8")
+        more = ("dino.koleo=0.1", "eval.collapse=null", *few)
         run(f"{way}_dino", way, *dino, *more)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
-        run(f"{way}_ibot", way, *ibot, "eval.collapse=null", "compute.batch=8")
-        run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", "compute.batch=8")
+        run(f"{way}_ibot", way, *ibot, "eval.collapse=null", *few)
+        run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", *few)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
@@ -134,7 +135,7 @@ def test_losses_are_those_of_ddp(trained, way: str, passes: str) -> None:
     """With and without several passes a step; what is looked at, and the weights at the end too."""
     out = trained[0]
     one, other = rows(out / f"ddp{passes}"), rows(out / f"{way}{passes}")
-    assert len(other) == STEPS
+    assert len(one) == len(other) >= 4
     assert_alike(one, other, rel=1e-6)
     assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-5)
     assert [row["grad_norm"] for row in other] == pytest.approx(

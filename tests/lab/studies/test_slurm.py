@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from helpers.launching import interpreter
 from helpers.options import PROBE, TINY
 from helpers.runs import rows
 from helpers.slurm import HOLDS, stand_ins
@@ -41,7 +40,7 @@ def one_arm():
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path, GAP)
-    monkeypatch.setattr(formatting, "PROGRAM", [interpreter(), *made.program[1:]])
+    monkeypatch.setattr(formatting, "PROGRAM", [formatting.PROGRAM[0], *made.program[1:]])
     # stand-in tools leave no recipe to compare
     monkeypatch.setattr(study_tool, "check_finished", lambda task, plan, folder: [])
     return made
@@ -370,7 +369,7 @@ main(sys.argv[1:])
 def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, monkeypatch):
     """With the real tools: a pre-training on two processes gets the signal before the time limit,
     saves, comes back and ends; the evaluation that waits for it runs on two processes too."""
-    program = [interpreter(), str(tmp_path / "driver.py")]
+    program = [formatting.PROGRAM[0], str(tmp_path / "driver.py")]
     (tmp_path / "driver.py").write_text(DRIVER.format(program=program, holds=HOLDS))
     monkeypatch.setattr(formatting, "PROGRAM", program)
     monkeypatch.setenv("RUNS", "1")
@@ -378,7 +377,7 @@ def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     own = {"optim.steps": 20, "eval.every": 20, "log.every": 1}
     trained = dict(word.split("=") for word in TINY) | own
-    probed = dict(word.split("=") for word in PROBE) | {"init": "{pretrain}"}
+    probed = dict(word.split("=") for word in PROBE) | {"init": "{pretrain}", "data.share": 0.02}
     parts = {
         "probe": {"tool": "evaluate", "options": probed},
         "pretrain": {"tool": "pretrain", "options": trained},

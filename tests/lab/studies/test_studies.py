@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import ssl_vit
-from helpers.launching import interpreter, launch, outcome
+from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY
 from helpers.studies import GAP, SMALL, Bench
 from ssl_vit import formatting
@@ -1029,15 +1029,6 @@ def test_a_live_display_on_a_terminal(tmp_path, monkeypatch):
 # ---- the real tools
 
 
-# Only the interpreter of the tasks' processes is another.
-STUDY = """
-import runpy, sys
-from ssl_vit import formatting
-formatting.PROGRAM[0] = sys.argv.pop(1)
-runpy.run_path("tools/study.py", run_name="__main__")
-"""
-
-
 def test_a_tiny_study_with_the_real_tools(tmp_path):
     """Pre-train and sweep (one rate, from scratch, so that both run at once), then fine-tune with
     that rate."""
@@ -1063,7 +1054,7 @@ def test_a_tiny_study_with_the_real_tools(tmp_path):
         tmp_path / "small.yaml",
     )
     options = [f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "parallel=2"]
-    (status,), (output,) = outcome([launch("-c", STUDY, interpreter(), *options)])
+    (status,), (output,) = outcome([launch("tools/study.py", *options)])
     assert status == 0, output
     folder = tmp_path / "small"
     runs = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
