@@ -12,6 +12,7 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save, save_file
+from sklearn import manifold
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
@@ -315,9 +316,11 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
 
 
 def test_up_to_2000_images_of_any_split_are_mapped(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same ones each time; the page has the figures inside, for light and dark."""
+    whole = manifold.TSNE  # of a quarter of its iterations here
+    monkeypatch.setattr(manifold, "TSNE", lambda **given: whole(max_iter=250, **given))
     place = [f"init={run}", f"out={tmp_path}", "figures=[image_map,attention_distance]"]
     draw_figures.main([*place, "name=f", "split=train"])
     assert "images      shapes, split train: 2,000 of 50,000" in capsys.readouterr().out

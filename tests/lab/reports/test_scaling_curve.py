@@ -97,6 +97,7 @@ class Labelled(base.Source):
 DRAWN = {"validation": 0.1, "validation_from": "train"}
 
 
+@settings(max_examples=30)  # each reads the files three times
 @given(seed=st.integers(0, 2**31 - 1), share=st.floats(0.01, 1))
 def test_a_drawn_share_has_of_each_class_its_share_and_smaller_ones_inside(shards, seed, share):
     small, large = (
