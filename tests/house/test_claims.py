@@ -22,6 +22,7 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # a value and its interval: "+3.06 (+2.20 to +3.92)", "+3.23 points, +0.55 to +5.92"
 QUOTED = re.compile(rf"({NUMBER})%?\*{{0,2}}(?: points)?,? \(?({NUMBER})%? to ({NUMBER})")
 Values = dict[int, float]  # points of each seed
+WHY = ("not centred", "not sharpened")
 
 
 def quoted(text: str) -> list[list[float]]:
@@ -235,3 +236,19 @@ def test_the_speed_of_steps_is_that_of_its_file() -> None:
         ]
         for peer in ratios
     }
+
+
+def test_the_table_of_warnings_is_that_of_its_file() -> None:
+    found = json.loads((ROOT / "results" / "collapse.json").read_text())
+    arms = {
+        arm: sum(one["warned at"] is not None for one in runs)
+        for arm, runs in found["runs"].items()
+    }
+    assert arms == found["warned"]
+    healthy = [arm for arm in arms if "," not in arm]
+    wanted = [healthy, *([f"{name}, {why}" for name in ("dino", "ibot")] for why in WHY)]
+    wanted += [[f"{name}, fast"] for name in ("dino", "ibot")]
+    head = "| run | teacher's momentum | warned |"
+    rows = list(table((ROOT / "docs" / "runs.md").read_text(), head))
+    for row, names in zip(rows, wanted, strict=True):
+        assert row[2] == f"{sum(arms[name] for name in names)} of {len(names) * found['seeds']}"
