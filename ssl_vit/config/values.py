@@ -72,12 +72,15 @@ def check_keys(keys: Iterable[str]) -> None:
     Raises:
         UserError: one is none of the recipe's.
     """
-    found = []
+    found: list[str] = []
+    listed: set[str] = set()  # choices, each once
     for key in keys:
         try:
             check_key(key)
         except UserError as error:
-            found.append(str(error))
+            text, _, choices = str(error).partition("choices: ")
+            found.append(text.rstrip("; ") if choices in listed else str(error))
+            listed.add(choices)
     if found:
         raise UserError("; ".join(found))
 

@@ -75,7 +75,7 @@ def read_query(text: str, data: Data) -> Query:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         below = ", also below data.path=" if data.path else ""
-        hint = _deeper(text, data)
+        hint = _deeper(text, data) if isinstance(error, FileNotFoundError) else ""
         raise UserError(f"query={text}: expected an image file{below}: {reason}{hint}") from None
 
 

@@ -1,7 +1,6 @@
 """The splits of a recipe, and how many images are measured on. No torch of its own, so that a study
 can ask before it starts."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 from ..config.schema import Recipe, chosen_on_held_out
@@ -10,13 +9,12 @@ from ..data.layout import NoTestSplit
 from ..errors import UserError
 
 
-def load(recipe: Recipe, test: bool, untested: bool = True) -> sources.Splits:
+def load(recipe: Recipe, test: bool) -> sources.Splits:
     """Load the splits.
 
     Args:
         recipe: whose images.
         test: load the test split too.
-        untested: the run can go without it.
 
     Raises:
         UserError: as `sources.load`; where test images are missing it says what can be given.
@@ -26,18 +24,19 @@ def load(recipe: Recipe, test: bool, untested: bool = True) -> sources.Splits:
     try:
         return sources.load(recipe.data, test, first, recipe.seed)
     except NoTestSplit as error:
-        instead = _instead(recipe, untested and error.labelled)
-        raise UserError("; ".join([str(error), *instead])) from None
+        raise UserError(with_remedy(recipe, error, untested=True)) from None
 
 
-def _instead(recipe: Recipe, untested: bool) -> Iterator[str]:
-    """What can be given where there is no test split."""
+def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
+    """An error's text with what can be given instead; `untested`: the run can go without."""
+    found = [str(error)]
     with suppress(UserError):  # of weights that are gone
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
-            yield f"init={recipe.init} had data.test={share:g}"
-    if untested and recipe.declared.trains:
-        yield "fine-tuning goes without by eval.test=false"
+            found.append(f"init={recipe.init} had data.test={share:g}")
+    if untested and error.labelled and recipe.declared.trains:
+        found.append("fine-tuning goes without by eval.test=false")
+    return "; ".join(found)
 
 
 def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:

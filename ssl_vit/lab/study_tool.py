@@ -143,7 +143,8 @@ def check_file(options: list[str]) -> int:
     here = whole == given
     recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
     few: list[str] = []
-    if not mistakes.count and not request.study.benchmark:  # whose images may be prepared yet
+    # a benchmark's may be prepared yet; what stands in for a place is none
+    if here and not mistakes.count and not request.study.benchmark:
         few = task_images.check(request.study, request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:

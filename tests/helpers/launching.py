@@ -266,7 +266,11 @@ def _supervised(ends: list[int]) -> list[int]:
         return streams
     for stream in streams:
         os.close(stream)
-    os.write(status, NUMBER.pack(child))
+    try:
+        os.write(status, NUMBER.pack(child))
+    except BrokenPipeError:
+        os.kill(child, signal.SIGKILL)
+        os._exit(0)
     awake, woken = os.pipe2(os.O_NONBLOCK)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -239,16 +239,30 @@ def test_the_speed_of_steps_is_that_of_its_file() -> None:
 
 
 def test_the_table_of_warnings_is_that_of_its_file() -> None:
-    found = json.loads((ROOT / "results" / "collapse.json").read_text())
-    arms = {
-        arm: sum(one["warned at"] is not None for one in runs)
-        for arm, runs in found["runs"].items()
-    }
-    assert arms == found["warned"]
-    healthy = [arm for arm in arms if "," not in arm]
-    wanted = [healthy, *([f"{name}, {why}" for name in ("dino", "ibot")] for why in WHY)]
-    wanted += [[f"{name}, fast"] for name in ("dino", "ibot")]
-    head = "| run | teacher's momentum | warned |"
-    rows = list(table((ROOT / "docs" / "runs.md").read_text(), head))
+    found = json.loads((ROOT / "results" / "collapse.json").read_text())["runs"]
+    teachers = ("dino", "ibot")
+    wanted = [teachers, ("mpp", "mae", "moco_v3", "ijepa")]
+    wanted += [tuple(f"{name}, {why}" for name in teachers) for why in WHY]
+    wanted += [(f"{name}, fast",) for name in teachers]
+    text = (ROOT / "docs" / "runs.md").read_text()
+    rows = list(table(text, "| run | teacher's momentum | warned by information |"))
     for row, names in zip(rows, wanted, strict=True):
-        assert row[2] == f"{sum(arms[name] for name in names)} of {len(names) * found['seeds']}"
+        runs = [one for name in names for one in found[name]]
+        informed = [one for one in runs if any(" tells " in says for says in one["says"])]
+        others = [one for one in runs if any(" tells " not in says for says in one["says"])]
+        measured = "information" in runs[0]
+        assert row[2] == (f"{len(informed)} of {len(runs)}" if measured else "not measured")
+        assert row[3] == f"{len(others)} of {len(runs)}"
+    steps = {one["warned at"] for runs in found.values() for one in runs} - {None}
+    assert steps == {60, 90} and "at step 60 or 90" in text
+    fast = [one for one in found["dino, fast"] if one["warned at"]]
+    assert sum(one["information"][1] > 0.1 for one in fast) == 2
+    assert "two of the four were above 10% at the end" in text
+    for count, of, share in (
+        (0, 30, "at most 11%"),
+        (0, 10, "at most 28%"),
+        (20, 20, "at least 84%"),
+    ):
+        low, high = stats.proportion(count / of, of)
+        assert share == (f"at least {low:.0%}" if count else f"at most {high:.0%}")
+        assert share in text

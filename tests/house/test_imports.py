@@ -99,14 +99,14 @@ LAB_MAY_IMPORT = {
         ALL,
     ),
     # images of a plan, and VTAB's
-    "data.layout": ("studies.task_recipes",),
+    "data.layout": ("studies.task_images", "studies.task_recipes"),
     "data.batch_layout": (
         "planning.budget",
         "planning.forecast",
         "planning.network",
         "studies.slurm",
     ),
-    "data.sources": ("planning.forecast",),
+    "data.sources": ("planning.forecast", "studies.task_images"),
     "jobs.split_images": ("studies.task_images",),
     "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),

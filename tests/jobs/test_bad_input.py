@@ -40,6 +40,10 @@ CHANGED = {
         ["optim.stpes=2", "corruption.mas=0.7"],
         "optim.average; unknown key corruption.mas; did you mean corruption.mask?",
     ),
+    "two keys of no group": (
+        ["foo=2", "bar=3"],
+        "resume, seed, supervised., target, views.; unknown key bar",
+    ),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (
         ["recipe=supervised", "corruption.rate=0.3"],

@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports, runs_tool
 from ssl_vit.lab.run_table import index_page
-from ssl_vit.pages import metric_tables, run_page
+from ssl_vit.pages import metric_tables, run_page, run_record
 from ssl_vit.stats import proportion
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
@@ -40,6 +41,17 @@ def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     best = ["checkpoint.best=accuracy", "eval.every=1", "checkpoint.every=1"]
     ssl_vit.finetune(changed(TUNE, f"init={out}/mine", *best, f"out={out}", "name=tuned"))
     return out
+
+
+def test_a_result_that_lacks_the_counts_has_those_of_its_environment(
+    runs: Path, tmp_path: Path
+) -> None:
+    """That of an older version."""
+    folder = shutil.copytree(runs / "tuned", tmp_path / "tuned")
+    result = json.loads((folder / "result.json").read_text())
+    counts = result.pop("measured_on")
+    (folder / "result.json").write_text(json.dumps(result))
+    assert run_record.read_run(folder).measured_on == counts == {"validation": 3, "test": 6}
 
 
 def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None:

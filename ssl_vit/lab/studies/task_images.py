@@ -24,32 +24,36 @@ def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistak
         recipes: {task: its recipe}; those of images that are not on this machine are left out.
         mistakes: collects them.
     """
-    from ...jobs import split_images  # takes seconds to import
+    from ...data import sources  # takes seconds to import
+    from ...data.layout import NoTestSplit
+    from ...jobs import split_images
 
     tested = compared_parts.final_parts(study)
-    known: dict[tuple[str, bool], dict[str, int] | UserError] = {}
+    chosen_among = {part.best for part in study.parts.values()}
+    known: dict[tuple[str, bool], sources.Splits | UserError] = {}
     cautions: dict[str, str] = {}
     for name, recipe in recipes.items():
         data, part = recipe.data, plan[name].part
         if not data.path or not exists(data.path) or data.stream:
             continue
         tests = recipe.eval.test or recipe.objective == "probe"
-        decides = {key: one for key, one in asdict(data).items() if _decides(key)}
-        key = json.dumps([decides, recipe.eval.images, recipe.objective]), tests
-        where = f"part {part}, arm {plan[name].arm}"
-        try:
-            if key not in known:
-                splits = split_images.load(recipe, tests, part not in tested)
-                known[key] = split_images.measured_on(recipe, splits)
-        except UserError as error:
-            known[key] = error
-        found = known[key]
-        if isinstance(found, UserError):
+        key = json.dumps({key: one for key, one in asdict(data).items() if _decides(key)}), tests
+        if key not in known:
+            try:
+                known[key] = sources.load(data, tests)
+            except UserError as error:
+                known[key] = error
+        found, where = known[key], f"part {part}, arm {plan[name].arm}"
+        if isinstance(found, NoTestSplit):
+            with mistakes.of(where):
+                raise UserError(split_images.with_remedy(recipe, found, part not in tested))
+        elif isinstance(found, UserError):
             with mistakes.of(where):
                 raise found
         else:
-            chosen = [*chosen_on_held_out(recipe), *([GRID] if study.parts[part].swept else [])]
-            for text in few_images(found, chosen, more_held_out(recipe)):
+            counts = split_images.measured_on(recipe, found)
+            chosen = [*chosen_on_held_out(recipe), *([GRID] if part in chosen_among else [])]
+            for text in few_images(counts, chosen, more_held_out(recipe)):
                 cautions.setdefault(text, f"{where}: {text}")
     return list(cautions.values())
 

@@ -52,6 +52,7 @@ def check(
             arm.
     """
     tested = compared_parts.final_parts(study)
+    chosen_among = {part.best for part in study.parts.values()}
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     computed: dict[tuple[str, int, str], dict[str, Values]] = {}  # {place: {arm: what it is}}
@@ -79,6 +80,8 @@ def check(
             resolved[same] = found
             if task.part in tested and task.tool == "finetune":
                 _check_tests(found)
+            if task.part in chosen_among:
+                _check_held_out(found)
             if task.part in tested and "labels" in task.coordinates:
                 _check_labels_seen(task, plan, recipes)
             if not labels_seen and _is_tested(found):
@@ -201,6 +204,17 @@ def _check_tests(recipe: Recipe) -> None:
     if not recipe.eval.test:
         text = "the report compares its predictions of test images; expected true"
         raise UserError(f"eval.test=false: {text}, or a report without this part")
+
+
+def _check_held_out(recipe: Recipe) -> None:
+    """Check that a part whose best run another takes holds images out.
+
+    Raises:
+        UserError: it does not.
+    """
+    if recipe.data.validation == 0:
+        text = "its best run is chosen on held-out images; expected a share above 0 or a split"
+        raise UserError(f"data.validation=0: {text}")
 
 
 def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from helpers.images import put
 from helpers.options import ROOT
+from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies.read_study import build
@@ -548,7 +549,7 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
 
 
 def test_few_images_are_told_of_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "images" / "cat", 60)
     put(tmp_path / "images" / "dog", 60)
@@ -560,15 +561,66 @@ def test_few_images_are_told_of_before_anything_runs(
     options = {"data.path": "{here}", "data.test": 0.1, "data.validation": 0.1}
     study = {"options": options, "places": ["here"], "parts": parts}
     here = f"here={tmp_path / 'images'}"
-    status, out, lines = checked(tmp_path, capsys, here, **study)
-    assert not lines
+    status, out, _ = checked(tmp_path, capsys, here, **study)
     found = [line.split("; on fewer")[0] for line in out.splitlines() if "uncertain" in line]
     assert status == 0 and found == [
         "warning: part pre, arm a: held out: 11 images",
         "warning: part tries, arm a: held out: 11 images",
         "warning: part tries, arm a: test: 12 images",
     ]
-    assert "and the best of a grid is chosen on them; data.validation=0.2 holds out more" in out
+    chosen = "and the best of a grid is chosen on them; data.validation=0.2 holds out more"
+    assert chosen in out
+    study["parts"] = parts | {"fin": FIN}  # of whose grid nothing takes the best
+    assert chosen not in checked(tmp_path, capsys, here, **study)[1]
+    monkeypatch.chdir(tmp_path)  # with a folder of the place's name
+    (tmp_path / "images").rename(tmp_path / "here")
+    status, out, _ = checked(tmp_path, capsys, **study)
+    assert status == 0 and "uncertain" not in out
+
+
+def test_what_one_task_is_measured_on_does_not_answer_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of k-NN is chosen on held-out images; and the images are looked for once."""
+    for name in ("cat", "dog"):
+        put(tmp_path / "images" / name, 60)
+    options = {"recipe": "evaluate", "init": "{pre}"}
+    parts = {"pre": STUDY["parts"]["pre"]}
+    for name in ("knn", "linear", "knn_again"):
+        measures = {"probe.measures": [name.removesuffix("_again")], "data.validation": 0.1}
+        parts[name] = {"tool": "evaluate", "options": options | measures}
+    own = {"data.path": "{here}", "data.test": 0.1}
+    study = {"options": own, "places": ["here"], "parts": parts, "report": {}}
+    calls: list[str] = []
+    load = sources.load
+
+    def counted(*given: object, **named: object) -> sources.Splits:
+        calls.append(f"{given} {named}")
+        return load(*given, **named)
+
+    monkeypatch.setattr(sources, "load", counted)
+    here = f"here={tmp_path / 'images'}"
+    status, out, lines = checked(tmp_path, capsys, here, **study)
+    assert status == 0, lines
+    found = [line.split("; on fewer")[0] for line in out.splitlines() if "uncertain" in line]
+    assert "warning: part linear, arm a: held out: 11 images" in found
+    assert not any("part knn" in line and "held out" in line for line in found)
+    assert "learning rate of the linear probe is chosen on them" in out
+    assert len(set(calls)) == len(calls)
+
+
+def test_a_grid_whose_best_is_taken_holds_images_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """All of its runs were trained before that was said."""
+    parts = {
+        "pre": STUDY["parts"]["pre"],
+        "tries": FIN | {"grid": {"optim.lr": [0.1, 0.2]}},
+        "fin": FIN | {"best": {"of": "tries", "by": "accuracy"}},
+    }
+    _, _, lines = checked(tmp_path, capsys, options={"data.validation": 0}, parts=parts)
+    assert "part tries, arm a" in lines[0] and "its best run is chosen on held-out" in lines[0]
+    assert not any("part fin, arm a: data.validation=0" in line for line in lines)
 
 
 def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
