@@ -51,11 +51,12 @@ def tries(arm: str, found: dict[float, float]) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_long_round_of_the_tuned_baseline_is_the_committed_one(tmp_path: Path) -> None:
-    rows = json.loads((ROOT / "results" / "worth_tuning.json").read_text())
-    short = [row for row in rows if row["part"] == "sweep"]
-    made = tuning.long_study(finished(tmp_path / "runs", "worth_tuning", short))
-    committed = ROOT / "recipes" / "study" / "worth_tuning_long.yaml"
+@pytest.mark.parametrize("name", ["worth_tuning", "methods_tuning"])
+def test_a_long_round_is_the_committed_one(name: str, tmp_path: Path) -> None:
+    rows = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    short = [row for row in rows if row["part"] == tuning.ROUNDS[name].short]
+    made = tuning.long_study(finished(tmp_path / "runs", name, short))
+    committed = ROOT / "recipes" / "study" / f"{name}_long.yaml"
     assert made == yaml.safe_load(committed.read_text())
 
 
