@@ -1,10 +1,11 @@
-"""How often the warnings of eval.collapse= are right: tiny runs that should have none, and runs that
-are made to collapse.
+"""How often the warnings of eval.collapse= are right: of tiny runs that should have none, and of
+runs that are made to collapse.
 
     python robustness/collapse.py seeds=5 steps=300 out=FOLDER
 
-Every run has the same tiny encoder, the embedded images of 16 px, 32 prototypes where there are any,
-local views of 8 px, and otherwise its recipe's own values. One JSON object comes out. tests/evaluation/test_collapse.py does three shorter runs.
+Every run has the same tiny encoder, the embedded images of 16 px, 32 prototypes where there are
+any, local views of 8 px, and otherwise its recipe's own values. One JSON object comes out.
+tests/evaluation/test_collapse.py does three shorter runs.
 """
 
 import contextlib
@@ -22,14 +23,13 @@ from ssl_vit.runs.folder import Run
 ENCODER = "data.size=16 model.patch=4 model.width=32 model.depth=2 model.heads=2 model.mlp=64"
 CALM = "log.tensorboard=false compute.precision=float32 compute.threads=1 eval.images=24"
 CHECKS = 10  # after step 0
-# What has to be seen: DINO and iBOT without what keeps them from it (Caron et al., 2021, section 5.3)
+# Without what keeps DINO and iBOT from collapsing (Caron et al., 2021, section 5.3)
 COLLAPSING = {
     "not centred": ("centre_momentum=1",),
     "not sharpened": ("teacher_temperature=[1,1]",),
 }
-FAST = (
-    "momentum=0.9",
-)  # of the teacher: at 0.99, 22% of its first weights are left after 300 steps
+# Of the teacher: at 0.99, 22% of its first weights are left after 300 steps
+FAST = ("momentum=0.9",)
 TEACHERS = ("dino", "ibot")
 HEALTHY = ("mpp", "mae", "moco_v3", "ijepa", *TEACHERS)
 
@@ -47,7 +47,7 @@ def options(recipe: str, steps: int, own: tuple[str, ...] = ()) -> list[str]:
 def outcome(words: list[str], out: str, name: str) -> dict[str, Any]:
     """What a run's checks found: the step of the first warning or null, and the first and the last
     values of each measure."""
-    run = Run(resolve([*words, f"out={out}", f"name={name}"]))
+    run = Run(resolve([*words, f"out={out}", f"name={name.replace(', ', '-').replace(' ', '_')}"]))
     with contextlib.redirect_stdout(sys.stderr):
         train_job.train(run)
     warnings = [
@@ -75,15 +75,8 @@ def main(words: list[str]) -> None:
         for why, own in COLLAPSING.items():
             arms[f"{recipe}, {why}"] = options(recipe, steps, (*FAST, *own))
     found = {
-        arm: [
-            outcome(
-                [*arm_words, f"seed={seed}"],
-                out,
-                f"{arm.replace(', ', '-').replace(' ', '_')}-{seed}",
-            )
-            for seed in seeds
-        ]
-        for arm, arm_words in arms.items()
+        arm: [outcome([*own, f"seed={seed}"], out, f"{arm}-{seed}") for seed in seeds]
+        for arm, own in arms.items()
     }
     warned = {arm: sum(one["warned at"] is not None for one in runs) for arm, runs in found.items()}
     print(json.dumps({"steps": steps, "seeds": len(seeds), "warned": warned, "runs": found}))

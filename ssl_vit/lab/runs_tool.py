@@ -223,8 +223,8 @@ def _group_lines(found: Ranking, group: RankedGroup) -> Iterator[str]:
         many = "1 of these images" if learned == 1 else f"{learned:,} of these images"
         yield f"warning: the first weights had learned the labels of {many}: no sound comparison"
     if unsure := [text_line(run.name) for run in group.runs if run.is_unsure]:
-        runs = f"of some runs it is not known which images their first weights saw: {some(unsure)}"
-        yield f"warning: {runs}"
+        text = f"which images the first weights saw is not known of some runs: {some(unsure)}"
+        yield f"warning: {text}"
 
 
 def _clean(options: RunsOptions, runs: list[ListedRun]) -> RunTable:

@@ -142,10 +142,10 @@ def check_file(options: list[str]) -> int:
     seen = request.own.labels_seen
     here = whole == given
     recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
-    few: list[str] = []
+    warnings: list[str] = []
     # a benchmark's may be prepared yet; what stands in for a place is none
     if here and not mistakes.count and not request.study.benchmark:
-        few = task_images.check(request.study, request.plan, recipes, mistakes)
+        warnings += task_images.check(request.study, request.plan, recipes, mistakes)
     found = mistakes.lines()
     for text in found:
         print(f"error: {text}", file=sys.stderr)
@@ -155,8 +155,8 @@ def check_file(options: list[str]) -> int:
         return UserError.status
     plan_tool.main(options)
     if here or "init" not in request.study.places:  # whose stand-in is of another architecture
-        few += compared_parts.warnings(request.study, request.plan, recipes)
-    for text in few:
+        warnings += compared_parts.warnings(request.study, request.plan, recipes)
+    for text in warnings:
         print(f"warning: {text}")
     return 0
 

@@ -13,11 +13,6 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
     return max((one.labels.get(split, 0) for one in seen), default=0)
 
 
-def is_unknown(seen: Iterable[SeenImages]) -> bool:
-    """Whether it is not known of one of these runs what it was trained on."""
-    return any(one.unknown for one in seen)
-
-
 def sentence(one: SeenImages) -> str:
     """What one of these runs has seen, without a full stop."""
     if one.unknown:

@@ -104,7 +104,7 @@ class ListedRun:
     @property
     def is_unsure(self) -> bool:
         """Whether it is not known which images its first weights were trained on."""
-        return seen_text.is_unknown(self.record.environment.seen or ())
+        return any(one.unknown for one in self.record.environment.seen or ())
 
     def metric_text(self, metric: str) -> str:
         """The value of a metric and the number of images that it was measured on."""

@@ -88,6 +88,11 @@ class Study:
         """The axis of shares or lengths along which parts are repeated."""
         return next((axis for axis in self.axes if axis.name in CURVES), None)
 
+    @property
+    def chosen_among(self) -> set[str]:
+        """The parts of whose runs another part takes the best."""
+        return {part.best for part in self.parts.values() if part.best}
+
     def without(self, arms: Collection[str]) -> "Study":
         """The study without some of its arms, and without the parts that then have none."""
         kept = {

@@ -12,8 +12,6 @@ from .expand import Plan
 from .mistakes import Mistakes
 from .study import Study
 
-GRID = "the best of a grid"
-
 
 def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> list[str]:
     """Collect the mistakes of the splits that tasks name, each data set read once; cautions of
@@ -29,7 +27,6 @@ def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistak
     from ...jobs import split_images
 
     tested = compared_parts.final_parts(study)
-    chosen_among = {part.best for part in study.parts.values()}
     known: dict[tuple[str, bool], sources.Splits | UserError] = {}
     cautions: dict[str, str] = {}
     for name, recipe in recipes.items():
@@ -52,7 +49,9 @@ def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistak
                 raise found
         else:
             counts = split_images.measured_on(recipe, found)
-            chosen = [*chosen_on_held_out(recipe), *([GRID] if part in chosen_among else [])]
+            chosen = chosen_on_held_out(recipe)
+            if part in study.chosen_among:
+                chosen = [*chosen, "the best of a grid"]
             for text in few_images(counts, chosen, more_held_out(recipe)):
                 cautions.setdefault(text, f"{where}: {text}")
     return list(cautions.values())

@@ -52,7 +52,6 @@ def check(
             arm.
     """
     tested = compared_parts.final_parts(study)
-    chosen_among = {part.best for part in study.parts.values()}
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     computed: dict[tuple[str, int, str], dict[str, Values]] = {}  # {place: {arm: what it is}}
@@ -80,7 +79,7 @@ def check(
             resolved[same] = found
             if task.part in tested and task.tool == "finetune":
                 _check_tests(found)
-            if task.part in chosen_among:
+            if task.part in study.chosen_among:
                 _check_held_out(found)
             if task.part in tested and "labels" in task.coordinates:
                 _check_labels_seen(task, plan, recipes)

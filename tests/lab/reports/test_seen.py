@@ -178,7 +178,7 @@ def test_a_ranking_says_of_which_runs_it_is_not_known_what_their_weights_saw(
         facts | {"seen": [{"run": "gone", "unknown": ": it is not here"}]},
     )
     runs_tool.main([str(tmp_path), "best=top1"])
-    says = "is not known which images their first weights saw: final-looked-0\n"
+    says = "which images the first weights saw is not known of some runs: final-looked-0\n"
     assert says in capsys.readouterr().out
 
 
