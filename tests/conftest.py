@@ -11,10 +11,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
-from helpers.launching import FEW_BASELINE_IMAGES, interpreter, start_server
+from helpers.launching import interpreter, shorten, start_server
 from helpers.options import TINY, altered
 from ssl_vit import formatting
-from ssl_vit.jobs import cli, train
+from ssl_vit.jobs import cli
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
 # robustness/fuzz.py and mutations.py look further.
@@ -46,9 +46,9 @@ SLOWEST_FIRST = [
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_baseline_images() -> None:
-    """Those of the product take a third of a tiny run; real processes keep them."""
-    train.BASELINE_IMAGES = FEW_BASELINE_IMAGES
+def _shortened() -> None:
+    """Real processes keep what this shortens."""
+    shorten()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError, suggest
 from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import declaration, values
-from .fields import Values
+from .fields import Values, is_path
 from .images import EMBEDDED
 from .parsing import flatten, load_yaml, parse_path
 from .schema import FIXED_TOP, Recipe
@@ -70,20 +70,29 @@ def find_recipe(name: str | None) -> Path:
     Raises:
         UserError: there is none.
     """
-    names = recipe_names()
     if name is None:
         first = ", ".join(first_recipes())
         others = "others that `ssl-vit --all` lists, or a file's path"
         raise UserError(f"recipe= is missing; choices: {first}, {others}")
-    if name in names:
-        return RECIPES / f"{name}.yaml"
+    if (own := _packaged(name)) is not None:
+        return own
     if name.endswith((".yaml", ".yml")):
         if parse_path(name, "recipe").is_file():
             return Path(name)
         raise UserError(f"recipe={name}: no such file")
     if name.startswith(f"{STUDIES}/"):
         raise UserError(f"recipe={name}: a study is run by tools/study.py")
-    raise UserError(f"recipe={name}: unknown; {suggest(name, names)}, or a file's path")
+    raise UserError(f"recipe={name}: unknown; {suggest(name, recipe_names())}, or a file's path")
+
+
+def _packaged(name: str) -> Path | None:
+    """The file of one of `recipe_names`, found without a look at all of them, which every start
+    would wait for; None of another name."""
+    parts = name.split("/")
+    if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts} or not is_path(name):
+        return None
+    path = RECIPES / f"{name}.yaml"
+    return path if path.is_file() else None
 
 
 def preset(key: str, name: str) -> Values:

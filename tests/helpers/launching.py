@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib
 import itertools
 import json
@@ -35,6 +36,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 FEW_BASELINE_IMAGES = 128  # that a tiny run's baselines are fitted on
+FEW_SHOWN = 2  # images of the figure that it draws at its end
+IMPORTED = "ssl_vit.jobs.cli", "ssl_vit.jobs.evaluate", "ssl_vit.inspection.drawing"
 LONGEST = 1 << 17  # bytes of a request
 # Environment variables
 ADDRESS = "SSL_VIT_TESTS_SERVER"  # name of the server's abstract socket
@@ -237,6 +240,17 @@ def start_server() -> str:
     return name
 
 
+def shorten() -> None:
+    """What is around a tiny run takes longer than the run, and each collection of garbage looks at
+    all that was imported."""
+    inspection = importlib.import_module("ssl_vit.inspection")
+    train = importlib.import_module("ssl_vit.jobs.train")
+    inspection.SHOWN = FEW_SHOWN  # type: ignore[attr-defined]
+    train.BASELINE_IMAGES = FEW_BASELINE_IMAGES  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+
+
 def _serve(listener: socket.socket, alive: int) -> tuple[dict[str, Any], list[int]]:
     """Fork for each request. Returns in the forked process: the request, and where its standard
     output and standard error lead."""
@@ -347,11 +361,8 @@ if __name__ == "__main__":
     if role == "run":
         _stand_in(arguments)
     sys.path[0] = str(ROOT)
-    import ssl_vit.jobs.cli
-    import ssl_vit.jobs.evaluate
-    import ssl_vit.jobs.train
-
-    ssl_vit.jobs.train.BASELINE_IMAGES = FEW_BASELINE_IMAGES
-
+    for module in IMPORTED:
+        importlib.import_module(module)
+    shorten()
     listener, alive = map(int, arguments)
     _run(*_serve(socket.socket(fileno=listener), alive))

@@ -15,10 +15,11 @@ from ...pages.blocks import Chart, Figure, Line
 from ...pages.curve_points import POINTS, thinned
 from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
-from .axes import Axes, arm_label, axes
+from .axes import CURVE_OF, Axes, arm_label, axes
 from .formats import shown_interval, unit
 from .measures import Measure, Result, obstacles
 from .results import FinishedRun, StudyResults
+from .scaling_curve import ScalingCurve
 from .statistics import Numbers
 
 # Of each panel of learning curves the first that all its runs have
@@ -113,28 +114,62 @@ def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     if numbers.scaling is None:
         return
     points = numbers.scaling.points
-    of = numbers.scaling.of
-    scale = 1 if of == "compute" else 100
+    axis, scale = _along_curve(numbers.scaling)
     lines: dict[str, list[svg_plots.Point]] = {}
     for point in points:
         for one in (*point.measure.results, *point.measure.not_compared):
             name = _without_part(one.arm, numbers)
             place = [scale * point.share] * one.value.n
             lines.setdefault(name, []).append(_point(point.measure, one, place))
-    shares = [scale * point.share for point in points]
     panel = svg_plots.Panel("test top-1 after fine-tuning, %", lines, {})
-    names = {
-        "labels": "labels, % of the training images",
-        "images": "images of pre-training, %",
-        "compute": "exaFLOP of pre-training",
-    }
-    axis = svg_plots.XAxis(names[of], log=True, ticks=shares)
     yield figure(
         "scaling",
         study,
         numbers,
         lambda style: svg_plots.points([panel], axis, list(lines), style),
     )
+
+
+def worth(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
+    """By how many times the labels (images, exaFLOP) the baseline reaches each arm, along the
+    study's curve; none without such a number."""
+    if numbers.scaling is None or not numbers.scaling.comparisons:
+        return
+    axis, scale = _along_curve(numbers.scaling)
+    lines = {}
+    for found in numbers.scaling.comparisons:
+        lines[_without_part(found.arm, numbers)] = [
+            svg_plots.Factor(
+                scale * one.share,
+                one.factor.value,
+                one.factor.low,
+                one.factor.high,
+                exact=one.factor.seeds == 1,
+            )
+            for one in found.worth
+        ]
+    baseline = _without_part(numbers.scaling.baseline, numbers)
+    y = f"times the {CURVE_OF[numbers.scaling.of]} of {baseline}"
+    # the baseline keeps its colour of the curve itself
+    order = [baseline, *lines]
+    yield figure(
+        "worth",
+        study,
+        numbers,
+        lambda style: svg_plots.factors(lines, axis, y, order, style),
+    )
+
+
+def _along_curve(curve: ScalingCurve) -> tuple[svg_plots.XAxis, float]:
+    """The axis of a study's curve, and what its shares are multiplied by on it."""
+    scale = 1 if curve.of == "compute" else 100
+    names = {
+        "labels": "labels, % of the training images",
+        "images": "images of pre-training, %",
+        "compute": "exaFLOP of pre-training",
+    }
+    ticks = [scale * point.share for point in curve.points]
+    return svg_plots.XAxis(names[curve.of], log=True, ticks=ticks), scale
 
 
 def _without_part(arm: str, numbers: Numbers) -> str:

@@ -47,6 +47,6 @@ def section(of: str, study: StudyResults, numbers: Numbers) -> Values | None:
             rows.append([*cells, exaflop(float(np.mean(spent)) if spent else None)])
     points = Table(head, rows, 3, frozenset(marked), behind=BEHIND)
     return {
-        "figures": list(figures.scaling(study, numbers)),
+        "figures": [*figures.scaling(study, numbers), *figures.worth(study, numbers)],
         "points": captioned(points, "points", study, numbers),
     }

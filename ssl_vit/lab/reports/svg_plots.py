@@ -17,7 +17,13 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import (
+    FormatStrFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    ScalarFormatter,
+)
 from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
@@ -28,6 +34,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 COLUMNS = 2  # of panels
 LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+FACTORS_APART = 5  # points between two lines at one place
+MARGIN = 1.3  # beyond the outermost end of an interval, on a logarithmic axis
 SMALL = 0.9  # of the size of text, in legends and grids
 BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
 
@@ -57,6 +65,22 @@ class XAxis(NamedTuple):
     categories: Sequence[str] = ()
     log: bool = False
     ticks: Sequence[float] = ()
+
+
+class Factor(NamedTuple):
+    """What one arm is worth at a place along x, with its interval.
+
+    Attributes:
+        value: None where it is not known.
+        low, high: None where open.
+        exact: whether there is no interval, of one seed.
+    """
+
+    x: float
+    value: float | None
+    low: float | None
+    high: float | None
+    exact: bool
 
 
 class Curve(NamedTuple):
@@ -165,6 +189,55 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
     else:
         axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axis.xaxis.set_major_formatter(_Powers())
+
+
+def factors(
+    lines: Mapping[str, Sequence[Factor]], x: XAxis, y: str, order: Sequence[str], style: Style
+) -> Figure:
+    """Factors on a logarithmic axis, with a line at 1: the value a diamond, the interval a line
+    that ends in an arrow where it is open. `order` gives names their colours."""
+    figure = _figure(style, 6.4, 3.6)
+    axis = figure.subplots()
+    colours = _colours(order)
+    axis.set_yscale("log")
+    axis.axhline(1, color=style.ink, linewidth=1)
+    every = [one for line in lines.values() for one in line]
+    known = [1.0, *(end for one in every for end in (one.value, one.low, one.high) if end)]
+    limits = min(known) / MARGIN, max(known) * MARGIN
+    axis.set_ylim(limits)
+    for number, (name, line) in enumerate(lines.items()):
+        # beside each other, where intervals would hide one another
+        right = FACTORS_APART * (number - (len(lines) - 1) / 2) / 72
+        shift = axis.transData + ScaledTranslation(right, 0, axis.figure.dpi_scale_trans)
+        drawn: dict[str, Any] = {"color": colours[name], "transform": shift}
+        valued = [(one.x, one.value) for one in line if one.value]
+        axis.plot(*np.reshape(valued, (-1, 2)).T, "D-", markersize=4, label=label(name), **drawn)
+        for one in line:
+            _draw_factor(axis, one, limits, drawn)
+    # the horizontal limits do not follow what has a transform of its own
+    axis.update_datalim([(one.x, 1.0) for one in every], updatey=False)
+    axis.autoscale_view(scaley=False)
+    _draw_scale(axis, x)
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    _dress(axis, style, x.label, y, "")
+    _add_legend(figure, style)
+    return figure
+
+
+def _draw_factor(
+    axis: Axes, one: Factor, limits: tuple[float, float], drawn: Mapping[str, Any]
+) -> None:
+    """Its interval; to the ends of the axis where it is open."""
+    if one.exact:
+        return
+    low, high = one.low or limits[0], one.high or limits[1]
+    axis.plot([one.x, one.x], [low, high], linewidth=1.5, **drawn)
+    if one.low is None:
+        axis.plot([one.x], [low], "v", clip_on=False, **drawn)
+    if one.high is None:
+        axis.plot([one.x], [high], "^", clip_on=False, **drawn)
 
 
 def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:

@@ -23,12 +23,13 @@ from ssl_vit.data import base, sources
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
-from ssl_vit.lab.reports import figures, load
+from ssl_vit.lab.reports import figures, load, svg_plots
 from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
 from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.read_study import build, find, read
+from ssl_vit.pages.figure_style import LIGHT
 
 ROWS = 200
 
@@ -610,9 +611,34 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
         "10%",
         "100%",
     ]
+    assert "figures/scaling.svg" in section and "figures/worth.svg" in section
     assert (folder / "figures" / "scaling.svg").exists()
+    assert "times the labels of scratch" in (folder / "figures" / "worth.svg").read_text()
     for share in ("1%", "10%", "100%"):
         assert f"With {share} of the labels mpp is worth" in section
+
+
+def test_what_an_arm_is_worth_is_drawn_with_its_interval_and_its_open_ends():
+    lines = {
+        "mpp": [
+            svg_plots.Factor(1, 2.0, 1.5, 3.0, exact=False),
+            svg_plots.Factor(10, None, 1.2, None, exact=False),  # beyond the shares tried
+        ],
+        "mae": [svg_plots.Factor(1, 4.0, None, None, exact=True)],  # one seed
+    }
+    x = svg_plots.XAxis("labels, %", log=True, ticks=[1, 10])
+    (axis,) = svg_plots.factors(lines, x, "times", ["scratch", *lines], LIGHT).axes
+    top = axis.get_ylim()[1]
+    drawn = [(line.get_marker(), *line.get_xydata().tolist()) for line in axis.get_lines()]
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log") and top > 4
+    assert drawn == [
+        ("None", [0, 1], [1, 1]),
+        ("D", [1, 2]),
+        ("None", [1, 1.5], [1, 3]),
+        ("None", [10, 1.2], [10, top]),
+        ("^", [10, top]),
+        ("D", [1, 4]),
+    ]
 
 
 def test_the_place_along_the_curve_is_a_coordinate(tmp_path):
