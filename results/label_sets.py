@@ -1,16 +1,16 @@
 """Data sets with other labels than CIFAR-10's, for what study/worth is asked beside its arms.
 
-python results/label_sets.py folds OUT seed=10 data.share=0.01 data.path=IMAGES ...
+python results/label_sets.py folds OUT data.path=IMAGES data.size=32 data.validation=0.02 \\
+    data.validation_from=train data.share=0.01 data.share_seed=10
 python results/label_sets.py pseudo OUT RUN
 
 `folds` writes the labelled images of a share as five data sets, OUT/0 to OUT/4, for tuning on no
 other labels: a fifth of them is the split `validation`, the others `train`, and each is held out
 once. The words are options of recipe=finetune. `pseudo` writes one data set, whose split `train` has
-all that RUN could have been trained on: the images whose labels it has seen with these, the others
-with the class that it gives them, for self-training (Lee, 2013).
+the training images of RUN and those that it has left out, without what it holds out: its own with
+their labels, the others with the class that it gives them, for self-training (Lee, 2013).
 """
 
-import dataclasses
 import sys
 import tempfile
 from pathlib import Path
@@ -22,14 +22,15 @@ from safetensors.numpy import load_file
 import ssl_vit
 from ssl_vit.config.images import Data
 from ssl_vit.data import sources
-from ssl_vit.data.base import View
+from ssl_vit.data.base import Source, View, origin
 
 FOLDS = 5
 
 
-def rows(source: sources.Source) -> np.ndarray:
+def rows(source: Source) -> np.ndarray:
     """The rows of a share in the split that it is taken of, in the order of the draw."""
-    assert isinstance(source, View), "expected a share of the training images"
+    if not isinstance(source, View):
+        sys.exit("error: expected a share of the training images (data.share=)")
     return source.full_rows()
 
 
@@ -60,33 +61,40 @@ def folds(out: Path, options: list[str]) -> None:
 def pseudo(out: Path, folder: Path) -> None:
     run = ssl_vit.load_run(folder)
     data = run.recipe.data
-    known = rows(sources.load(data).train)
-    every = rows(sources.load(dataclasses.replace(data, share=1.0)).train)
+    if not isinstance(data.test, str):
+        sys.exit(f"error: data.test={data.test} of {folder}: expected a split")
+    splits = sources.load(data)
+    known = rows(splits.train)
     images = table(data)
-    label_N = predicted(folder, data.train)
+    given = np.ones(len(images), bool)
+    if origin(splits.validation) is origin(splits.train):
+        given[rows(splits.validation)] = False
+    label_N = predicted(folder, data.train, len(images))
     label_N[known] = np.array(images["label"])[known]
     features = images.features
     relabelled = images.remove_columns("label").add_column("label", label_N).cast(features)
-    write(relabelled.select(np.sort(every)), out, "train")
+    write(relabelled.select(np.flatnonzero(given)), out, "train")
 
 
-def predicted(folder: Path, split: str) -> np.ndarray:
-    """The class (N,) that a fine-tuned run gives each image of a split."""
+def predicted(folder: Path, split: str, count: int) -> np.ndarray:
+    """The class (N,) that a fine-tuned run gives each of the `count` images of a split."""
     with tempfile.TemporaryDirectory() as beside:
         found = ssl_vit.embed(init=folder, split=split, out=beside)
         files = sorted(map(str, found.files))
         features = datasets.load_dataset("parquet", data_files=files, split="train")
-        feature_ND = features.with_format("numpy")["embedding"][:]
+        columns = features.with_format("numpy")[:]
+    if not np.array_equal(columns["index"], np.arange(count)):
+        sys.exit(f"error: {len(columns['index'])} of {count} images of {split} could be read")
     head = load_file(folder / "export" / "heads.safetensors")
-    logits_NC = feature_ND @ head["head.weight"].T + head["head.bias"]
+    logits_NC = columns["embedding"] @ head["head.weight"].T + head["head.bias"]
     return logits_NC.argmax(1)
 
 
 if __name__ == "__main__":
-    verb, place, *words = sys.argv[1:] or [""] * 2
-    if verb == "folds":
-        folds(Path(place), words)
-    elif verb == "pseudo" and len(words) == 1:
-        pseudo(Path(place), Path(words[0]))
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case ["folds", place, *options]:
+            folds(Path(place), options)
+        case ["pseudo", place, run]:
+            pseudo(Path(place), Path(run))
+        case _:
+            sys.exit(__doc__)

@@ -89,10 +89,10 @@ def _packaged(name: str) -> Path | None:
     """The file of one of `recipe_names`, found without a look at all of them, which every start
     would wait for; None of another name."""
     parts = name.split("/")
-    if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts} or not is_path(name):
+    if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts}:
         return None
     path = RECIPES / f"{name}.yaml"
-    return path if path.is_file() else None
+    return path if is_path(str(path)) and path.is_file() else None
 
 
 def preset(key: str, name: str) -> Values:

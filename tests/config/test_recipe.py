@@ -770,3 +770,27 @@ def test_a_key_nested_and_dotted_in_one_file_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UserError, match=r"own\.yaml: optim\.lr is given twice: 1 and 2$"):
             resolve([f"recipe={path}"])
+
+
+PARTS = st.sampled_from(["mpp", "study", "tables", "methods", "models", "..", ".", "", "é", "\0"])
+
+
+@given(
+    st.one_of(
+        st.lists(PARTS, max_size=4).map("/".join),
+        st.builds(str.__mul__, st.sampled_from(["x", "é", "x/"]), st.integers(100, 5000)),
+        st.text(max_size=8),
+    )
+)
+def test_a_name_is_a_recipe_where_it_is_listed_and_else_refused(name: str) -> None:
+    if name in recipe_files.recipe_names():
+        assert recipe_files.find_recipe(name) == recipe_files.RECIPES / f"{name}.yaml"
+    else:
+        with pytest.raises(UserError):
+            recipe_files.find_recipe(name)
+
+
+@pytest.mark.parametrize("length", [250, 251, 255, 256])
+def test_a_name_too_long_for_a_file_is_unknown(length: int) -> None:
+    with pytest.raises(UserError, match="unknown"):
+        recipe_files.find_recipe("x" * length)

@@ -1,6 +1,7 @@
 """results/label_sets.py: folds of a share of the labels, and labels that a network gives."""
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 import ssl_vit
-from helpers.options import LOADED, ROOT
+from helpers.options import LOADED, ROOT, altered
 
 sys.path.insert(0, str(ROOT / "results"))
 import label_sets
@@ -60,24 +61,35 @@ def test_folds_hold_each_labelled_image_out_once(images: Path, tmp_path: Path) -
     assert len(share) == round(0.4 * 0.9 * CLASSES * EACH) and sorted(held_out) == sorted(share)
 
 
+@pytest.mark.parametrize("held_out_of", ["train", "share"])
 def test_labels_are_the_networks_but_for_those_that_it_has_seen(
-    images: Path, tmp_path: Path
+    held_out_of: str, images: Path, tmp_path: Path
 ) -> None:
-    options = ["recipe=finetune", "init=scratch", "model=vit_n4", f"data.path={images}", *SHARE]
+    options = ["recipe=finetune", "init=scratch", "model=vit_n4", f"data.path={images}"]
+    options += altered(SHARE, f"data.validation_from={held_out_of}")
     options += ["optim.steps=3", "optim.warmup=1", "optim.batch=8", "eval.test=true", *LOADED]
     options += [f"out={tmp_path}", "name=run", "log.tensorboard=false"]
     ssl_vit.finetune(options)
     run = tmp_path / "run"
-    told = np.load(run / "predictions.npz")
-    assert np.array_equal(label_sets.predicted(run, "test"), told["top5"][:, 0])
+    written = np.load(run / "predictions.npz")
+    assert np.array_equal(label_sets.predicted(run, "test", 12), written["top5"][:, 0])
     label_sets.pseudo(tmp_path / "pseudo", run)
     data = ssl_vit.load_run(run).recipe.data
     held_out = label_sets.rows(label_sets.sources.load(data).validation)
     known = label_sets.rows(label_sets.sources.load(data).train)
-    given = label_sets.predicted(run, "train")
+    given = label_sets.predicted(run, "train", CLASSES * EACH)
     expected = {
         row: row // EACH if row in known else int(given[row])
         for row in range(CLASSES * EACH)
         if row not in held_out
     }
     assert read(tmp_path / "pseudo", "train") == expected
+    assert len(held_out) and not {*known} & {*held_out}
+
+
+@pytest.mark.parametrize("words", [[], ["folds"], ["--help"], ["pseudo", "out"]])
+def test_wrong_words_are_answered_with_how_it_is_called(words: list[str]) -> None:
+    command = [sys.executable, str(ROOT / "results" / "label_sets.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "label_sets.py folds OUT" in done.stderr
+    assert "Traceback" not in done.stderr

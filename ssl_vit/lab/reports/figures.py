@@ -113,14 +113,12 @@ def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """Accuracy along the study's curve, a line an arm."""
     if numbers.scaling is None:
         return
-    points = numbers.scaling.points
     axis, scale = _along_curve(numbers.scaling)
-    lines: dict[str, list[svg_plots.Point]] = {}
-    for point in points:
+    lines: dict[str, list[svg_plots.Point]] = {name: [] for name in _curve_order(numbers)}
+    for point in numbers.scaling.points:
         for one in (*point.measure.results, *point.measure.not_compared):
-            name = _without_part(one.arm, numbers)
             place = [scale * point.share] * one.value.n
-            lines.setdefault(name, []).append(_point(point.measure, one, place))
+            lines[_without_part(one.arm, numbers)].append(_point(point.measure, one, place))
     panel = svg_plots.Panel("test top-1 after fine-tuning, %", lines, {})
     yield figure(
         "scaling",
@@ -133,31 +131,37 @@ def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
 def worth(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     """By how many times the labels (images, exaFLOP) the baseline reaches each arm, along the
     study's curve; none without such a number."""
-    if numbers.scaling is None or not numbers.scaling.comparisons:
+    if numbers.scaling is None:
         return
     axis, scale = _along_curve(numbers.scaling)
-    lines = {}
-    for found in numbers.scaling.comparisons:
-        lines[_without_part(found.arm, numbers)] = [
-            svg_plots.Factor(
-                scale * one.share,
-                one.factor.value,
-                one.factor.low,
-                one.factor.high,
-                exact=one.factor.seeds == 1,
-            )
-            for one in found.worth
+    lines = {
+        _without_part(found.arm, numbers): [
+            svg_plots.Factor(scale * one.share, *one.factor) for one in found.worth
         ]
+        for found in numbers.scaling.comparisons
+    }
+    every = [one for line in lines.values() for one in line]
+    if all(one.value is one.low is one.high is None for one in every):
+        return
     baseline = _without_part(numbers.scaling.baseline, numbers)
     y = f"times the {CURVE_OF[numbers.scaling.of]} of {baseline}"
-    # the baseline keeps its colour of the curve itself
-    order = [baseline, *lines]
+    order = _curve_order(numbers)  # an arm has one colour in both figures
     yield figure(
         "worth",
         study,
         numbers,
         lambda style: svg_plots.factors(lines, axis, y, order, style),
+        intervals=any(one.seeds > 1 for one in every),
     )
+
+
+def _curve_order(numbers: Numbers) -> list[str]:
+    """The lines of a study's curve, which take their colours in this order."""
+    points = numbers.scaling.points if numbers.scaling else []
+    every = (
+        one.arm for point in points for one in (*point.measure.results, *point.measure.not_compared)
+    )
+    return list(dict.fromkeys(_without_part(arm, numbers) for arm in every))
 
 
 def _along_curve(curve: ScalingCurve) -> tuple[svg_plots.XAxis, float]:

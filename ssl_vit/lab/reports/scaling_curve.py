@@ -45,7 +45,8 @@ class Estimate(NamedTuple):
 
     Attributes:
         value: None where it lies beyond the shares tried.
-        low, high: None where open, and with one seed.
+        low, high: None where open; with one seed both, but for the one that a value beyond the
+            shares tried lies beyond.
         above: whether a value of None lies above the largest that could be found, or below the
             smallest.
     """

@@ -34,7 +34,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 COLUMNS = 2  # of panels
 LABEL_LENGTH = 32  # characters of a vertical axis's label to the line, which fit the lowest panel
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-FACTORS_APART = 5  # points between two lines at one place
+FACTORS_APART, FACTORS_WIDE = 5, 24  # points between two lines at one place, and between the outer
+NARROW = 3  # ratio of the ends of a logarithmic axis below which few round numbers lie on it
 MARGIN = 1.3  # beyond the outermost end of an interval, on a logarithmic axis
 SMALL = 0.9  # of the size of text, in legends and grids
 BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
@@ -68,19 +69,14 @@ class XAxis(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """What one arm is worth at a place along x, with its interval.
-
-    Attributes:
-        value: None where it is not known.
-        low, high: None where open.
-        exact: whether there is no interval, of one seed.
-    """
+    """What one arm is worth at a place along x: the fields of a `scaling_curve.Estimate`."""
 
     x: float
     value: float | None
     low: float | None
     high: float | None
-    exact: bool
+    seeds: int
+    above: bool = False
 
 
 class Curve(NamedTuple):
@@ -205,22 +201,22 @@ def factors(
     known = [1.0, *(end for one in every for end in (one.value, one.low, one.high) if end)]
     limits = min(known) / MARGIN, max(known) * MARGIN
     axis.set_ylim(limits)
+    step = min(FACTORS_APART, FACTORS_WIDE / len(lines))
     for number, (name, line) in enumerate(lines.items()):
         # beside each other, where intervals would hide one another
-        right = FACTORS_APART * (number - (len(lines) - 1) / 2) / 72
+        right = step * (number - (len(lines) - 1) / 2) / 72
         shift = axis.transData + ScaledTranslation(right, 0, axis.figure.dpi_scale_trans)
         drawn: dict[str, Any] = {"color": colours[name], "transform": shift}
-        valued = [(one.x, one.value) for one in line if one.value]
-        axis.plot(*np.reshape(valued, (-1, 2)).T, "D-", markersize=4, label=label(name), **drawn)
+        # not a number where it is not known: a line across would look like a value
+        value_L = [np.nan if one.value is None else one.value for one in line]
+        axis.plot([one.x for one in line], value_L, "D-", markersize=4, label=label(name), **drawn)
         for one in line:
             _draw_factor(axis, one, limits, drawn)
     # the horizontal limits do not follow what has a transform of its own
     axis.update_datalim([(one.x, 1.0) for one in every], updatey=False)
     axis.autoscale_view(scaley=False)
     _draw_scale(axis, x)
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    _draw_factor_scale(axis, limits)
     _dress(axis, style, x.label, y, "")
     _add_legend(figure, style)
     return figure
@@ -229,8 +225,10 @@ def factors(
 def _draw_factor(
     axis: Axes, one: Factor, limits: tuple[float, float], drawn: Mapping[str, Any]
 ) -> None:
-    """Its interval; to the ends of the axis where it is open."""
-    if one.exact:
+    """Its interval, to the ends of the axis where it is open; of one seed, which has none, what a
+    value beyond the places tried lies beyond."""
+    beyond = one.value is None and (one.low is not None or one.high is not None)
+    if one.seeds == 1 and not beyond:
         return
     low, high = one.low or limits[0], one.high or limits[1]
     axis.plot([one.x, one.x], [low, high], linewidth=1.5, **drawn)
@@ -238,6 +236,18 @@ def _draw_factor(
         axis.plot([one.x], [low], "v", clip_on=False, **drawn)
     if one.high is None:
         axis.plot([one.x], [high], "^", clip_on=False, **drawn)
+
+
+def _draw_factor_scale(axis: Axes, limits: tuple[float, float]) -> None:
+    """Ticks at powers of ten; of less than two decades also between them, of a narrow range at
+    round steps."""
+    wide = limits[1] / limits[0]
+    if wide < NARROW:
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    else:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide < 100 else (1,)))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:

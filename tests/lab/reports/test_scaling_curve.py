@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import figures, load, svg_plots
-from ssl_vit.lab.reports.scaling_curve import crossovers, factor, undecided
+from ssl_vit.lab.reports.scaling_curve import Estimate, crossovers, factor, undecided
 from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
@@ -618,27 +619,101 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
         assert f"With {share} of the labels mpp is worth" in section
 
 
+def drawn_factors(lines):
+    """The axes of the figure, and its lines: a marker and points."""
+    shares = sorted({one.x for line in lines.values() for one in line})
+    x = svg_plots.XAxis("labels, %", log=True, ticks=shares)
+    figure = svg_plots.factors(lines, x, "times", ["scratch", *lines], LIGHT)
+    (axis,) = figure.axes
+    return axis, [(one.get_marker(), *one.get_xydata().tolist()) for one in axis.get_lines()]
+
+
 def test_what_an_arm_is_worth_is_drawn_with_its_interval_and_its_open_ends():
     lines = {
         "mpp": [
-            svg_plots.Factor(1, 2.0, 1.5, 3.0, exact=False),
-            svg_plots.Factor(10, None, 1.2, None, exact=False),  # beyond the shares tried
+            svg_plots.Factor(1, 2.0, 1.5, 3.0, seeds=3),
+            svg_plots.Factor(10, None, 1.2, None, seeds=3, above=True),
+            svg_plots.Factor(100, 0.5, 0.4, None, seeds=3),
         ],
-        "mae": [svg_plots.Factor(1, 4.0, None, None, exact=True)],  # one seed
+        "mae": [
+            svg_plots.Factor(1, 4.0, None, None, seeds=1),
+            svg_plots.Factor(10, None, 5.0, None, seeds=1, above=True),
+            svg_plots.Factor(100, None, None, None, seeds=1),
+        ],
     }
-    x = svg_plots.XAxis("labels, %", log=True, ticks=[1, 10])
-    (axis,) = svg_plots.factors(lines, x, "times", ["scratch", *lines], LIGHT).axes
-    top = axis.get_ylim()[1]
-    drawn = [(line.get_marker(), *line.get_xydata().tolist()) for line in axis.get_lines()]
-    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log") and top > 4
-    assert drawn == [
+    axis, drawn = drawn_factors(lines)
+    bottom, top = axis.get_ylim()
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log") and bottom < 0.4 < 5 < top
+    means = [line[1:] for line in drawn if line[0] == "D"]
+    assert [[y for _, y in line] for line in means] == [
+        [2, pytest.approx(math.nan, nan_ok=True), 0.5],  # so that the line breaks there
+        [4, *[pytest.approx(math.nan, nan_ok=True)] * 2],
+    ]
+    assert [line for line in drawn if line[0] != "D"] == [
         ("None", [0, 1], [1, 1]),
-        ("D", [1, 2]),
         ("None", [1, 1.5], [1, 3]),
         ("None", [10, 1.2], [10, top]),
         ("^", [10, top]),
-        ("D", [1, 4]),
+        ("None", [100, 0.4], [100, top]),
+        ("^", [100, top]),
+        ("None", [10, 5], [10, top]),
+        ("^", [10, top]),
     ]
+
+
+@pytest.mark.parametrize("arms", [1, 6, 7, 12])
+def test_all_factors_lie_inside_their_figure(arms):
+    lines = {
+        f"arm{n}": [svg_plots.Factor(x, 1 + n, 1.0, 20.0, seeds=3) for x in (1, 10)]
+        for n in range(arms)
+    }
+    axis, _ = drawn_factors(lines)
+    axis.figure.draw_without_rendering()
+    box = axis.get_window_extent()
+    for line in axis.get_lines()[1:]:
+        places = line.get_transform().transform(line.get_xydata())
+        assert all(box.x0 < x < box.x1 for x, _ in places)
+
+
+@pytest.mark.parametrize("least, most", [(1.01, 1.1), (0.5, 3), (0.001, 1000)])
+def test_a_factor_can_be_read_off_whatever_its_size(least, most):
+    axis, _ = drawn_factors({"mpp": [svg_plots.Factor(1, least, least, most, seeds=3)]})
+    low, high = axis.get_ylim()
+    ticks = [place for place in axis.get_yticks() if low <= place <= high]
+    assert 3 <= len(ticks) <= 9
+
+
+def colours(texts: str) -> list[str]:
+    """Those of an SVG's diamonds and lines, in their order."""
+    return list(dict.fromkeys(re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.5", texts)))
+
+
+def test_an_arm_has_one_colour_in_both_figures(tmp_path):
+    """Also where the baseline is not the first arm."""
+    folder = curve_study(tmp_path / "s")
+    about = json.loads((folder / "study.json").read_text())
+    about["arms"] = dict(reversed(about["arms"].items()))
+    write(folder / "study.json", about)
+    numbers = compute(study := load.load_study(folder))
+    (scaling,) = figures.scaling(study, numbers)
+    (worth,) = figures.worth(study, numbers)
+    assert colours(scaling.light)[0] == colours(worth.light)[0] == svg_plots.COLOURS[0]
+
+
+def test_what_is_not_known_of_any_arm_is_not_drawn(tmp_path):
+    """One seed, whose interval is not open but none."""
+    folder = curve_study(tmp_path / "s")
+    for seed in (1, 2):
+        for path in folder.glob(f"*-{seed}/result.json"):
+            path.unlink()
+    numbers = compute(study := load.load_study(folder))
+    (worth,) = figures.worth(study, numbers)
+    assert "one seed, which gives no interval" in worth.caption
+    unknown = Estimate(None, None, None, 1)
+    (found,) = numbers.scaling.comparisons
+    nothing = found._replace(worth=[one._replace(factor=unknown) for one in found.worth])
+    numbers = numbers._replace(scaling=numbers.scaling._replace(comparisons=[nothing]))
+    assert not [*figures.worth(study, numbers)]
 
 
 def test_the_place_along_the_curve_is_a_coordinate(tmp_path):
