@@ -1,4 +1,4 @@
-"""Data sets with other labels than CIFAR-10's, for what study/worth is asked beside its arms.
+"""Makes data sets for questions about study/worth: folds of its labels, and pseudo-labels.
 
 python results/label_sets.py folds OUT data.path=IMAGES data.size=32 data.validation=0.02 \\
     data.validation_from=train data.share=0.01 data.share_seed=10
@@ -6,9 +6,9 @@ python results/label_sets.py pseudo OUT RUN
 
 `folds` writes the labelled images of a share as five data sets, OUT/0 to OUT/4, for tuning on no
 other labels: a fifth of them is the split `validation`, the others `train`, and each is held out
-once. The words are options of recipe=finetune. `pseudo` writes one data set, whose split `train` has
-the training images of RUN and those that it has left out, without what it holds out: its own with
-their labels, the others with the class that it gives them, for self-training (Lee, 2013).
+once. The words are options of recipe=finetune. `pseudo` writes one data set for self-training (Lee,
+2013), whose split `train` has every training image but those that RUN was validated on: the ones
+that RUN was trained on with their labels, the others with the class that RUN predicts.
 """
 
 import sys
@@ -64,16 +64,16 @@ def pseudo(out: Path, folder: Path) -> None:
     if not isinstance(data.test, str):
         sys.exit(f"error: data.test={data.test} of {folder}: expected a split")
     splits = sources.load(data)
-    known = rows(splits.train)
+    labelled = rows(splits.train)
     images = table(data)
-    given = np.ones(len(images), bool)
+    taken_N = np.ones(len(images), bool)
     if origin(splits.validation) is origin(splits.train):
-        given[rows(splits.validation)] = False
+        taken_N[rows(splits.validation)] = False
     label_N = predicted(folder, data.train, len(images))
-    label_N[known] = np.array(images["label"])[known]
+    label_N[labelled] = np.array(images["label"])[labelled]
     features = images.features
     relabelled = images.remove_columns("label").add_column("label", label_N).cast(features)
-    write(relabelled.select(np.flatnonzero(given)), out, "train")
+    write(relabelled.select(np.flatnonzero(taken_N)), out, "train")
 
 
 def predicted(folder: Path, split: str, count: int) -> np.ndarray:

@@ -241,8 +241,8 @@ def start_server() -> str:
 
 
 def shorten() -> None:
-    """What is around a tiny run takes longer than the run, and each collection of garbage looks at
-    all that was imported."""
+    """Make baselines and the figure at the end of a run small, which take longer than a tiny run,
+    and keep what was imported out of every collection of garbage."""
     inspection = importlib.import_module("ssl_vit.inspection")
     train = importlib.import_module("ssl_vit.jobs.train")
     inspection.SHOWN = FEW_SHOWN  # type: ignore[attr-defined]

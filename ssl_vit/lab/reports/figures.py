@@ -136,11 +136,11 @@ def worth(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
     axis, scale = _along_curve(numbers.scaling)
     lines = {
         _without_part(found.arm, numbers): [
-            svg_plots.Factor(scale * one.share, *one.factor) for one in found.worth
+            one._replace(share=scale * one.share) for one in found.worth
         ]
         for found in numbers.scaling.comparisons
     }
-    every = [one for line in lines.values() for one in line]
+    every = [one.factor for line in lines.values() for one in line]
     if all(one.value is one.low is one.high is None for one in every):
         return
     baseline = _without_part(numbers.scaling.baseline, numbers)

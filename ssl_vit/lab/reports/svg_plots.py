@@ -1,5 +1,5 @@
-"""Drawing: values against an axis, learning curves, and a grid of two keys, as SVG or PDF. Uses
-matplotlib's Figure objects, without pyplot's state.
+"""Drawing: values or factors against an axis, learning curves, and a grid of two keys, as SVG or
+PDF. Uses matplotlib's Figure objects, without pyplot's state.
 
 Legend: R rows, C columns of a grid.
 """
@@ -28,6 +28,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
 from ...pages.figure_style import LIGHT, TEXT, Style
+from .scaling_curve import Worth
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
@@ -66,17 +67,6 @@ class XAxis(NamedTuple):
     categories: Sequence[str] = ()
     log: bool = False
     ticks: Sequence[float] = ()
-
-
-class Factor(NamedTuple):
-    """What one arm is worth at a place along x: the fields of a `scaling_curve.Estimate`."""
-
-    x: float
-    value: float | None
-    low: float | None
-    high: float | None
-    seeds: int
-    above: bool = False
 
 
 class Curve(NamedTuple):
@@ -188,7 +178,7 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
 
 
 def factors(
-    lines: Mapping[str, Sequence[Factor]], x: XAxis, y: str, order: Sequence[str], style: Style
+    lines: Mapping[str, Sequence[Worth]], x: XAxis, y: str, order: Sequence[str], style: Style
 ) -> Figure:
     """Factors on a logarithmic axis, with a line at 1: the value a diamond, the interval a line
     that ends in an arrow where it is open. `order` gives names their colours."""
@@ -198,8 +188,9 @@ def factors(
     axis.set_yscale("log")
     axis.axhline(1, color=style.ink, linewidth=1)
     every = [one for line in lines.values() for one in line]
-    known = [1.0, *(end for one in every for end in (one.value, one.low, one.high) if end)]
-    limits = min(known) / MARGIN, max(known) * MARGIN
+    ends = [end for one in every for end in (one.factor.value, one.factor.low, one.factor.high)]
+    drawn_ends = [1.0, *filter(None, ends)]
+    limits = min(drawn_ends) / MARGIN, max(drawn_ends) * MARGIN
     axis.set_ylim(limits)
     step = min(FACTORS_APART, FACTORS_WIDE / len(lines))
     for number, (name, line) in enumerate(lines.items()):
@@ -208,12 +199,13 @@ def factors(
         shift = axis.transData + ScaledTranslation(right, 0, axis.figure.dpi_scale_trans)
         drawn: dict[str, Any] = {"color": colours[name], "transform": shift}
         # not a number where it is not known: a line across would look like a value
-        value_L = [np.nan if one.value is None else one.value for one in line]
-        axis.plot([one.x for one in line], value_L, "D-", markersize=4, label=label(name), **drawn)
+        value_L = [one.factor.value or np.nan for one in line]
+        places = [one.share for one in line]
+        axis.plot(places, value_L, "D-", markersize=4, label=label(name), **drawn)
         for one in line:
             _draw_factor(axis, one, limits, drawn)
     # the horizontal limits do not follow what has a transform of its own
-    axis.update_datalim([(one.x, 1.0) for one in every], updatey=False)
+    axis.update_datalim([(one.share, 1.0) for one in every], updatey=False)
     axis.autoscale_view(scaley=False)
     _draw_scale(axis, x)
     _draw_factor_scale(axis, limits)
@@ -223,19 +215,20 @@ def factors(
 
 
 def _draw_factor(
-    axis: Axes, one: Factor, limits: tuple[float, float], drawn: Mapping[str, Any]
+    axis: Axes, worth: Worth, limits: tuple[float, float], drawn: Mapping[str, Any]
 ) -> None:
     """Its interval, to the ends of the axis where it is open; of one seed, which has none, what a
     value beyond the places tried lies beyond."""
-    beyond = one.value is None and (one.low is not None or one.high is not None)
-    if one.seeds == 1 and not beyond:
+    x, found = worth
+    beyond = found.value is None and (found.low is not None or found.high is not None)
+    if found.seeds == 1 and not beyond:
         return
-    low, high = one.low or limits[0], one.high or limits[1]
-    axis.plot([one.x, one.x], [low, high], linewidth=1.5, **drawn)
-    if one.low is None:
-        axis.plot([one.x], [low], "v", clip_on=False, **drawn)
-    if one.high is None:
-        axis.plot([one.x], [high], "^", clip_on=False, **drawn)
+    low, high = found.low or limits[0], found.high or limits[1]
+    axis.plot([x, x], [low, high], linewidth=1.5, **drawn)
+    if found.low is None:
+        axis.plot([x], [low], "v", clip_on=False, **drawn)
+    if found.high is None:
+        axis.plot([x], [high], "^", clip_on=False, **drawn)
 
 
 def _draw_factor_scale(axis: Axes, limits: tuple[float, float]) -> None:

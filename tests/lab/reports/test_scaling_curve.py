@@ -25,7 +25,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import figures, load, svg_plots
-from ssl_vit.lab.reports.scaling_curve import Estimate, crossovers, factor, undecided
+from ssl_vit.lab.reports.scaling_curve import Estimate, Worth, crossovers, factor, undecided
 from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
@@ -621,7 +621,7 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
 
 def drawn_factors(lines):
     """The axes of the figure, and its lines: a marker and points."""
-    shares = sorted({one.x for line in lines.values() for one in line})
+    shares = sorted({one.share for line in lines.values() for one in line})
     x = svg_plots.XAxis("labels, %", log=True, ticks=shares)
     figure = svg_plots.factors(lines, x, "times", ["scratch", *lines], LIGHT)
     (axis,) = figure.axes
@@ -631,14 +631,14 @@ def drawn_factors(lines):
 def test_what_an_arm_is_worth_is_drawn_with_its_interval_and_its_open_ends():
     lines = {
         "mpp": [
-            svg_plots.Factor(1, 2.0, 1.5, 3.0, seeds=3),
-            svg_plots.Factor(10, None, 1.2, None, seeds=3, above=True),
-            svg_plots.Factor(100, 0.5, 0.4, None, seeds=3),
+            Worth(1, Estimate(2.0, 1.5, 3.0, seeds=3)),
+            Worth(10, Estimate(None, 1.2, None, seeds=3, above=True)),
+            Worth(100, Estimate(0.5, 0.4, None, seeds=3)),
         ],
         "mae": [
-            svg_plots.Factor(1, 4.0, None, None, seeds=1),
-            svg_plots.Factor(10, None, 5.0, None, seeds=1, above=True),
-            svg_plots.Factor(100, None, None, None, seeds=1),
+            Worth(1, Estimate(4.0, None, None, seeds=1)),
+            Worth(10, Estimate(None, 5.0, None, seeds=1, above=True)),
+            Worth(100, Estimate(None, None, None, seeds=1)),
         ],
     }
     axis, drawn = drawn_factors(lines)
@@ -664,7 +664,7 @@ def test_what_an_arm_is_worth_is_drawn_with_its_interval_and_its_open_ends():
 @pytest.mark.parametrize("arms", [1, 6, 7, 12])
 def test_all_factors_lie_inside_their_figure(arms):
     lines = {
-        f"arm{n}": [svg_plots.Factor(x, 1 + n, 1.0, 20.0, seeds=3) for x in (1, 10)]
+        f"arm{n}": [Worth(x, Estimate(1 + n, 1.0, 20.0, seeds=3)) for x in (1, 10)]
         for n in range(arms)
     }
     axis, _ = drawn_factors(lines)
@@ -677,7 +677,7 @@ def test_all_factors_lie_inside_their_figure(arms):
 
 @pytest.mark.parametrize("least, most", [(1.01, 1.1), (0.5, 3), (0.001, 1000)])
 def test_a_factor_can_be_read_off_whatever_its_size(least, most):
-    axis, _ = drawn_factors({"mpp": [svg_plots.Factor(1, least, least, most, seeds=3)]})
+    axis, _ = drawn_factors({"mpp": [Worth(1, Estimate(least, least, most, seeds=3))]})
     low, high = axis.get_ylim()
     ticks = [place for place in axis.get_yticks() if low <= place <= high]
     assert 3 <= len(ticks) <= 9
