@@ -129,8 +129,8 @@ def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
 
 
 def worth(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
-    """By how many times the labels (images, exaFLOP) the baseline reaches each arm, along the
-    study's curve; none without such a number."""
+    """How many times the labels (images, exaFLOP) the baseline needs to reach each arm, along the
+    study's curve; none where nothing is known of any."""
     if numbers.scaling is None:
         return
     axis, scale = _along_curve(numbers.scaling)
