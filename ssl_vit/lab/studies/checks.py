@@ -113,9 +113,6 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
     )
     text = f"final: {final}: expected a part with {along} in its options"
     mistakes.require(final in repeated or (mistakes.collect and final not in study.parts), at, text)
-    for name in mistakes.read_or(listed, [], study.report, "probes", at):
-        text = f"probes: {name}: has {along} in its options, which no probe may"
-        mistakes.require(f"{name}_{curve.settings[0].label}" not in repeated, at, text)
     known = [str(name) for name in extra if str(name) in study.parts]  # others are none at all
     beside = dict.fromkeys(name for name in known if name not in repeated)
     mistakes.require(not beside, at, f"extra: {', '.join(beside)}: no {along} in its options")

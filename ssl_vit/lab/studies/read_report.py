@@ -19,8 +19,8 @@ def read(
     mistakes: Mistakes,
 ) -> tuple[Node, tuple[CurvePoint, ...]]:
     """The report's keys with the names that parts and arms have in the study, and the places along
-    the curve. `final` becomes the part of the first place, which the study's answer is about; the
-    values of a claim become the arms that have them."""
+    the curve. `final` becomes the part of the first place, which the study's answer is about;
+    probes those of every place; the values of a claim the arms that have them."""
     report = mistakes.read_or(mapping, {}, raw, "report", where)
     at = f"{where}: report"
     claim = report.get("claim")
@@ -38,8 +38,12 @@ def read(
         )
         for point in curve.settings
     )
-    extra = [part for one in points for part in one.extra]
-    return report | {"final": points[0].final, "extra": extra}, points
+    report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
+    if "probes" in report:
+        probes = mistakes.read_or(listed, [], report, "probes", at)
+        every = [name_at(str(part), one, repeated) for part in probes for one in curve.settings]
+        report |= {"probes": list(dict.fromkeys(every))}
+    return report, points
 
 
 def _claimed(claim: Node, vary: Settings, where: str, mistakes: Mistakes) -> dict[str, str]:

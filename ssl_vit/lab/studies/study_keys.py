@@ -40,7 +40,8 @@ PART = {
 }
 REPORT = {
     "final": "The part whose test predictions are compared.",
-    "probes": "Parts of tool evaluate whose metrics are shown.",
+    "probes": "Parts of tool evaluate whose metrics are shown, at each share or length where they"
+    " are repeated.",
     "baseline": "The arm that every other is compared with.",
     "candidate": "The arm that the answer is about.",
     "reference": "An arm that the others are compared with too.",

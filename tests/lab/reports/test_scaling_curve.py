@@ -278,6 +278,22 @@ def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
     ]
 
 
+def test_probes_are_repeated_for_each_share_that_they_name_or_start_from():
+    probe = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
+    parts = LABELS["parts"] | {
+        "once": probe | {"by_arm": {"mpp": {}}},
+        "named": probe | {"by_arm": {"mpp": {"data.share": "{share}"}}},
+        "started": probe | {"by_arm": {"scratch": {"init": "{scratch}"}}},
+    }
+    report = LABELS["report"] | {"probes": ["once", "named", "started"]}
+    study = build(LABELS | {"parts": parts, "report": report}, "x")
+    places = [f"{part}_{share}" for part in ("named", "started") for share in ("0.1", "1", "0.01")]
+    assert study.report["probes"] == ["once", *places]
+    plan = plans.tasks(study, {}, {})
+    assert plan["named_1-mpp-2"].options["data.share"] == "1"
+    assert plan["started_0.1-scratch-2"].needs == ("scratch_0.1-scratch-2",)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -617,6 +633,28 @@ def test_the_page_has_every_share_and_the_sentence(tmp_path):
     assert "times the labels of scratch" in (folder / "figures" / "worth.svg").read_text()
     for share in ("1%", "10%", "100%"):
         assert f"With {share} of the labels mpp is worth" in section
+
+
+def test_probes_of_two_shares_are_two_measures(tmp_path):
+    folder = curve_study(tmp_path / "s")
+    about = json.loads((folder / "study.json").read_text())
+    right = {"0.01": 200, "0.1": 300}
+    about["report"]["probes"] = [f"frozen_{share}" for share in right]
+    for share, count in right.items():
+        for arm, seed in itertools.product(("scratch", "mpp"), range(3)):
+            one = task(f"frozen_{share}", arm, seed, "evaluate")
+            about["tasks"].append(one)
+            finish(folder, one | {"part": "probe"}, count + seed + 10 * (arm == "mpp"))
+    write(folder / "study.json", about)
+    numbers = compute(load.load_study(folder))
+    for share, count in right.items():
+        measure = numbers.measure(f"linear (frozen_{share})")
+        assert measure.difference("mpp", "scratch").mean == pytest.approx(10 / 500)
+        (own,) = [one for one in measure.results if one.arm == "scratch"]
+        assert own.value.mean == pytest.approx((count + 1) / 500)
+    reports.write(folder)
+    text = (folder / "report.md").read_text()
+    assert all(f"linear (frozen_{share}), %: arm" in text for share in right)
 
 
 def drawn_factors(lines):
