@@ -1,6 +1,8 @@
-"""results/label_sets.py: folds of a share of the labels, and labels that a network gives."""
+"""results/label_sets.py and worth_beside.py: folds of a share of the labels, and labels that a
+network gives."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from helpers.options import LOADED, ROOT, altered
 
 sys.path.insert(0, str(ROOT / "results"))
 import label_sets
+import worth_beside
 
 CLASSES, EACH = 4, 30
 SHARE = ["data.size=16", "data.validation=0.1", "data.validation_from=train", "data.share=0.4"]
@@ -93,3 +96,84 @@ def test_wrong_words_are_answered_with_how_it_is_called(words: list[str]) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "label_sets.py folds OUT" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_tuning_has_the_tries_of_the_other_arms() -> None:
+    """13: ten at the short length; of these the best three at three times that length."""
+    tried: list[dict] = []
+
+    def score(setting: dict) -> float:
+        tried.append(setting)
+        long = setting["optim.steps"] > 400
+        return -abs(setting["optim.lr"] - 0.1) + 0.01 * bool(setting["data.mixup"]) - 0.2 * long
+
+    assert worth_beside.tuned(score) == tried[7]
+    assert (tried[7]["optim.lr"], tried[7]["data.mixup"]) == (0.1, 0.8)
+    assert len({worth_beside.label(one) for one in tried}) == len(tried) == 13
+    rates = [one["optim.lr"] for one in tried if one["optim.steps"] == 1200]
+    assert rates == [0.1, 0.1, 0.03]
+
+
+STEPS = ["optim.steps=3", "optim.warmup=1", "optim.batch=8", *LOADED]
+
+
+def worth(folder: Path, images: Path) -> worth_beside.Runs:
+    """Small runs of seed 11 in place of study/worth's."""
+    common = ["data.size=16", "data.validation=0.1", "data.validation_from=train"]
+    common += [f"data.path={images}", "data.test=test", "log.tensorboard=false", *STEPS]
+    share = ["data.share=0.4", "data.share_seed=11"]
+    learned = ["recipe=supervised", "supervised.pool=avg", "model=vit_n4"]
+    tuned = ["recipe=finetune", "supervised.pool=avg", *share, "eval.test=true"]
+    planned = {
+        "pretrain-mae-11": ["recipe=mae", "model=vit_n4"],
+        "scratch_0.01-scratch-11": [*learned, *share],
+        "final_0.01-mae-11": [*tuned, "init={pretrain-mae-11}"],
+        "final_0.01-scratch-11": [*tuned, "init={scratch_0.01-scratch-11}"],
+    }
+    tasks = []
+    for name, own in planned.items():
+        tasks.append({"name": name, "seed": 11, "options": [*common, *own]})
+        filled = [one.replace("{", f"{folder}/").replace("}", "") for one in own]
+        train = ssl_vit.finetune if "recipe=finetune" in own else ssl_vit.pretrain
+        train([*common, *filled, f"out={folder}", f"name={name}", "seed=11"])
+    (folder / "study.json").write_text(json.dumps({"tasks": tasks}))
+    return worth_beside.Runs(folder, folder / "beside")
+
+
+def test_rows_beside_the_study(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = worth(tmp_path / "worth", images)
+    settings = [{"optim.lr": rate, "data.mixup": 0, "optim.steps": 4} for rate in (0.1, 0.2)]
+    seen: list[list[float]] = []
+
+    def tuned(score):
+        seen.append([score(one) for one in settings])
+        return settings[1]
+
+    monkeypatch.setattr(worth_beside, "tuned", tuned)
+    row = worth_beside.folds(runs, 11)
+    found = [
+        ssl_vit.load_run(path).result().metrics["accuracy"]
+        for path in sorted(runs.out.glob("fold-11-*-lr=0.2-*"))
+    ]
+    share = round(0.4 * 0.9 * CLASSES * EACH)
+    assert len(found) == label_sets.FOLDS and sum(one.n for one in found) == share
+    assert seen[0][1] == round(sum(one.value * one.n for one in found))
+    final = ssl_vit.load_run(runs.out / "folds-11")
+    data = ssl_vit.load_run(runs.study / "final_0.01-mae-11").recipe.data
+    assert final.recipe.data == data and final.recipe.optim.lr == 0.2
+    assert row["top1"] == final.result().metrics["top1"].value and row["n"] == 12
+
+    row = worth_beside.self_training(runs, 11)
+    teacher = ssl_vit.load_run(runs.out / "teacher-10").recipe
+    assert (teacher.seed, teacher.data.share_seed, teacher.eval.test) == (10, 10, False)
+    student = ssl_vit.load_run(runs.out / "student-11").recipe
+    assert student.data.path == str(runs.out / "images" / "pseudo-11") and student.init == "scratch"
+    held_out = label_sets.rows(label_sets.sources.load(data).validation)
+    others = {*range(CLASSES * EACH)} - {*held_out.tolist()}
+    assert read(Path(student.data.path), "train").keys() == others
+    assert len(label_sets.sources.load(student.data).train) == len(others)
+    final = ssl_vit.load_run(runs.out / "self_training-11")
+    assert final.recipe.init == str(runs.out / "student-11") and final.recipe.optim.lr == 0.2
+    assert row["top1"] == final.result().metrics["top1"].value

@@ -1,0 +1,158 @@
+"""Two rows beside study/worth, at 1% of the labels: MAE tuned without the dev split, self-training.
+
+python results/worth_beside.py folds RUNS OUT 11 12 ... > results/worth_folds.json
+python results/worth_beside.py self_training RUNS OUT 11 12 ... > results/worth_self_training.json
+
+RUNS is the folder of study/worth, with its weights; the numbers are its seeds. Both rows have the
+tries of study/worth_tuning, in two rounds like its arms. `folds` chooses MAE's fine-tuning in five
+folds of a seed's own labels, by how many are right when held out. `self_training` (Lee, 2013): the
+best network from scratch gives every image a class, a new one learns these for as long as scratch
+learned the labels and is then fine-tuned on the labels, tuned on the dev split of seed 10. Called
+again, both go on where they were.
+"""
+
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import label_sets
+import tuning
+
+import ssl_vit
+from ssl_vit.lab.studies.read_study import find, read
+
+SHARE = "0.01"
+TUNING_SEED = 10  # of study/worth_tuning, which confirms nothing
+OWN_LABELS = ("data.share", "data.share_seed", "data.validation", "data.validation_from")
+Options = dict[str, Any]
+
+
+class Runs:
+    """Those of study/worth in a folder, and new ones beside them in another."""
+
+    def __init__(self, study: Path, out: Path) -> None:
+        self.study, self.out = study, out
+        self.tasks = {
+            one["name"]: one for one in json.loads((study / "study.json").read_text())["tasks"]
+        }
+        self.seeds = sorted({one["seed"] for one in self.tasks.values()})
+
+    def options(self, part: str, arm: str, seed: int) -> Options:
+        """Those of a task of the study; of a seed that it has not as those of its first seed."""
+        known = seed if seed in self.seeds else self.seeds[0]
+        task = self.tasks[f"{part}_{SHARE}-{arm}-{known}"]
+        found: Options = dict(one.split("=", 1) for one in task["options"])
+        if found.get("init", "").strip("{}") in self.tasks:
+            found["init"] = self.study / found["init"].strip("{}")
+        return found | {"data.share_seed": seed, "seed": seed}
+
+    def train(self, name: str, options: Options) -> Any:
+        """The result of a new run; of one that has finished without training it again."""
+        tool = ssl_vit.finetune if "init" in options else ssl_vit.pretrain
+        return tool(options | {"out": self.out, "name": name})
+
+    def images(self, name: str, write: Callable[[Path], None]) -> Path:
+        """A folder of images, written once."""
+        folder = self.out / "images" / name
+        if not folder.exists():
+            begun = folder.with_name(f"{name}.begun")
+            write(begun)
+            begun.rename(folder)
+        return folder
+
+
+def tuned(score: Callable[[Options], float]) -> Options:
+    """The setting with the highest score, of two rounds like study/worth_tuning's: all at the short
+    length, the best at the long one. Of equals the first."""
+    rounds = tuning.WORTH
+    sweep = read(find("study/worth_tuning")).parts[rounds.short]
+    axes = [[one.options for one in axis.settings] for axis in sweep.grids["mae"]]
+    steps = int(sweep.base["optim.steps"])
+    short = [{"optim.steps": steps} | first | second for first, second in itertools.product(*axes)]
+    tried = [(score(one), one) for one in short]
+    tried.sort(key=by_score, reverse=True)
+    best = [one | {"optim.steps": rounds.times * steps} for _, one in tried[: rounds.best]]
+    return max([*tried, *((score(one), one) for one in best)], key=by_score)[1]
+
+
+def by_score(tried: tuple[float, Options]) -> float:
+    return tried[0]
+
+
+def label(setting: Options) -> str:
+    return "-".join(f"{key.split('.')[-1]}={value}" for key, value in setting.items())
+
+
+def folds(runs: Runs, seed: int) -> Options:
+    """MAE with the setting that a seed's own labels choose."""
+    final = runs.options("final", "mae", seed)
+    share = [
+        f"{key}={text}"
+        for key, text in final.items()
+        if key in (*OWN_LABELS, "data.path", "data.size")
+    ]
+    sets = runs.images(f"folds-{seed}", partial(label_sets.folds, options=share))
+
+    def right(setting: Options) -> int:
+        count = 0
+        for fold in range(label_sets.FOLDS):
+            images = {"data.path": sets / str(fold), "data.validation": "validation"}
+            own = {key: text for key, text in final.items() if key not in OWN_LABELS}
+            options = own | images | setting | {"eval.test": False}
+            found = runs.train(f"fold-{seed}-{fold}-{label(setting)}", options)
+            count += round(found.metrics["accuracy"].value * found.metrics["accuracy"].n)
+        return count
+
+    setting = tuned(right)
+    return setting | tested(runs.train(f"folds-{seed}", final | setting))
+
+
+def self_training(runs: Runs, seed: int) -> Options:
+    """Self-training with the setting that the dev split of the tuning seed chooses."""
+
+    def accuracy(setting: Options) -> float:
+        own = runs.options("final", "scratch", TUNING_SEED) | {"init": student(runs, TUNING_SEED)}
+        found = runs.train(f"try-{label(setting)}", own | setting | {"eval.test": False})
+        return found.metrics["accuracy"].value
+
+    setting = tuned(accuracy)
+    own = runs.options("final", "scratch", seed) | {"init": student(runs, seed)}
+    return setting | tested(runs.train(f"self_training-{seed}", own | setting))
+
+
+def student(runs: Runs, seed: int) -> Path:
+    """A network that has learned the classes that the best scratch run of a seed gives."""
+    own = runs.options("scratch", "scratch", seed)
+    teacher = runs.study / f"final_{SHARE}-scratch-{seed}"
+    if seed not in runs.seeds:
+        start = runs.train(f"scratch-{seed}", own).folder
+        final = runs.options("final", "scratch", seed) | {"init": start, "eval.test": False}
+        teacher = runs.train(f"teacher-{seed}", final).folder
+    images = runs.images(f"pseudo-{seed}", partial(label_sets.pseudo, folder=teacher))
+    learned = {key: text for key, text in own.items() if key not in OWN_LABELS}
+    everything = {"data.path": images, "data.validation": 0}
+    return runs.train(f"student-{seed}", learned | everything).folder
+
+
+def tested(result: Any) -> Options:
+    top1 = result.metrics["top1"]
+    return {"top1": top1.value, "n": top1.n, "seconds": round(result.seconds)}
+
+
+def main(row: str, study: str, out: str, *seeds: str) -> None:
+    rows = {"folds": folds, "self_training": self_training}
+    runs = Runs(Path(study), Path(out))
+    with contextlib.redirect_stdout(sys.stderr):  # where the runs say how far they are
+        found = [{"seed": int(seed)} | rows[row](runs, int(seed)) for seed in seeds]
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 5 or sys.argv[1] not in ("folds", "self_training"):
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
