@@ -23,6 +23,7 @@ import yaml
 
 from ssl_vit.lab.studies.read_study import find, read
 
+RANK = "features/effective_rank"
 KEPT = ("recipe.yaml", "environment.json", "result.json")
 
 
@@ -101,8 +102,17 @@ def numbers(runs: Path) -> list[dict[str, Any]]:
             "exaflop": task["result"]["exaflop"],
             "metrics": task["result"]["metrics"],
         }
+        | ranks(runs / task["name"])
         for task in finished(runs).values()
     ]
+
+
+def ranks(run: Path) -> dict[str, dict[int, float]]:
+    """The effective rank by step, of a run with eval.collapse=; of another nothing."""
+    log = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    found = {row["step"]: round(row[RANK], 2) for row in rows if RANK in row}
+    return {"effective_rank": found} if found else {}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

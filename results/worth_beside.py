@@ -94,7 +94,7 @@ def folds(runs: Runs, seed: int) -> Options:
     share = [
         f"{key}={text}"
         for key, text in final.items()
-        if key in (*OWN_LABELS, "data.path", "data.size")
+        if key in (*OWN_LABELS, "data", "data.path", "data.size")
     ]
     sets = runs.images(f"folds-{seed}", partial(label_sets.folds, options=share))
 
