@@ -6,6 +6,7 @@ python results/tables.py ranks results/methods_64px.json docs/methods_rank.svg
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,13 @@ def _of_measure(rows: Rows, metric: str, name: str) -> str:
             cells.append(ends(stats.simultaneous(apart, CONTRASTS)))
         else:
             cells += ["", "", ""]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines).replace("|  |", "| |").replace("|  |", "| |")
+        lines.append(row(cells))
+    return "\n".join(lines)
+
+
+def row(cells: Sequence[str]) -> str:
+    """Of a table in Markdown."""
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
 
 
 def ends(interval: Interval | None) -> str:
