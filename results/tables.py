@@ -1,4 +1,4 @@
-"""Tables and figures of docs/methods.md, from the committed runs.
+"""The tables of docs/methods.md and its figure, from the committed runs.
 
 python results/tables.py methods results/methods_64px.json
 python results/tables.py ranks results/methods_64px.json docs/methods_rank.svg
@@ -55,7 +55,8 @@ def _of_measure(rows: Rows, metric: str, name: str) -> str:
     for arm, (title, untrained) in ARMS.items():
         own = by_seed(rows, arm, metric)
         found = stats.summarize([*own.values()])
-        cells = [title, str(found.n), f"{found.mean:.2f}", f"{found.sd:.2f}"]
+        sd = "" if found.sd is None else f"{found.sd:.2f}"
+        cells = [title, str(found.n), f"{found.mean:.2f}", sd]
         if untrained:
             others = by_seed(rows, untrained, metric)
             apart = stats.summarize([own[seed] - others[seed] for seed in own])
@@ -104,11 +105,25 @@ def ranks(rows: Rows) -> str:
     return svg_plots.svg(svg_plots.points([panel], x, [*lines], LIGHT))
 
 
+def main(file: Path, out: Path | None = None) -> None:
+    try:
+        rows = json.loads(file.read_text())
+    except OSError as error:
+        sys.exit(f"error: {error}")
+    missing = [arm for arm in ARMS if not by_seed(rows, arm, "knn")]
+    if missing:
+        sys.exit(f"error: {file}: no probes of {', '.join(missing)}")
+    if out:
+        out.write_text(ranks(rows))
+    else:
+        print(methods(rows))
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["methods", file]:
-            print(methods(json.loads(Path(file).read_text())))
+            main(Path(file))
         case ["ranks", file, out]:
-            Path(out).write_text(ranks(json.loads(Path(file).read_text())))
+            main(Path(file), Path(out))
         case _:
             sys.exit(__doc__)

@@ -100,6 +100,7 @@ def numbers(runs: Path) -> list[dict[str, Any]]:
             "options": [one for one in task["options"] if not one.startswith("data.path=")],
             "seconds": round(task["result"]["seconds"]),
             "exaflop": task["result"]["exaflop"],
+            "total_exaflop": task["result"]["total_exaflop"],
             "metrics": task["result"]["metrics"],
         }
         | ranks(runs / task["name"])

@@ -3,15 +3,17 @@
 python results/worth_beside.py folds RUNS OUT 11 12 ... > results/worth_folds.json
 python results/worth_beside.py self_training RUNS OUT 11 12 ... > results/worth_self_training.json
 
-RUNS is the folder of study/worth, with its weights; the numbers are its seeds. Both rows have the
+RUNS is the folder of study/worth, with its weights; the numbers are seeds of it. Both rows have the
 tries of study/worth_tuning, in two rounds like its arms. `folds` chooses MAE's fine-tuning in five
-folds of a seed's own labels, by how many are right when held out. `self_training` (Lee, 2013): the
-best network from scratch gives every image a class, a new one learns these for as long as scratch
-learned the labels and is then fine-tuned on the labels, tuned on the dev split of seed 10. Called
-again, both go on where they were.
+folds of a seed's own labels, by how many are right when held out. `self_training` (Lee, 2013) gives
+every image but those of the share and the dev split the class that the best network from scratch
+predicts; a new network learns these for as many steps as scratch had before its fine-tuning, and is
+then fine-tuned on the share, tuned on the dev split of seed 10. Called again, both go on where they
+were; two calls may work at once on different seeds, of self-training once one seed is finished.
 """
 
 import contextlib
+import hashlib
 import itertools
 import json
 import sys
@@ -24,6 +26,7 @@ import label_sets
 import tuning
 
 import ssl_vit
+from ssl_vit.errors import UserError
 from ssl_vit.lab.studies.read_study import find, read
 
 SHARE = "0.01"
@@ -43,21 +46,35 @@ class Runs:
         self.seeds = sorted({one["seed"] for one in self.tasks.values()})
 
     def options(self, part: str, arm: str, seed: int) -> Options:
-        """Those of a task of the study; of a seed that it has not as those of its first seed."""
-        known = seed if seed in self.seeds else self.seeds[0]
-        task = self.tasks[f"{part}_{SHARE}-{arm}-{known}"]
-        found: Options = dict(one.split("=", 1) for one in task["options"])
-        if found.get("init", "").strip("{}") in self.tasks:
+        """Those of a task of the study. What the tuning seed has not are scratch's tasks of another
+        seed, without the weights that they start from.
+
+        Raises:
+            SystemExit: the study has no such task.
+        """
+        known = self.seeds[0] if (arm, seed) == ("scratch", TUNING_SEED) else seed
+        name = f"{part}_{SHARE}-{arm}-{known}"
+        if name not in self.tasks:
+            sys.exit(f"error: {self.study}: no task {name}; its seeds: {self.seeds}")
+        found: Options = dict(one.split("=", 1) for one in self.tasks[name]["options"])
+        if known != seed:
+            found.pop("init", None)
+        elif "init" in found:
             found["init"] = self.study / found["init"].strip("{}")
         return found | {"data.share_seed": seed, "seed": seed}
 
     def train(self, name: str, options: Options) -> Any:
-        """The result of a new run; of one that has finished without training it again."""
+        """The result of a new run; of one that has finished without training it again.
+
+        Raises:
+            UserError: it has finished with other options or from other weights.
+        """
         tool = ssl_vit.finetune if "init" in options else ssl_vit.pretrain
         return tool(options | {"out": self.out, "name": name})
 
-    def images(self, name: str, write: Callable[[Path], None]) -> Path:
-        """A folder of images, written once."""
+    def images(self, name: str, made_of: bytes, write: Callable[[Path], None]) -> Path:
+        """A folder of images, written once for what they are made of, by which it is named."""
+        name = f"{name}-{hashlib.sha256(made_of).hexdigest()[:8]}"
         folder = self.out / "images" / name
         if not folder.exists():
             begun = folder.with_name(f"{name}.begun")
@@ -96,7 +113,8 @@ def folds(runs: Runs, seed: int) -> Options:
         for key, text in final.items()
         if key in (*OWN_LABELS, "data", "data.path", "data.size")
     ]
-    sets = runs.images(f"folds-{seed}", partial(label_sets.folds, options=share))
+    write = partial(label_sets.folds, options=share)
+    sets = runs.images(f"folds-{seed}", " ".join(share).encode(), write)
 
     def right(setting: Options) -> int:
         count = 0
@@ -129,11 +147,13 @@ def student(runs: Runs, seed: int) -> Path:
     """A network that has learned the classes that the best scratch run of a seed gives."""
     own = runs.options("scratch", "scratch", seed)
     teacher = runs.study / f"final_{SHARE}-scratch-{seed}"
-    if seed not in runs.seeds:
+    if seed == TUNING_SEED:
         start = runs.train(f"scratch-{seed}", own).folder
         final = runs.options("final", "scratch", seed) | {"init": start, "eval.test": False}
         teacher = runs.train(f"teacher-{seed}", final).folder
-    images = runs.images(f"pseudo-{seed}", partial(label_sets.pseudo, folder=teacher))
+    weights = (teacher / "export" / "heads.safetensors").read_bytes()
+    write = partial(label_sets.pseudo, folder=teacher)
+    images = runs.images(f"pseudo-{seed}", weights, write)
     learned = {key: text for key, text in own.items() if key not in OWN_LABELS}
     everything = {"data.path": images, "data.validation": 0}
     return runs.train(f"student-{seed}", learned | everything).folder
@@ -141,14 +161,17 @@ def student(runs: Runs, seed: int) -> Path:
 
 def tested(result: Any) -> Options:
     top1 = result.metrics["top1"]
-    return {"top1": top1.value, "n": top1.n, "seconds": round(result.seconds)}
+    return {"top1": top1.value, "n": top1.n, "total_exaflop": result.total_exaflop}
 
 
 def main(row: str, study: str, out: str, *seeds: str) -> None:
     rows = {"folds": folds, "self_training": self_training}
-    runs = Runs(Path(study), Path(out))
-    with contextlib.redirect_stdout(sys.stderr):  # where the runs say how far they are
-        found = [{"seed": int(seed)} | rows[row](runs, int(seed)) for seed in seeds]
+    try:
+        runs = Runs(Path(study), Path(out))
+        with contextlib.redirect_stdout(sys.stderr):  # where the runs say how far they are
+            found = [{"seed": int(seed)} | rows[row](runs, int(seed)) for seed in seeds]
+    except (UserError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
     print(json.dumps(found, indent=1))
 
 

@@ -8,13 +8,15 @@ tuning's worth_tuning.json and worth_tuning_10.json, and labels_cifar10.json of 
 """
 
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tables
 import tuning
+from scipy import special
 
 from ssl_vit import stats
 from ssl_vit.formatting import format_share
@@ -23,13 +25,16 @@ from ssl_vit.lab.reports.measures import Measure, Result
 from ssl_vit.lab.reports.scaling_curve import Estimate, ScalingCurve
 from ssl_vit.pages.figure_style import LIGHT
 
+PLANNED = (0.01, 0.1)  # of the labels, with a primary contrast each
 BASELINE = "scratch"
 ARMS = {
     BASELINE: "scratch",
+    "direct": "scratch, fine-tuning alone",
     "mpp": "MPP",
     "mae": "MAE",
     "supervised": "supervised, Tiny ImageNet",
 }
+WAYS = (BASELINE, "scratch_mixed", "scratch_half", "scratch_half_mixed", "direct")
 WITHOUT_LABELS = ("mpp", "mae")
 UNTUNED = "MPP, untuned"
 GREY = "#8a8a8a"
@@ -40,14 +45,15 @@ def read(folder: Path, name: str) -> Any:
     return json.loads((folder / f"{name}.json").read_text())
 
 
-def scores(rows: tables.Rows) -> Scores:
-    """Of the fine-tuned runs among these."""
+def scores(rows: tables.Rows, key: str = "top1") -> Scores:
+    """Of the fine-tuned runs among these; `total_exaflop` in place of the top-1, if so asked."""
     found: Scores = {}
     for row in rows:
         if row["part"].startswith("final"):
             (share,) = (one for one in row["options"] if one.startswith("data.share="))
             arms = found.setdefault(float(share.partition("=")[2]), {})
-            arms.setdefault(row["arm"], {})[row["seed"]] = row["metrics"]["top1"]["value"]
+            value = row["metrics"][key]["value"] if key == "top1" else row[key]
+            arms.setdefault(row["arm"], {})[row["seed"]] = value
     return found
 
 
@@ -83,14 +89,18 @@ def tries(folder: Path, share: float) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for row in read(folder, name):
         if row["part"] in (tuning.WORTH.short, "long"):
-            arm = row["arm"] if row["arm"] in ARMS else BASELINE
-            found[arm].append(tuning.score(row, tuning.WORTH.by))
+            reached = tuning.score(row, tuning.WORTH.by)
+            if row["arm"] in ARMS and row["arm"] != BASELINE:
+                found[row["arm"]].append(reached)
+            if row["arm"] in WAYS:
+                found[BASELINE].append(reached)
     return found
 
 
 def table(folder: Path) -> str:
     """Every arm at every share, then what stands beside them at the smallest."""
-    found = scores(read(folder, "worth"))
+    rows = read(folder, "worth")
+    found, compute = scores(rows), scores(rows, "total_exaflop")
     factors = {
         (one.arm, worth.share): worth.factor
         for one in curve(found).comparisons
@@ -98,105 +108,149 @@ def table(folder: Path) -> str:
     }
     lines = [
         "| labels | arm | n | top-1, % | sd | minus scratch, points | 95% | times scratch's labels"
-        " | tries |",
-        "|---|---|---|---|---|---|---|---|---|",
+        " | tries | 1e-5 exaFLOP |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for share, arms in sorted(found.items()):
-        tried = tries(folder, share)
+        tried = {arm: len(own) for arm, own in tries(folder, share).items()}
         for arm, title in ARMS.items():
-            base = arms[BASELINE] if arm != BASELINE else {}
             label = format_share(share) if arm == BASELINE else ""
-            factor = factors.get((arm, share))
-            lines.append(line(label, title, arms[arm], base, factor, len(tried[arm])))
+            own = Row(title, arms[arm], compute[share][arm], str(tried[arm]))
+            base = arms[BASELINE] if arm != BASELINE else {}
+            lines.append(line(label, own, base, factors.get((arm, share))))
         if share == min(found):
-            lines += beside(folder, arms[BASELINE], len(tried["mae"]))
+            for own, base in beside(folder, compute[share][BASELINE], tried):
+                lines.append(line("", own, base or arms[BASELINE]))
     return "\n".join([*lines, "", primary(folder, found)])
 
 
-def primary(folder: Path, found: Scores) -> str:
-    """The planned contrasts: at each share the pre-training without labels of which the tuning
-    reached the most."""
-    chosen = {
-        share: max(WITHOUT_LABELS, key=lambda arm: max(tries(folder, share)[arm]))
-        for share in sorted(found)
-    }
-    apart = [minus(found[share][arm], found[share][BASELINE]) for share, arm in chosen.items()]
-    texts = [
-        f"{ARMS[arm]} at {format_share(share)} {one.mean:+.2f} ({tables.ends(decided) or 'not tested'})"
-        for (share, arm), one, decided in zip(chosen.items(), apart, holm(apart), strict=True)
-    ]
-    return f"Primary contrasts, with the intervals of Holm's procedure: {', '.join(texts)}."
+class Row(NamedTuple):
+    """An arm: by seed its top-1 and its exaFLOP with all before it; its tries as they are shown."""
+
+    title: str
+    top1: Mapping[int, float]
+    compute: Mapping[int, float]
+    tries: str
 
 
-def beside(folder: Path, scratch: Mapping[int, float], tried: int) -> list[str]:
-    """The rows of the same share that are no arms of the study."""
-    rows = []
-    for name, title in (
-        ("worth_folds", "MAE, tuned on its own labels"),
-        ("worth_self_training", "self-training from scratch"),
+def beside(
+    folder: Path, scratch_compute: Mapping[int, float], tried: Mapping[str, int]
+) -> Iterator[tuple[Row, Mapping[int, float]]]:
+    """The rows of the same share that are no arms of the study, with what is subtracted where it is
+    not its scratch."""
+    for name, title, teaches in (
+        ("worth_folds", "MAE, tuned on its own labels", False),
+        ("worth_self_training", "self-training from scratch", True),
     ):
-        own = {row["seed"]: row["top1"] for row in read(folder, name)}
-        rows.append(line("", title, own, scratch, None, tried))
-    (longer,) = scores(read(folder, "worth_longer")).values()
-    rows.append(line("", "scratch, three times as long", longer[BASELINE], scratch, None, 0))
-    rows.append(
-        line("", "MAE, so too, minus that scratch", longer["mae"], longer[BASELINE], None, 0)
-    )
-    return rows
+        rows = read(folder, name)
+        before = scratch_compute if teaches else {}  # the teacher is the scratch run
+        yield (
+            Row(
+                title,
+                {row["seed"]: row["top1"] for row in rows},
+                {row["seed"]: row["total_exaflop"] + before.get(row["seed"], 0) for row in rows},
+                f"{tried[BASELINE]} + {tried['mae']}" if teaches else str(tried["mae"]),
+            ),
+            {},
+        )
+    rows = read(folder, "worth_longer")
+    ((_, longer),) = scores(rows).items()
+    ((_, compute),) = scores(rows, "total_exaflop").items()
+    own = (Row(f"{ARMS[arm]}, 3 times as long", longer[arm], compute[arm], "") for arm in longer)
+    scratch, mae = sorted(own, key=lambda row: row.title.startswith(ARMS["mae"]))
+    yield scratch, {}
+    yield mae._replace(title=f"{mae.title}, minus {scratch.title}"), longer[BASELINE]
 
 
-def line(
-    label: str,
-    title: str,
-    own: Mapping[int, float],
-    base: Mapping[int, float],
-    factor: Estimate | None,
-    tried: int,
-) -> str:
-    """One row: an arm, what it is above another in pairs of a seed, and what that is worth."""
-    value = stats.summarize([100 * one for one in own.values()])
-    cells = [label, title, str(value.n), f"{value.mean:.2f}", f"{value.sd:.2f}"]
+def line(label: str, row: Row, base: Mapping[int, float], factor: Estimate | None = None) -> str:
+    """An arm, what it is above another in pairs of a seed, and what that is worth."""
+    value = stats.summarize([100 * one for one in row.top1.values()])
+    cells = [label, row.title, str(value.n), f"{value.mean:.2f}"]
+    cells.append("" if value.sd is None else f"{value.sd:.2f}")
     if base:
-        apart = minus(own, base)
+        apart = minus(row.top1, base)
         cells += [f"{apart.mean:+.2f}", tables.ends(apart.interval)]
     else:
         cells += ["", ""]
-    cells += [times(factor) if factor else "", str(tried or "")]
+    spent = sum(row.compute.values()) / len(row.compute)
+    cells += [times(factor) if factor else "", row.tries, f"{1e5 * spent:.2f}"]
     return tables.row(cells)
 
 
 def minus(own: Mapping[int, float], base: Mapping[int, float]) -> stats.SeedSummary:
-    """Points, in pairs of a seed."""
-    return stats.summarize([100 * (own[seed] - base[seed]) for seed in own if seed in base])
+    """Points, in pairs of a seed.
+
+    Raises:
+        SystemExit: the seeds are not the same.
+    """
+    if own.keys() != base.keys():
+        sys.exit(f"error: seeds {sorted(own)} and {sorted(base)} are not in pairs")
+    return stats.summarize([100 * (own[seed] - base[seed]) for seed in own])
 
 
 def times(factor: Estimate) -> str:
     """A factor with its interval, open where the shares that were tried do not reach."""
     if factor.value is None:
         end = factor.low if factor.above else factor.high
-        return "" if end is None else f"{'above' if factor.above else 'below'} {end:.2g}"
+        side = "above" if factor.above else "below"
+        return "not reached" + ("" if end is None else f" (95%: {side} {end:.2g})")
     low = "..." if factor.low is None else f"{factor.low:.2g}"
     high = "..." if factor.high is None else f"{factor.high:.2g}"
     return f"{factor.value:.2g} ({low} to {high})"
 
 
-def holm(found: Sequence[stats.SeedSummary]) -> list[stats.Interval | None]:
-    """The intervals of a family of differences by which Holm's procedure decides: the clearest as
-    one of all, the next as one of those that are left, none after the first that includes zero."""
-    clearest = sorted(found, key=lambda one: -abs(one.mean) / (one.sd or 1e-12))
-    decided: dict[int, stats.Interval | None] = {}
-    going = True
-    for number, one in enumerate(clearest):
-        interval = stats.simultaneous(one, len(found) - number) if going else None
-        going = bool(interval and interval.excludes_zero)
-        decided[id(one)] = interval
-    return [decided[id(one)] for one in found]
+def primary(folder: Path, found: Scores) -> str:
+    """The planned contrasts: at each share the pre-training without labels of which the tuning
+    reached the most, minus scratch.
+
+    Raises:
+        SystemExit: a planned share has not been run.
+    """
+    if missing := [share for share in PLANNED if share not in found]:
+        sys.exit(f"error: {folder}/worth.json: no runs at {', '.join(map(format_share, missing))}")
+    names, apart = [], []
+    for share in PLANNED:
+        reached = tries(folder, share)
+        arm = max(WITHOUT_LABELS, key=lambda arm: max(reached[arm]))
+        names.append(f"{ARMS[arm]} at {format_share(share)}")
+        apart.append(minus(found[share][arm], found[share][BASELINE]))
+    shown = [
+        f"{name} {one.mean:+.2f} ({tables.ends(stats.simultaneous(one, len(PLANNED)))}),"
+        f" {'distinguished' if apart_by_holm else 'not distinguished'}"
+        for name, one, apart_by_holm in zip(names, apart, holm(apart), strict=True)
+    ]
+    return (
+        f"Primary contrasts, minus scratch, with intervals that hold together (Bonferroni), and by"
+        f" Holm's procedure: {'; '.join(shown)}."
+    )
+
+
+def holm(found: Sequence[stats.SeedSummary]) -> list[bool]:
+    """Which of these mean differences are not zero (Holm, 1979): the least p-value against 5%
+    divided by their number, the next by one less, until the first that is not below."""
+    p_values = [p_value(one) for one in found]
+    decided = [False] * len(found)
+    for left, index in zip(
+        range(len(found), 0, -1), sorted(range(len(found)), key=p_values.__getitem__), strict=True
+    ):
+        if p_values[index] > 2 * stats.TAIL / left:
+            break
+        decided[index] = True
+    return decided
+
+
+def p_value(found: stats.SeedSummary) -> float:
+    """Of Student's two-sided t test against zero; 1 with one seed."""
+    if found.sd is None:
+        return 1.0
+    t = abs(found.mean) / max(found.sd, 1e-12) * math.sqrt(found.n)
+    return float(2 * special.stdtr(found.n - 1, -t))
 
 
 def figure(folder: Path) -> str:
     """How many times the labels each arm is worth, tuned; the untuned study in grey."""
     own = curve(scores(read(folder, "worth")))
-    lines = {ARMS[one.arm]: one.worth for one in own.comparisons}
+    lines = {ARMS[one.arm]: one.worth for one in own.comparisons if one.arm != "direct"}
     (old,) = curve(untuned(read(folder, "labels_cifar10"))).comparisons
     lines[UNTUNED] = old.worth
     lines = {

@@ -90,6 +90,20 @@ def test_labels_are_the_networks_but_for_those_that_it_has_seen(
     assert len(held_out) and not {*known} & {*held_out}
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["folds", "no-such-folder", "out", "11"], "error: [Errno 2] No such file or directory"),
+        (["folds", "runs", "out"], "worth_beside.py folds RUNS OUT"),
+        ([], "worth_beside.py folds RUNS OUT"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_said_without_a_traceback(words: list[str], says: str) -> None:
+    command = [sys.executable, str(ROOT / "results" / "worth_beside.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("words", [[], ["folds"], ["--help"], ["pseudo", "out"]])
 def test_wrong_words_are_answered_with_how_it_is_called(words: list[str]) -> None:
     command = [sys.executable, str(ROOT / "results" / "label_sets.py"), *words]
@@ -112,6 +126,64 @@ def test_tuning_has_the_tries_of_the_other_arms() -> None:
     assert len({worth_beside.label(one) for one in tried}) == len(tried) == 13
     rates = [one["optim.lr"] for one in tried if one["optim.steps"] == 1200]
     assert rates == [0.1, 0.1, 0.03]
+
+
+def test_options_are_those_of_the_seed_and_of_the_smallest_share(tmp_path: Path) -> None:
+    tasks = [
+        {
+            "name": f"{part}_{share}-{arm}-{seed}",
+            "seed": seed,
+            "options": [
+                f"data.share={share}",
+                f"data.share_seed={seed}",
+                f"init={{{start}-{seed}}}",
+            ],
+        }
+        for seed in (11, 12)
+        for share in ("0.01", "0.1")
+        for part, arm, start in (
+            ("final", "mae", "pretrain-mae"),
+            ("final", "scratch", f"scratch_{share}-scratch"),
+        )
+    ]
+    (tmp_path / "study.json").write_text(json.dumps({"tasks": tasks}))
+    runs = worth_beside.Runs(tmp_path, tmp_path / "out")
+    share = {"data.share": "0.01"}
+    assert runs.options("final", "mae", 12) == share | {
+        "data.share_seed": 12,
+        "seed": 12,
+        "init": tmp_path / "pretrain-mae-12",
+    }
+    # the tuning seed has scratch's options, and weights of its own
+    own = share | {"data.share_seed": 10, "seed": 10}
+    assert runs.options("final", "scratch", 10) == own
+    for arm, seed in (("mae", 10), ("mae", 13), ("scratch", 13)):
+        with pytest.raises(SystemExit, match=f"no task final_0.01-{arm}-{seed}; its seeds: "):
+            runs.options("final", arm, seed)
+
+
+def test_images_are_written_once_for_what_they_are_made_of(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps({"tasks": []}))
+    runs = worth_beside.Runs(tmp_path, tmp_path)
+    written: list[Path] = []
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        written.append(folder)
+
+    first = runs.images("pseudo-11", b"a teacher", write)
+    assert runs.images("pseudo-11", b"a teacher", write) == first and len(written) == 1
+    other = runs.images("pseudo-11", b"another", write)
+    assert other != first and other.is_dir() and len(written) == 2
+
+    def killed(folder: Path) -> None:
+        write(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.images("pseudo-12", b"a teacher", killed)
+    assert [one.name for one in (tmp_path / "images").glob("pseudo-12*")] == [written[-1].name]
+    assert written[-1].name.endswith(".begun")
 
 
 STEPS = ["optim.steps=3", "optim.warmup=1", "optim.batch=8", *LOADED]
@@ -169,7 +241,8 @@ def test_rows_beside_the_study(
     teacher = ssl_vit.load_run(runs.out / "teacher-10").recipe
     assert (teacher.seed, teacher.data.share_seed, teacher.eval.test) == (10, 10, False)
     student = ssl_vit.load_run(runs.out / "student-11").recipe
-    assert student.data.path == str(runs.out / "images" / "pseudo-11") and student.init == "scratch"
+    (images,) = (runs.out / "images").glob("pseudo-11-*")
+    assert student.data.path == str(images) and student.init == "scratch"
     held_out = label_sets.rows(label_sets.sources.load(data).validation)
     others = {*range(CLASSES * EACH)} - {*held_out.tolist()}
     assert read(Path(student.data.path), "train").keys() == others
@@ -177,3 +250,7 @@ def test_rows_beside_the_study(
     final = ssl_vit.load_run(runs.out / "self_training-11")
     assert final.recipe.init == str(runs.out / "student-11") and final.recipe.optim.lr == 0.2
     assert row["top1"] == final.result().metrics["top1"].value
+    for path in runs.out.glob("try-*"):
+        tried = ssl_vit.load_run(path).recipe
+        assert (tried.seed, tried.data.share_seed, tried.eval.test) == (10, 10, False)
+    assert len([*runs.out.glob("try-*")]) == len(settings)

@@ -40,6 +40,7 @@ def test_a_row_is_the_arm_and_what_it_is_above_its_untrained_encoder() -> None:
 def test_the_tables_of_the_docs_are_those_of_the_runs() -> None:
     rows = json.loads((ROOT / "results" / "methods_64px.json").read_text())
     assert tables.methods(rows) in (ROOT / "docs" / "methods.md").read_text()
+    assert tables.ranks(rows) == (ROOT / "docs" / "methods_rank.svg").read_text()
 
 
 def test_a_rank_is_drawn_against_that_of_the_first_weights(tmp_path: Path) -> None:
@@ -55,6 +56,13 @@ def test_a_rank_is_drawn_against_that_of_the_first_weights(tmp_path: Path) -> No
     (line,) = tables.rank_lines(rows).values()
     assert [(point.x[0], point.values[0]) for point in line] == [(0, 1), (0.5, 0.75), (1, 1.1)]
     assert "DINO" in tables.ranks(rows)
+
+
+def test_runs_of_another_study_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no probes of mpp, mae, ijepa"):
+        tables.main(ROOT / "results" / "worth_tuning.json")
+    with pytest.raises(SystemExit, match="No such file"):
+        tables.main(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("words", [[], ["methods"], ["--help"], ["ranks", "file"]])

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy import stats as scipy_stats
 
 from helpers.options import ROOT
 from ssl_vit import stats
 from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.reports.scaling_curve import Estimate
+from ssl_vit.lab.studies.read_study import find, read
 
 sys.path.insert(0, str(ROOT / "results"))
 import worth_tables
@@ -27,13 +29,14 @@ def final(arm: str, share: float, number: int, above: float = 0) -> dict:
         "seed": 11 + number,
         "options": ["data=cifar10", f"data.share={share:g}"],
         "metrics": {"top1": {"value": value}},
+        "total_exaflop": 2e-5,
     }
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Made-up runs of three seeds, beside the real study of the untuned baseline."""
-    arms = {"scratch": (0, 0, 0), **ABOVE}
+    arms = {"scratch": (0, 0, 0), "direct": (-3, -3, -3), **ABOVE}
     rows = [
         final(arm, share, number, above[number])
         for share in SCRATCH
@@ -51,7 +54,10 @@ def folder(tmp_path: Path) -> Path:
             row["metrics"]["accuracy"]["split"] = "validation"
         name = "worth_tuning" if share == 1 else f"worth_tuning_{share}"
         (tmp_path / f"{name}.json").write_text(json.dumps(tuned))
-    own = [{"seed": 11 + number, "top1": SCRATCH[0.01][number] + 0.05} for number in range(3)]
+    own = [
+        {"seed": 11 + number, "top1": SCRATCH[0.01][number] + 0.05, "total_exaflop": 3e-5}
+        for number in range(3)
+    ]
     longer = [final(arm, 0.01, number, 3) for arm in ("scratch", "mae") for number in range(3)]
     for name, content in (
         ("worth", rows),
@@ -67,36 +73,67 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_table_by_hand(folder: Path) -> None:
     """Scratch gains 20 points from 1% to 10%: 10 points are half a decade of labels. Of two degrees
-    of freedom Student's t is 4.3027: a mean with sd 1 has +-2.484, as one of two +-3.582."""
+    of freedom Student's t is 4.3027, of two together 6.2053: a mean with sd 1 has +-2.484 and
+    +-3.583; 10 has p = 0.0033, 1 has p = 0.2254."""
     found = worth_tables.table(folder).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
-    assert cells[2] == ["1%", "scratch", "3", "32.00", "2.00", "", "", "", "3"]
-    assert cells[4][1:7] == ["MAE", "3", "42.00", "3.00", "+10.00", "+7.52 to +12.48"]
-    assert cells[4][7].startswith("3.2 (") and cells[4][8] == "1"
-    assert cells[6][1] == "MAE, tuned on its own labels" and cells[6][5] == "+5.00"
-    assert cells[8][1:6] == ["scratch, three times as long", "3", "35.00", "2.00", "+3.00"]
-    assert cells[9][5:7] == ["+0.00", "+0.00 to +0.00"]
-    assert cells[10][:4] == ["10%", "scratch", "3", "52.00"]
-    assert [line[1] for line in cells[11:14]] == ["MPP", "MAE", "supervised, Tiny ImageNet"]
-    assert cells[12][7].startswith("above ")
-    says = "MAE at 1% +10.00 (+6.42 to +13.58), MPP at 10% +1.00 (-1.48 to +3.48)."
-    assert found[-1].endswith(says)
+    cells = {
+        (line[0], line[1]): line[2:]
+        for line in ([cell.strip() for cell in row.strip("|").split("|")] for row in found)
+        if len(line) == 10
+    }
+    scratch = ["3", "32.00", "2.00", "", "", "", "3", "2.00"]  # tries: two more ways than its own
+    assert cells["1%", "scratch"] == scratch
+    assert cells["10%", "scratch"][:2] == ["3", "52.00"]
+    *value, factor, tries, compute = cells["", "MAE"]  # the last: at 10%
+    assert value == ["3", "62.00", "3.00", "+10.00", "+7.52 to +12.48"]
+    assert factor.startswith("not reached (95%: above ") and (tries, compute) == ("1", "2.00")
+    assert "| | MAE | 3 | 42.00 | 3.00 | +10.00 | +7.52 to +12.48 | 3.2 (" in "\n".join(found)
+    own = cells["", "self-training from scratch"]
+    assert own[3] == "+5.00" and own[-2:] == ["3 + 1", "5.00"]  # with its teacher's compute
+    assert cells["", "MAE, tuned on its own labels"][-2:] == ["1", "3.00"]
+    longer = "scratch, 3 times as long"
+    assert cells["", longer][3] == "+3.00"
+    assert cells["", f"MAE, 3 times as long, minus {longer}"][3] == "+0.00"
+    assert found[-1].endswith(
+        "MAE at 1% +10.00 (+6.42 to +13.58), distinguished;"
+        " MPP at 10% +1.00 (-2.58 to +4.58), not distinguished."
+    )
 
 
-def summary(mean: float, sd: float) -> stats.SeedSummary:
-    values = [mean - sd, mean, mean + sd]
-    return stats.summarize(values)
+def test_a_planned_share_that_has_not_run_is_no_contrast(folder: Path) -> None:
+    rows = [row for row in worth_tables.read(folder, "worth") if row["part"] != "final_0.1"]
+    (folder / "worth.json").write_text(json.dumps(rows))
+    with pytest.raises(SystemExit, match="no runs at 10%"):
+        worth_tables.table(folder)
+
+
+def test_arms_are_compared_in_pairs_of_the_same_seeds(folder: Path) -> None:
+    rows = worth_tables.read(folder, "worth")
+    left = [row for row in rows if (row["arm"], row["seed"]) != ("mpp", 12)]
+    (folder / "worth.json").write_text(json.dumps(left))
+    with pytest.raises(SystemExit, match=r"seeds \[11, 13\] and \[11, 12, 13\] are not in pairs"):
+        worth_tables.table(folder)
+
+
+def three(mean: float, sd: float) -> stats.SeedSummary:
+    return stats.summarize([mean - sd, mean, mean + sd])
+
+
+def test_a_p_value_is_scipys_of_a_t_test() -> None:
+    values = [0.5, 1.5, 2.0, 0.1]
+    expected = scipy_stats.ttest_1samp(values, 0).pvalue
+    assert worth_tables.p_value(stats.summarize(values)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_holm_goes_on_only_while_differences_are_clear() -> None:
-    clear, less, unclear = summary(20, 1), summary(6, 1), summary(1, 1)
-    found = worth_tables.holm([less, clear])
-    assert found == [stats.simultaneous(less, 1), stats.simultaneous(clear, 2)]
-    # 3 +- 2.48 alone is clear, as one of two 3 +- 3.58 is not: the second is then not tested
-    assert worth_tables.holm([summary(3, 1), unclear]) == [
-        stats.simultaneous(summary(3, 1), 2),
-        None,
-    ]
+    clear, less, unclear = three(20, 1), three(3, 1), three(1, 1)  # p = 0.001, 0.035 and 0.23
+    assert worth_tables.holm([less, clear]) == [True, True]  # the second at 5%, the first at 2.5%
+    assert worth_tables.holm([less, unclear]) == [False, False]
+    assert worth_tables.holm([unclear, clear]) == [False, True]
+    # a larger ratio of fewer seeds is not the smaller p-value
+    many = stats.summarize([1.9, 2.9, 3.9, 2.9, 2.9 + 1e-9])
+    assert worth_tables.holm([three(3.0, 1), many]) == [True, True]
+    assert worth_tables.holm([stats.summarize([5.0]), clear]) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +141,9 @@ def test_holm_goes_on_only_while_differences_are_clear() -> None:
     [
         (Estimate(1.52, 1.1, 2.04, 5), "1.5 (1.1 to 2)"),
         (Estimate(0.92, 0.83, None, 5), "0.92 (0.83 to ...)"),
-        (Estimate(None, 1.3, None, 5, above=True), "above 1.3"),
-        (Estimate(None, None, 0.9, 5), "below 0.9"),
-        (Estimate(None, None, None, 5), ""),
+        (Estimate(None, 1.3, None, 5, above=True), "not reached (95%: above 1.3)"),
+        (Estimate(None, None, 0.9, 5), "not reached (95%: below 0.9)"),
+        (Estimate(None, None, None, 5), "not reached"),
     ],
 )
 def test_a_factor_says_where_it_is_open(factor: Estimate, says: str) -> None:
@@ -119,6 +156,16 @@ def test_the_untuned_study_is_drawn_in_grey(folder: Path) -> None:
     assert svg_plots.COLOURS[3] not in drawn
     for name in ("MPP", "MAE", "supervised, Tiny ImageNet", worth_tables.UNTUNED):
         assert name in drawn
+
+
+def test_the_longer_study_differs_in_length_alone() -> None:
+    study, longer = (read(find(f"study/{name}")) for name in ("worth", "worth_longer"))
+    lengths = {"optim.steps": "9000", "optim.warmup": "600"}
+    for part, arm in (("pretrain", "mae"), ("scratch", "scratch")):
+        assert longer.parts[part].options[arm] == study.parts[part].options[arm] | lengths
+    for arm in longer.arms:
+        assert longer.parts["final"].options[arm] == study.parts["final"].options[arm]
+    assert (longer.seeds, longer.match) == (study.seeds, study.match)
 
 
 @pytest.mark.parametrize("words", [[], ["table"], ["--help"], ["figure", "results"]])

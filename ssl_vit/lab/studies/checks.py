@@ -10,6 +10,7 @@ from ...evaluation import vtab_folder
 from ...metrics import find_metric
 from ..arms import arm_pairs
 from . import study_keys
+from .axes import Axis
 from .mistakes import Mistakes, Node, likely_meant, listed, mapping
 from .read_axes import CURVES
 from .study import SEED, Part, Study, split_reference
@@ -116,18 +117,34 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
     known = [str(name) for name in extra if str(name) in study.parts]  # others are none at all
     beside = dict.fromkeys(name for name in known if name not in repeated)
     mistakes.require(not beside, at, f"extra: {', '.join(beside)}: no {along} in its options")
+    probes = _repeated_probes(study, curve, at, mistakes)
     if curve.name != "labels":
         return
-    for point in study.points:
-        for part in (
-            study.parts[name]
-            for name in (point.final, *point.extra)
-            if name in study.parts and name not in wrong
-        ):
-            for arm, options in part.options.items():
+    tested = [(one.share, name) for one in study.points for name in (one.final, *one.extra)]
+    tested += [
+        (float(part.point.coordinates[curve.name]), part.name)
+        for part in probes  # some may learn from all labels: an encoder's own share is enough
+        if any("data.share" in options for options in part.options.values())
+    ]
+    for share, name in tested:
+        if name in study.parts and name not in wrong:
+            for arm, options in study.parts[name].options.items():
                 given = options.get("data.share")
-                text = f"part {part.name}, arm {arm}: data.share={given}: expected {along}"
-                mistakes.require(_number(given) == point.share, where, text)
+                text = f"part {name}, arm {arm}: data.share={given}: expected {along}"
+                mistakes.require(_number(given) == share, where, text)
+
+
+def _repeated_probes(study: Study, curve: Axis, at: str, mistakes: Mistakes) -> list[Part]:
+    """The probes that are repeated along the curve; check that none is named at one place alone."""
+    named = mistakes.read_or(listed, [], study.report, "probes", at)
+    known = [study.parts[str(name)] for name in named if str(name) in study.parts]
+    probes = [part for part in known if part.point.label]
+    for part in probes:
+        whole = part.name.removesuffix(f"_{part.point.label}")
+        every = {f"{whole}_{one.label}" for one in curve.settings}
+        text = f"probes: {part.name}: is one place of {whole}; expected {whole}"
+        mistakes.require(every <= {one.name for one in probes}, at, text)
+    return probes
 
 
 def _number(text: str | None) -> float | None:
@@ -183,6 +200,10 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
     ):
         text = "is no part of tool finetune without a grid, whose test images could be compared"
         mistakes.require(part.tool == "finetune" and not part.swept, where, f"{part.name} {text}")
+    for name in mistakes.read_or(listed, [], report, "probes", where):
+        if str(name) in study.parts and name not in wrong:
+            text = f"probes: {name}: is no part of tool evaluate"
+            mistakes.require(study.parts[str(name)].tool == "evaluate", where, text)
     for arm, value in paper.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         mistakes.require(number, where, f"paper: {arm}: {value}: expected a number")

@@ -255,6 +255,15 @@ FIXED = LABELS["parts"]["final"] | {  # trains on half of the labels at every sh
 }
 
 
+def probed(by_arm, named=("probe",)):
+    """The study with a probe."""
+    part = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{final}"}}
+    return {
+        "parts": LABELS["parts"] | {"probe": part | {"by_arm": by_arm}},
+        "report": LABELS["report"] | {"probes": list(named)},
+    }
+
+
 def test_parts_are_repeated_for_each_share_and_need_those_of_their_own():
     study = build(LABELS, "x")
     plan = plans.tasks(study, {}, {})
@@ -317,6 +326,22 @@ def test_probes_are_repeated_for_each_share_that_they_name_or_start_from():
         ),
         ({"parts": LABELS["parts"] | {"x": {"extends": ["sweep"]}}}, "extends=['sweep']"),
         ({"report": LABELS["report"] | {"probes": [{"a": 1}]}}, "probes: unknown {'a': 1}"),
+        (
+            {"report": LABELS["report"] | {"probes": ["pretrain"]}},
+            "probes: pretrain: is no part of tool evaluate",
+        ),
+        (
+            probed({"mpp": {"data.share": "{share}"}}, ["probe_0.1"]),
+            "probes: probe_0.1: is one place of probe; expected probe",
+        ),
+        (
+            probed({"mpp": {"data.share": "{share}"}, "scratch": {"data.share": 0.1}}),
+            "part probe_1, arm scratch: data.share=0.1: expected {share}",
+        ),
+        (
+            probed({"mpp": {"data.share": "{share}"}, "scratch": {}}),
+            "part probe_0.1, arm scratch: data.share=None: expected {share}",
+        ),
         (
             {"parts": LABELS["parts"] | {"final": FIXED}},
             "part final_0.1, arm scratch: data.share=0.5: expected {share}",
