@@ -1,7 +1,6 @@
 """results/tables.py: the tables of docs/methods.md are what its committed runs say."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,9 +64,21 @@ def test_runs_of_another_study_are_refused(tmp_path: Path) -> None:
         tables.main(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("words", [[], ["methods"], ["--help"], ["ranks", "file"]])
-def test_wrong_words_are_answered_with_how_it_is_called(words: list[str]) -> None:
-    command = [sys.executable, str(ROOT / "results" / "tables.py"), *words]
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("tables.py", ["methods"]),
+        ("tables.py", ["ranks", "file"]),
+        ("worth_tables.py", ["table"]),
+        ("worth_tables.py", ["figure", "results"]),
+        ("worth_beside.py", ["folds", "runs", "out"]),
+        ("label_sets.py", ["folds"]),
+        ("label_sets.py", ["pseudo", "out"]),
+        ("label_sets.py", ["--help"]),
+    ],
+)
+def test_wrong_words_are_answered_with_how_it_is_called(script: str, words: list[str]) -> None:
+    command = [sys.executable, str(ROOT / "results" / script), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and re.search(r"tables.py methods results/\S+", done.stderr)
+    assert done.returncode == 1 and f"python results/{script} " in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,7 +1,6 @@
 """results/worth_tables.py: what pre-training is worth, from the runs of studies."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -166,11 +165,3 @@ def test_the_longer_study_differs_in_length_alone() -> None:
     for arm in longer.arms:
         assert longer.parts["final"].options[arm] == study.parts["final"].options[arm]
     assert (longer.seeds, longer.match) == (study.seeds, study.match)
-
-
-@pytest.mark.parametrize("words", [[], ["table"], ["--help"], ["figure", "results"]])
-def test_wrong_words_are_answered_with_how_it_is_called(words: list[str]) -> None:
-    command = [sys.executable, str(ROOT / "results" / "worth_tables.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "worth_tables.py table results" in done.stderr
-    assert "Traceback" not in done.stderr

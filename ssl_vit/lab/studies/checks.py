@@ -135,14 +135,14 @@ def _curve(study: Study, where: str, mistakes: Mistakes) -> None:
 
 
 def _repeated_probes(study: Study, curve: Axis, at: str, mistakes: Mistakes) -> list[Part]:
-    """The probes that are repeated along the curve; check that none is named at one place alone."""
+    """The probes that are repeated along the axis; check that all points of each are reported."""
     named = mistakes.read_or(listed, [], study.report, "probes", at)
     known = [study.parts[str(name)] for name in named if str(name) in study.parts]
     probes = [part for part in known if part.point.label]
     for part in probes:
         whole = part.name.removesuffix(f"_{part.point.label}")
         every = {f"{whole}_{one.label}" for one in curve.settings}
-        text = f"probes: {part.name}: is one place of {whole}; expected {whole}"
+        text = f"probes: {part.name}: is {whole} at one {CURVES[curve.name]}; expected {whole}"
         mistakes.require(every <= {one.name for one in probes}, at, text)
     return probes
 

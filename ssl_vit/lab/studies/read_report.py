@@ -18,9 +18,9 @@ def read(
     where: str,
     mistakes: Mistakes,
 ) -> tuple[Node, tuple[CurvePoint, ...]]:
-    """The report's keys with the names that parts and arms have in the study, and the places along
-    the curve. `final` becomes the part of the first place, which the study's answer is about;
-    probes those of every place; the values of a claim the arms that have them."""
+    """The report's keys with the names that parts and arms have in the study, and the points of its
+    axis of shares or lengths. `final` becomes the part at the first of them, which the study's
+    answer is about; probes those at all of them; the values of a claim the arms that have them."""
     report = mistakes.read_or(mapping, {}, raw, "report", where)
     at = f"{where}: report"
     claim = report.get("claim")

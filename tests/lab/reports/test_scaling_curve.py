@@ -332,7 +332,7 @@ def test_probes_are_repeated_for_each_share_that_they_name_or_start_from():
         ),
         (
             probed({"mpp": {"data.share": "{share}"}}, ["probe_0.1"]),
-            "probes: probe_0.1: is one place of probe; expected probe",
+            "probes: probe_0.1: is probe at one share; expected probe",
         ),
         (
             probed({"mpp": {"data.share": "{share}"}, "scratch": {"data.share": 0.1}}),
