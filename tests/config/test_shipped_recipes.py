@@ -132,6 +132,15 @@ def test_options_hold_for_all_parts_and_files_and_parts_extend_others(tmp_path: 
     assert tasks["pretrain-mpp-1"].options == first["pretrain-mpp-0"].options | changed
 
 
+def test_a_key_of_null_leaves_out_what_the_extended_study_has(tmp_path: Path) -> None:
+    varied = STUDY + "vary: {optim.lr: [0.1, 0.2]}\nreport: {final: probe}\n"
+    recipe(tmp_path, "base.yaml", varied.replace("arms: {mpp: one}\n", ""))
+    text = "title: more\nextends: base.yaml\nvary: null\nreport: null\narms: {one: alone}\n"
+    study = read_study.read(Path(recipe(tmp_path, "more.yaml", text)))
+    tasks = expand.tasks(study, {}, {})
+    assert {task.arm for task in tasks.values()} == {"one"} and not study.report
+
+
 def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path: Path) -> None:
     recipe(tmp_path, "base.yaml", STUDY)
     text = "title: more\nextends: base.yaml\noptions: {optim.steps: 9}\n"

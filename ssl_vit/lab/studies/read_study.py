@@ -73,7 +73,7 @@ def read(path: Path, mistakes: Mistakes | None = None) -> Study:
 def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
     """A study's file over the one that it `extends`: its keys replace the other's, but `options`
     (which go over the options of the other's parts, too) and the options of parts are added to
-    it, and a part of null is left out. A title is not inherited.
+    it, and a key or a part of null is left out. A title is not inherited.
 
     Raises:
         UserError: files extend one another in a circle.
@@ -100,7 +100,8 @@ def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
         parts[key] = _extended(parts.get(key), body)
     parts = {key: body for key, body in parts.items() if body is not None}
     options = flatten(mapping(base, "options", where)) | own
-    return base | raw | {"options": options, "parts": parts}
+    kept = {key: value for key, value in (base | raw).items() if value is not None}
+    return kept | {"options": options, "parts": parts}
 
 
 def _without_options(body: Any, keys: Collection[str]) -> Any:
