@@ -1,7 +1,11 @@
 """The tables of docs/methods.md and its figure, from the committed runs.
 
-python results/tables.py methods results/methods_64px.json
-python results/tables.py ranks results/methods_64px.json docs/methods_rank.svg
+python results/tables.py methods results/methods_64px.json results/methods_doubled.json
+python results/tables.py ranks results/methods_64px.json results/methods_doubled.json \\
+    docs/methods_rank.svg
+
+The first file has the runs of study/methods, the second those of study/methods_doubled, which are
+twice as long.
 """
 
 import json
@@ -16,18 +20,21 @@ from ssl_vit.pages.figure_style import LIGHT
 from ssl_vit.stats import Interval
 
 AVERAGE, TOKEN = "random", "random_token"
+DOUBLED = "_doubled"  # ends the arms of the second file
 # {arm: its name, the untrained encoder with the same feature}
 ARMS = {
     "mpp": ("MPP", AVERAGE),
     "mae": ("MAE", AVERAGE),
     "ijepa": ("I-JEPA", AVERAGE),
+    f"ijepa{DOUBLED}": ("I-JEPA, twice as long", f"{AVERAGE}{DOUBLED}"),
     AVERAGE: ("untrained, mean of the patches", None),
     "moco_v3": ("MoCo v3", TOKEN),
     "dino": ("DINO", TOKEN),
     "ibot": ("iBOT", TOKEN),
     TOKEN: ("untrained, class token", None),
 }
-CONTRASTS = sum(untrained is not None for _, untrained in ARMS.values())
+# the contrasts that were planned: all but what was tried after them
+PLANNED = [arm for arm, (_, untrained) in ARMS.items() if untrained and not arm.endswith(DOUBLED)]
 MEASURES = {"knn": "k-NN", "linear": "linear probe"}
 Rows = list[dict[str, Any]]
 
@@ -49,7 +56,7 @@ def methods(rows: Rows) -> str:
 
 def _of_measure(rows: Rows, metric: str, name: str) -> str:
     lines = [
-        f"| {name}, % | n | mean | sd | minus untrained | 95% | 95%, all {CONTRASTS} |",
+        f"| {name}, % | n | mean | sd | minus untrained | 95% | 95%, all {len(PLANNED)} |",
         "|---|---|---|---|---|---|---|",
     ]
     for arm, (title, untrained) in ARMS.items():
@@ -60,8 +67,8 @@ def _of_measure(rows: Rows, metric: str, name: str) -> str:
         if untrained:
             others = by_seed(rows, untrained, metric)
             apart = stats.summarize([own[seed] - others[seed] for seed in own])
-            cells += [f"{apart.mean:+.2f}", ends(apart.interval)]
-            cells.append(ends(stats.simultaneous(apart, CONTRASTS)))
+            together = stats.simultaneous(apart, len(PLANNED)) if arm in PLANNED else None
+            cells += [f"{apart.mean:+.2f}", ends(apart.interval), ends(together)]
         else:
             cells += ["", "", ""]
         lines.append(row(cells))
@@ -78,8 +85,8 @@ def ends(interval: Interval | None) -> str:
 
 
 def rank_lines(rows: Rows) -> dict[str, list[svg_plots.Point]]:
-    """{objective: its effective rank as a multiple of that of its first weights, by the share of
-    its steps}."""
+    """{objective: its effective rank as a multiple of that of its first weights, by its steps as a
+    multiple of those that it has in study/methods}."""
     lines = {}
     for arm, (title, _) in ARMS.items():
         curves = [
@@ -89,7 +96,8 @@ def rank_lines(rows: Rows) -> dict[str, list[svg_plots.Point]]:
         ]
         steps = sorted(curves[0]) if curves else []
         if steps:
-            shares = [[step / steps[-1]] * len(curves) for step in steps]
+            length = 2 if arm.endswith(DOUBLED) else 1
+            shares = [[length * step / steps[-1]] * len(curves) for step in steps]
             times = [[one[step] / one[0] for one in curves] for step in steps]
             lines[title] = [
                 svg_plots.Point(*both, None) for both in zip(shares, times, strict=True)
@@ -101,29 +109,32 @@ def ranks(rows: Rows) -> str:
     """The figure of rank_lines, as SVG."""
     lines = rank_lines(rows)
     panel = svg_plots.Panel("effective rank, times that at step 0", lines, {})
-    x = svg_plots.XAxis("share of the steps")
+    x = svg_plots.XAxis("steps, times those of the confirmation")
     return svg_plots.svg(svg_plots.points([panel], x, [*lines], LIGHT))
 
 
-def main(file: Path, out: Path | None = None) -> None:
+def read(file: Path, doubled: Path) -> Rows:
+    """The runs of both files, the arms of the second one by names of their own.
+
+    Raises:
+        SystemExit: a file cannot be read, or has no probes of an arm.
+    """
     try:
-        rows = json.loads(file.read_text())
+        first, second = (json.loads(one.read_text()) for one in (file, doubled))
     except OSError as error:
         sys.exit(f"error: {error}")
+    rows = first + [row | {"arm": f"{row['arm']}{DOUBLED}"} for row in second]
     missing = [arm for arm in ARMS if not by_seed(rows, arm, "knn")]
     if missing:
-        sys.exit(f"error: {file}: no probes of {', '.join(missing)}")
-    if out:
-        out.write_text(ranks(rows))
-    else:
-        print(methods(rows))
+        sys.exit(f"error: {file}, {doubled}: no probes of {', '.join(missing)}")
+    return rows
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["methods", file]:
-            main(Path(file))
-        case ["ranks", file, out]:
-            main(Path(file), Path(out))
+        case ["methods", *files] if len(files) == 2:
+            print(methods(read(*map(Path, files))))
+        case ["ranks", *files, out] if len(files) == 2:
+            Path(out).write_text(ranks(read(*map(Path, files))))
         case _:
             sys.exit(__doc__)

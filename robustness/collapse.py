@@ -23,15 +23,15 @@ from ssl_vit.runs.folder import Run
 ENCODER = "data.size=16 model.patch=4 model.width=32 model.depth=2 model.heads=2 model.mlp=64"
 CALM = "log.tensorboard=false compute.precision=float32 compute.threads=1 eval.images=24"
 CHECKS = 10  # after step 0
-# Without what keeps DINO and iBOT from collapsing (Caron et al., 2021, section 5.3)
+# Without what keeps DINO and iBOT from collapsing (Caron et al., 2021, section 5.3), alone and with
+# a temperature that leaves each image one prototype
 COLLAPSING = {
     "not centred": ("centre_momentum=1",),
-    "not sharpened": ("teacher_temperature=[1,1]",),
+    "not centred, sharp": ("centre_momentum=1", "teacher_temperature=[0.001,0.001]"),
 }
-# Of the teacher: at 0.99, 22% of its first weights are left after 300 steps
-FAST = ("momentum=0.9",)
+TOO_HIGH = "optim.lr=0.3"  # 300 times the recipes', for those without prototypes
 TEACHERS = ("dino", "ibot")
-HEALTHY = ("mpp", "mae", "moco_v3", "ijepa", *TEACHERS)
+OTHERS = ("mpp", "mae", "moco_v3", "ijepa")
 
 
 def options(recipe: str, steps: int, own: tuple[str, ...] = ()) -> list[str]:
@@ -69,11 +69,12 @@ def outcome(words: list[str], out: str, name: str) -> dict[str, Any]:
 def main(words: list[str]) -> None:
     given = {"seeds": "5", "steps": "300", **dict(word.split("=", 1) for word in words)}
     steps, seeds, out = int(given["steps"]), range(int(given["seeds"])), given["out"]
-    arms = {recipe: options(recipe, steps) for recipe in HEALTHY}
+    arms = {recipe: options(recipe, steps) for recipe in (*OTHERS, *TEACHERS)}
     for recipe in TEACHERS:
-        arms[f"{recipe}, fast"] = options(recipe, steps, FAST)
         for why, own in COLLAPSING.items():
-            arms[f"{recipe}, {why}"] = options(recipe, steps, (*FAST, *own))
+            arms[f"{recipe}, {why}"] = options(recipe, steps, own)
+    for recipe in OTHERS:
+        arms[f"{recipe}, rate too high"] = [*options(recipe, steps), TOO_HIGH]
     found = {
         arm: [outcome([*own, f"seed={seed}"], out, f"{arm}-{seed}") for seed in seeds]
         for arm, own in arms.items()

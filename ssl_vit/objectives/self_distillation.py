@@ -47,7 +47,8 @@ class Head(nn.Module):
         width: W.
         prototypes: K.
         lengths: whether the prototypes' lengths are trained.
-        patches: whether patches have prototypes of their own; the layers before are shared.
+        patches: whether patches have prototypes of their own.
+        layers: whether they have the layers before, too.
     """
 
     def __init__(
@@ -58,21 +59,13 @@ class Head(nn.Module):
         prototypes: int,
         lengths: bool,
         patches: bool = False,
+        layers: bool = False,
     ) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(inputs, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, width),
-        )
-        for layer in self.mlp:
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=STD)
-                nn.init.zeros_(layer.bias)
+        self.mlp = _layers(inputs, hidden, width)
         self.prototypes = Prototypes(width, prototypes, lengths)
         self.of_patches = Prototypes(width, prototypes, lengths) if patches else None
+        self.mlp_of_patches = _layers(inputs, hidden, width) if layers else None
 
     def freeze(self, frozen: bool) -> None:
         """Whether prototypes stay as they are from now on."""
@@ -82,12 +75,28 @@ class Head(nn.Module):
 
     def patches(self, x_XC: Tensor) -> Tensor:
         """Logits (X, K) of patches."""
+        mlp = self.mlp if self.mlp_of_patches is None else self.mlp_of_patches
         prototypes = self.prototypes if self.of_patches is None else self.of_patches
-        return prototypes(self.mlp(x_XC))
+        return prototypes(mlp(x_XC))
 
     def forward(self, x_XC: Tensor) -> Tensor:
         """Logits (X, K), in float32."""
         return self.prototypes(self.mlp(x_XC))
+
+
+def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
+    mlp = nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.GELU(),
+        nn.Linear(hidden, hidden),
+        nn.GELU(),
+        nn.Linear(hidden, width),
+    )
+    for layer in mlp:
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=STD)
+            nn.init.zeros_(layer.bias)
+    return mlp
 
 
 class Teacher(teacher.Teacher):

@@ -125,6 +125,11 @@ BROKEN = [
     ("recipe=dino views.local_size=30", "views.local_size=30: no multiple of model.patch=8"),
     ("recipe=dino views.local_area=[0.4,0.1]", "views.local_area=[0.4, 0.1]: expected the smaller"),
     (
+        "recipe=dino views.local_area=[0.5,1]",
+        "views.local_area=[0.5, 1]: the smallest is larger than that of the other views, "
+        "data.crop_area=0.4",
+    ),
+    (
         "recipe=dino dino.balance=sinkhorn dino.centre_momentum=0.8",
         "dino.centre_momentum=0.8: dino.balance=sinkhorn has no use for it",
     ),

@@ -24,6 +24,9 @@ from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.runs.collapse_alarm import CollapseAlarm
 
 
+ALARM = "features may be collapsing"
+
+
 def features(*rows: list[float]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -239,18 +242,25 @@ def test_first_features_are_measured_once_of_a_run_that_began_twice(
     assert sum(one["step"] == 0 for one in rows(run(words).folder)) == 1
 
 
+SHARP = "dino.teacher_temperature=[0.001,0.001]"  # one prototype for each image
+
+
 @pytest.mark.parametrize(
-    ("own", "collapsed"),
+    ("words", "collapsed"),
     [
-        ([], False),
-        # not centred: one prototype for all
-        (["dino.centre_momentum=1", "dino.momentum=0.9"], True),
-        # not sharpened: all prototypes for all
-        (["dino.teacher_temperature=[1,1]", "dino.momentum=0.9"], True),
+        (DINO, None),
+        (altered(DINO, "dino.centre_momentum=1", "dino.momentum=0.9"), "under 5%"),
+        (altered(DINO, "dino.centre_momentum=1", "dino.momentum=0.9", SHARP), "under 5%"),
+        (altered(COLLAPSE, "recipe=moco_v3", "optim.lr=0.3"), "mean cosine"),
     ],
 )
-def test_a_run_that_collapses_is_flagged(own: list[str], collapsed: bool, tmp_path: Path) -> None:
-    words = altered(DINO, f"out={tmp_path}", "name=run", "optim.steps=60", "optim.batch=32")
-    done = run(altered(words, "eval.every=60", "eval.collapse=15", *own))
-    log = (done.folder / "log.txt").read_text()
-    assert ("features may be collapsing" in log) == collapsed
+def test_a_run_that_collapses_is_flagged(
+    words: list[str], collapsed: str | None, tmp_path: Path
+) -> None:
+    words = altered(words, f"out={tmp_path}", "name=run", "optim.steps=60", "optim.batch=32")
+    done = run(altered(words, "eval.every=60", "eval.collapse=15", "data.validation=0.0064"))
+    said = [line for line in (done.folder / "log.txt").read_text().splitlines() if ALARM in line]
+    assert len(said) == (collapsed is not None)
+    assert all(collapsed in line for line in said)
+    first = next(one for one in rows(done.folder) if one["step"] == 0)
+    assert first.get("features/information", 1) > 0.05  # within the bounds, before any step

@@ -109,3 +109,11 @@ def test_a_run_killed_before_its_export_has_the_probes_in_its_result(
         {key: value for key, value in result.items() if key not in timed} for result in results
     ]
     assert untimed[0] == untimed[1] and "probe_knn" in untimed[0]["metrics"]
+
+
+def test_too_few_images_for_the_neighbours_is_one_line_at_the_start(tiny: list[str]) -> None:
+    """A tenth of them chooses the linear probe's learning rate: of 22, 2."""
+    few = altered(tiny, *PROBED, "probe.images=22", "probe.measures=[knn]", "name=few")
+    with pytest.raises(UserError, match=r"^probe.neighbors=21: the probes learn from 20 of 22 tra"):
+        run([*few, "probe.neighbors=21"])
+    assert run([*few, "probe.neighbors=20"]).result() is not None

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "results"))
 import tables
 import tuning
 
+FILES = [ROOT / "results" / f"methods_{name}.json" for name in ("64px", "doubled")]
 VALUES = {11: (0.40, 0.31), 12: (0.44, 0.32), 13: (0.45, 0.36)}  # of MAE and its untrained encoder
 
 
@@ -34,10 +35,11 @@ def test_a_row_is_the_arm_and_what_it_is_above_its_untrained_encoder() -> None:
     assert found.count(row) == 2
     assert found.count("| untrained, mean of the patches | 3 | 33.00 | 2.65 | | | |") == 2
     assert "| MPP | 3 | 33.00 | 2.65 | +0.00 | +0.00 to +0.00 | +0.00 to +0.00 |" in found
+    assert "| I-JEPA, twice as long | 3 | 33.00 | 2.65 | +0.00 | +0.00 to +0.00 | |" in found
 
 
 def test_the_tables_of_the_docs_are_those_of_the_runs() -> None:
-    rows = json.loads((ROOT / "results" / "methods_64px.json").read_text())
+    rows = tables.read(*FILES)
     assert tables.methods(rows) in (ROOT / "docs" / "methods.md").read_text()
     assert tables.ranks(rows) == (ROOT / "docs" / "methods_rank.svg").read_text()
 
@@ -51,24 +53,31 @@ def test_a_rank_is_drawn_against_that_of_the_first_weights(tmp_path: Path) -> No
     kept = json.loads(json.dumps(tuning.ranks(folder)))
     assert kept == {"effective_rank": {"0": 40.0, "10": 30.0, "20": 44.0}}
     assert tuning.ranks(tmp_path) == {}
-    rows = [{"part": "pretrain", "arm": "dino", "seed": 0} | kept]
-    (line,) = tables.rank_lines(rows).values()
-    assert [(point.x[0], point.values[0]) for point in line] == [(0, 1), (0.5, 0.75), (1, 1.1)]
-    assert "DINO" in tables.ranks(rows)
+    arms = ("ijepa", f"ijepa{tables.DOUBLED}")
+    rows = [{"part": "pretrain", "arm": arm, "seed": 0} | kept for arm in arms]
+    first, second = (
+        [(point.x[0], point.values[0]) for point in line]
+        for line in tables.rank_lines(rows).values()
+    )
+    assert first == [(0, 1), (0.5, 0.75), (1, 1.1)]
+    assert second == [(0, 1), (1, 0.75), (2, 1.1)]
+    assert "I-JEPA, twice as long" in tables.ranks(rows)
 
 
 def test_runs_of_another_study_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"no probes of mpp, mae, ijepa"):
-        tables.main(ROOT / "results" / "worth_tuning.json")
+        tables.read(ROOT / "results" / "worth_tuning.json", FILES[1])
+    with pytest.raises(SystemExit, match=r"no probes of mpp, mae, moco_v3"):
+        tables.read(FILES[1], FILES[1])
     with pytest.raises(SystemExit, match="No such file"):
-        tables.main(tmp_path / "none.json")
+        tables.read(FILES[0], tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("tables.py", ["methods"]),
-        ("tables.py", ["ranks", "file"]),
+        ("tables.py", ["methods", "file"]),
+        ("tables.py", ["ranks", "file", "file"]),
         ("worth_tables.py", ["table"]),
         ("worth_tables.py", ["figure", "results"]),
         ("worth_beside.py", ["folds", "runs", "out"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,6 +24,7 @@ from helpers.koleo import plain_koleo
 from helpers.launching import launch, outcome
 from helpers.options import TINY, altered
 from helpers.runs import run
+from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import costs
 from ssl_vit.config.optimisation import Optim
@@ -34,11 +35,10 @@ from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
-from ssl_vit.models.encoder import Encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
-from ssl_vit.objectives.self_distillation import Assignment
+from ssl_vit.objectives.self_distillation import Assignment, Teacher
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, optim
 from ssl_vit.training.strategy import Strategy
@@ -75,46 +75,10 @@ def batch(count: int = 5, local: int = 3) -> Batch:
     return view_batch(count, local)
 
 
-# The referee: of a copy in float64, written from the paper and timm's own forward pass
-
-
-def plain_token(net: Encoder, pixels: Tensor) -> Tensor:
-    """The class token of timm's Vision Transformer; learned positions bilinearly at the crop's grid
-    with its corners kept."""
-    vit = net.backbone
-    x = (pixels.double() - net.mean) / net.std
-    x = vit.patch_embed.proj(x).flatten(2).transpose(1, 2)
-    table = vit.pos_embed[0, 1:].T.reshape(1, -1, GRID, GRID)
-    side = pixels.shape[-1] // 4
-    if side != GRID:
-        table = F.interpolate(table, (side, side), mode="bilinear", align_corners=True)
-    x = x + table.flatten(2).transpose(1, 2)
-    first = (vit.cls_token + vit.pos_embed[:, :1]).expand(len(x), -1, -1)
-    return vit.norm(vit.blocks(torch.cat([first, x], 1)))[:, 0]
-
-
-def plain_logits(head: nn.Module, token: Tensor) -> Tensor:
-    """DINOHead of the authors' vision_transformer.py with weight normalisation written out."""
-    linear = [layer for layer in head.mlp if isinstance(layer, nn.Linear)]
-    for i, layer in enumerate(linear):
-        token = token @ layer.weight.T + layer.bias
-        if i < len(linear) - 1:
-            token = token * (1 + torch.erf(token / math.sqrt(2))) / 2
-    token = token / token.norm(dim=1, keepdim=True)
-    direction = head.prototypes.weight
-    length = head.prototypes.length_K[:, None]
-    return token @ (length * direction / direction.norm(dim=1, keepdim=True)).T
-
-
-def plain_sinkhorn(logits: Tensor, temperature: float) -> Tensor:
-    """Algorithm of SwAV's appendix A.1, prototypes in rows, both views together."""
-    q = torch.exp(logits / temperature).T
-    q = q / q.sum()
-    count, images = q.shape
-    for _ in range(3):
-        q = q / q.sum(1, keepdim=True) / count
-        q = q / q.sum(0, keepdim=True) / images
-    return (q * images).T
+def own_logits(of: SelfDistillation | Teacher, pixels: Tensor) -> Tensor:
+    """Of the class tokens, by the student's encoder and head or by the teacher's."""
+    token = plain_tokens(of.encoder, pixels)[:, 0]
+    return plain_logits(of.head.mlp, of.head.prototypes, token)
 
 
 def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) -> Tensor:
@@ -123,8 +87,7 @@ def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) ->
     views = [given.views[:, 0], given.views[:, 1]]
     crops = [] if given.local is None else list(given.local.transpose(0, 1))
     with torch.no_grad():
-        net, head = objective.teacher.encoder, objective.teacher.head
-        taught = [plain_logits(head, plain_token(net, view)) for view in views]
+        taught = [own_logits(objective.teacher, view) for view in views]
         if objective.assign.balance == "sinkhorn":
             targets = plain_sinkhorn(torch.cat(taught), temperature).chunk(2)
         else:
@@ -134,10 +97,10 @@ def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) ->
     for i, target in enumerate(targets):
         for j, view in enumerate([*views, *crops]):
             if i != j:
-                logits = plain_logits(objective.head, plain_token(objective.encoder, view))
+                logits = own_logits(objective, view)
                 total = total - (target * torch.log_softmax(logits / 0.1, 1)).sum(1).mean()
                 pairs += 1
-    koleo = plain_koleo(plain_token(objective.encoder, views[0]))
+    koleo = plain_koleo(plain_tokens(objective.encoder, views[0])[:, 0])
     return total / pairs + objective.koleo_weight * koleo
 
 
@@ -172,12 +135,7 @@ def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
     skipped, be it for a gradient alone."""
     objective, given = made(), batch()
     plain = deepcopy(objective).double()
-    logits = torch.cat(
-        [
-            plain_logits(plain.teacher.head, plain_token(plain.teacher.encoder, given.views[:, v]))
-            for v in range(2)
-        ]
-    )
+    logits = torch.cat([own_logits(plain.teacher, given.views[:, v]) for v in range(2)])
     wanted = 0.9 * plain.assign.centre_K + 0.1 * logits.mean(0)
     objective.eval()(given)
     assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)

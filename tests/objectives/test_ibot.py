@@ -20,6 +20,7 @@ from helpers.exactness import (
 )
 from helpers.koleo import plain_koleo
 from helpers.options import TINY, altered
+from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
@@ -31,6 +32,8 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
+from ssl_vit.objectives.self_distillation import Teacher
+from ssl_vit.training.strategy import Strategy
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
 GRID = 4
@@ -56,66 +59,100 @@ def batch(count: int = 6, local: int = 0) -> Batch:
     return view_batch(count, local)
 
 
-def plain_tokens(net: encoder.Encoder, pixels: Tensor, mask: Tensor | None, token: Tensor | None):
-    vit = net.backbone
-    x = (pixels.double() - net.mean) / net.std
-    x = vit.patch_embed.proj(x).flatten(2).transpose(1, 2)
-    if mask is not None:
-        x = x * ~mask[..., None] + token * mask[..., None]
-    x = torch.cat([vit.cls_token.expand(len(x), -1, -1), x], 1) + vit.pos_embed
-    return vit.norm(vit.blocks(x))
+def of_views(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
+    return plain_logits(of.head.mlp, of.head.prototypes, tokens[:, 0])
 
 
-def plain_logits(head, x: Tensor, patches: bool) -> Tensor:
-    x = head.mlp(x)
-    x = x / x.norm(dim=-1, keepdim=True)
-    own = head.of_patches if patches and head.of_patches is not None else head.prototypes
-    direction = own.weight / own.weight.norm(dim=1, keepdim=True)
-    return x @ (own.length_K[:, None] * direction).T
+def of_patches(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
+    head = of.head
+    mlp = head.mlp if head.mlp_of_patches is None else head.mlp_of_patches
+    prototypes = head.prototypes if head.of_patches is None else head.of_patches
+    return plain_logits(mlp, prototypes, tokens[:, 1:])
 
 
-def plain_loss(objective: MaskedSelfDistillation, given: Batch, masks: list[Tensor]) -> Tensor:
-    """The authors' `iBOTLoss`, without local views."""
+def plain_loss(
+    objective: MaskedSelfDistillation, given: Batch, masks: list[Tensor], temperature: float
+) -> Tensor:
+    """The authors' `iBOTLoss`, with `temperature` of the teacher's patches; of views it is 0.04."""
     views = [given.views[:, 0], given.views[:, 1]]
+    crops = [] if given.local is None else list(given.local.transpose(0, 1))
     student = [
         plain_tokens(objective.encoder, view, mask, objective.mask_D)
         for view, mask in zip(views, masks, strict=True)
     ]
+    local = [plain_tokens(objective.encoder, crop) for crop in crops]
     with torch.no_grad():
-        teacher = [plain_tokens(objective.teacher.encoder, view, None, None) for view in views]
-        head = objective.teacher.head
-        centres = objective.assign.centre_K, objective.assign_patches.centre_K
-        of_views = [plain_logits(head, one[:, 0], False) for one in teacher]
-        of_views = [torch.softmax((one - centres[0]) / 0.04, -1) for one in of_views]
-        of_patches = [plain_logits(head, one[:, 1:], True) for one in teacher]
-        of_patches = [torch.softmax((one - centres[1]) / 0.07, -1) for one in of_patches]
-    view_loss, patch_loss = 0.0, 0.0
-    for q in range(2):
-        logits = plain_logits(objective.head, student[1 - q][:, 0], False)
-        view_loss = view_loss - (of_views[q] * (logits / 0.1).log_softmax(-1)).sum(-1).mean() / 2
-        logits = plain_logits(objective.head, student[q][:, 1:], True)
-        cross = -(of_patches[q] * (logits / 0.1).log_softmax(-1)).sum(-1)
+        taught = [plain_tokens(objective.teacher.encoder, view) for view in views]
+        logits = torch.cat([of_views(objective.teacher, one) for one in taught])
+        patches = torch.cat([of_patches(objective.teacher, one) for one in taught])
+        if objective.assign.balance == "sinkhorn":
+            targets = plain_sinkhorn(logits, 0.04)
+            of_each = plain_sinkhorn(patches.flatten(0, 1), temperature)
+            of_each = of_each.unflatten(0, patches.shape[:2])
+        else:
+            targets = torch.softmax((logits - objective.assign.centre_K) / 0.04, -1)
+            centre = objective.assign_patches.centre_K
+            of_each = torch.softmax((patches - centre) / temperature, -1)
+    view_loss, pairs, patch_loss = 0.0, 0, 0.0
+    for q, (target, wanted) in enumerate(zip(targets.chunk(2), of_each.chunk(2), strict=True)):
+        for v, tokens in enumerate([*student, *local]):
+            if v != q:
+                found = (of_views(objective, tokens) / 0.1).log_softmax(-1)
+                view_loss = view_loss - (target * found).sum(-1).mean()
+                pairs += 1
+        found = (of_patches(objective, student[q]) / 0.1).log_softmax(-1)
+        cross = -(wanted * found).sum(-1)
         each = (cross * masks[q]).sum(-1) / masks[q].sum(-1).clamp(min=1)
         patch_loss = patch_loss + each.mean() / 2
     koleo = objective.koleo_weight * plain_koleo(student[0][:, 0])
-    return view_loss + objective.weight * patch_loss + koleo
+    return view_loss / pairs + objective.weight * patch_loss + koleo
 
 
-@pytest.mark.parametrize(("shared", "koleo"), [(True, 0.0), (False, 0.0), (True, 0.2)])
-def test_loss_and_gradients_are_those_of_a_plain_implementation(shared: bool, koleo: float) -> None:
-    objective, given = made(shared=shared, koleo=koleo), batch()
+@pytest.mark.parametrize(
+    ("own", "local", "progress", "temperature"),
+    [
+        ({}, 0, 0.6, 0.07),
+        ({}, 3, 0.25, 0.055),  # half of the warm-up
+        ({"shared": False, "balance": "sinkhorn"}, 3, 0.6, 0.07),
+        ({"shared": False, "own_head": True}, 3, 0.6, 0.07),
+        ({"koleo": 0.2}, 0, 0.6, 0.07),
+    ],
+)
+def test_loss_and_gradients_are_those_of_a_plain_implementation(
+    own: dict[str, object], local: int, progress: float, temperature: float
+) -> None:
+    objective, given = made(**own), batch(local=local)
+    objective.start_step(progress)
     plain = deepcopy(objective).double()
     masks = list(objective.masks(given.key).chunk(2))
     assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
-    wanted = plain_loss(plain, given, masks)
+    wanted = plain_loss(plain, given, masks, temperature)
     wanted.backward()
     step = objective(given)
     step.loss.backward()
     assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
     assert_gradients_of(plain, objective)
     total = {name: float(a / n) for name, (a, n) in step.metrics.items()}
-    parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo * total.get("koleo_loss", 0)
+    koleo = objective.koleo_weight * total.get("koleo_loss", 0)
+    parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo
     assert total["loss"] == pytest.approx(parts)
+
+
+def test_the_teacher_is_an_average_of_the_patches_head_too() -> None:
+    objective = made(shared=False, own_head=True)
+    averages = {id(source): average for average, source in objective.momentum_pairs()}
+    student, teacher = objective.head, objective.teacher.head
+    for name in ("mlp_of_patches.0.weight", "of_patches.weight"):
+        source, average = student.get_parameter(name), teacher.get_parameter(name)
+        assert averages[id(source)] is average
+        average.data.fill_(1.0)
+        source.data.fill_(3.0)
+    strategy = object.__new__(Strategy)
+    strategy.objective = objective
+    strategy.update_momentum(0.5, torch.tensor(False))
+    # the momentum of 0.996 is 0.998 in the middle: 0.998 x 1 + 0.002 x 3
+    for name in ("mlp_of_patches.0.weight", "of_patches.weight"):
+        assert torch.allclose(teacher.get_parameter(name), torch.tensor(1.004))
 
 
 def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
@@ -124,7 +161,7 @@ def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
     teacher = plain.teacher
     logits = torch.cat(
         [
-            plain_logits(teacher.head, plain_tokens(teacher.encoder, view, None, None)[:, 1:], True)
+            of_patches(teacher, plain_tokens(teacher.encoder, view))
             for view in given.views.transpose(0, 1)
         ]
     )
@@ -182,9 +219,17 @@ def test_the_loss_without_a_preference_by_hand() -> None:
     assert objective(given).loss.item() == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("shared", ["true", "false"])
-def test_what_is_counted_is_what_is_built(shared: str) -> None:
-    recipe = resolve(altered(IBOT, f"ibot.shared={shared}", "name=x"))
+@pytest.mark.parametrize(
+    "own",
+    [
+        [],
+        ["ibot.shared=false", "ibot.lengths=true"],
+        ["ibot.shared=false", "ibot.own_head=true"],
+        ["ibot.shared=false", "ibot.own_head=true", "ibot.lengths=true"],
+    ],
+)
+def test_what_is_counted_is_what_is_built(own: list[str]) -> None:
+    recipe = resolve(altered(IBOT, *own, "name=x"))
     net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
     objective = building.build(objective_settings(recipe), net, 0)
     trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
@@ -209,7 +254,7 @@ def test_mistakes_are_one_line() -> None:
 
 
 def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    killed_and_resumed(altered(IBOT, "ibot.shared=false"), tmp_path)
+    killed_and_resumed(altered(IBOT, "ibot.shared=false", "ibot.own_head=true"), tmp_path)
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])

@@ -105,7 +105,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         more = ("dino.koleo=0.1", "eval.collapse=null", *few)
         run(f"{way}_dino", way, *dino, *more)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
-        run(f"{way}_ibot", way, *ibot, "eval.collapse=null", *few)
+        run(f"{way}_ibot", way, *ibot, "ibot.own_head=true", "eval.collapse=null", *few)
         run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", *few)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)

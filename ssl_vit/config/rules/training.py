@@ -101,6 +101,11 @@ VIEWS = (
         lambda r: (found := local_views(r)) and found.local_area[0] > found.local_area[1],
         "expected the smaller share first",
     ),
+    Rule(
+        "views.local_area",
+        lambda r: (found := local_views(r)) and found.local_area[0] > r.data.crop_area,
+        "the smallest is larger than that of the other views, data.crop_area={r.data.crop_area:g}",
+    ),
 )
 LENGTHS = (
     Rule(

@@ -44,7 +44,7 @@ class SelfDistillation(Objective):
         self.freeze = options.freeze
         self.koleo_weight = options.koleo
         sizes = (options.hidden, options.width, options.prototypes)
-        self.head = Head(encoder.width, *sizes, options.lengths, self.untied(options))
+        self.head = Head(encoder.width, *sizes, options.lengths, **self.of_patches(options))
         first, last = options.teacher_temperature
         self.assign = Assignment(
             options.prototypes,
@@ -56,9 +56,9 @@ class SelfDistillation(Objective):
         self.teacher = Teacher(encoder, self.head)
 
     @staticmethod
-    def untied(options: DinoOptions) -> bool:
-        """Whether patches have prototypes of their own."""
-        return False
+    def of_patches(options: DinoOptions) -> dict[str, bool]:
+        """What of the head patches have of their own: arguments of Head."""
+        return {}
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:

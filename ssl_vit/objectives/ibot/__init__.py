@@ -36,6 +36,11 @@ class IbotOptions(DinoOptions):
     )
     whole: float = option(0.5, "Chance that nothing of a view is masked.", minimum=0, below=1)
     shared: bool = option(True, "Patches have the prototypes of images; false: their own.")
+    own_head: bool = option(
+        False,
+        "Patches have the layers before them, too: two heads, as DINOv2's.",
+        requires=("ibot.shared", False),
+    )
     weight: float = option(1.0, "Weight of the loss of patches.", above=0, maximum=1e6)
 
 
@@ -61,14 +66,20 @@ class IbotDeclaration(DinoDeclaration):
 
     def parameters(self, recipe: Recipe) -> int:
         """With the mask token."""
-        own = recipe.group(IbotOptions)
-        patches = own.prototypes * (own.width + own.lengths)
-        return super().parameters(recipe) + recipe.model.width + (0 if own.shared else patches)
+        lengths = recipe.group(IbotOptions).lengths
+        patches = self._patch_parameters(recipe, lengths)
+        return super().parameters(recipe) + recipe.model.width + patches
 
     def momentum_parameters(self, recipe: Recipe) -> int:
+        return super().momentum_parameters(recipe) + self._patch_parameters(recipe, lengths=True)
+
+    def _patch_parameters(self, recipe: Recipe, lengths: bool) -> int:
+        """Of what patches have of their own."""
         own = recipe.group(IbotOptions)
-        patches = 0 if own.shared else own.prototypes * (own.width + 1)
-        return super().momentum_parameters(recipe) + patches
+        if own.shared:
+            return 0
+        head = self._head_parameters(recipe) if own.own_head else own.prototypes * own.width
+        return head + lengths * own.prototypes
 
     def multiply_adds(self, recipe: Recipe) -> int:
         """All patches of the two views go through both heads."""

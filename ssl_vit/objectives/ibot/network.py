@@ -53,8 +53,9 @@ class MaskedSelfDistillation(SelfDistillation):
         )
 
     @staticmethod
-    def untied(options: DinoOptions) -> bool:
-        return isinstance(options, IbotOptions) and not options.shared
+    def of_patches(options: DinoOptions) -> dict[str, bool]:
+        assert isinstance(options, IbotOptions)
+        return {"patches": not options.shared, "layers": options.own_head}
 
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
