@@ -23,7 +23,6 @@ from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.runs.collapse_alarm import CollapseAlarm
 
-
 ALARM = "features may be collapsing"
 
 
