@@ -52,7 +52,8 @@ def _row(option: Option) -> tuple[str, ...]:
     mark = "" if option.identity else " *"
     meaning = option.help
     if option.requires:
-        meaning += f" Needs {option.requires[0]}={option.requires[1]}."
+        key, value = option.requires
+        meaning += f" Needs {key}={option_text(value)}."
     default = option_text(option.default)
     return f"`{option.key}`{mark}", f"`{default}`" if default else "", describe(option), meaning
 

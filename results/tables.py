@@ -117,17 +117,30 @@ def read(file: Path, doubled: Path) -> Rows:
     """The runs of both files, the arms of the second one by names of their own.
 
     Raises:
-        SystemExit: a file cannot be read, or has no probes of an arm.
+        SystemExit: a file cannot be read, has no probes of an arm, or its runs are not as long.
     """
     try:
         first, second = (json.loads(one.read_text()) for one in (file, doubled))
     except OSError as error:
         sys.exit(f"error: {error}")
     rows = first + [row | {"arm": f"{row['arm']}{DOUBLED}"} for row in second]
-    missing = [arm for arm in ARMS if not by_seed(rows, arm, "knn")]
+    untrained = {arm for _, arm in ARMS.values() if arm}
+    missing = [
+        arm for arm in {**ARMS, **dict.fromkeys(sorted(untrained))} if not by_seed(rows, arm, "knn")
+    ]
     if missing:
         sys.exit(f"error: {file}, {doubled}: no probes of {', '.join(missing)}")
+    for arm in ARMS:
+        if arm.endswith(DOUBLED):
+            once, twice = (exaflop(rows, one) for one in (arm.removesuffix(DOUBLED), arm))
+            if not 1.99 < twice / once < 2.01:
+                sys.exit(f"error: {doubled}: {twice / once:.2f} times the compute of {file}'s")
     return rows
+
+
+def exaflop(rows: Rows, arm: str) -> float:
+    """Of one run of pre-training."""
+    return next(row["exaflop"] for row in rows if (row["part"], row["arm"]) == ("pretrain", arm))
 
 
 if __name__ == "__main__":

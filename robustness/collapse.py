@@ -6,7 +6,7 @@ three times the steps.
 
 Every run has the same tiny encoder, the embedded images of 16 px, 32 prototypes where there are
 any, local views of 8 px, and otherwise its recipe's own values. One JSON object comes out.
-tests/evaluation/test_collapse.py does three shorter runs.
+tests/evaluation/test_collapse.py does four shorter runs.
 """
 
 import contextlib

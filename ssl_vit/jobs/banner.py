@@ -12,6 +12,7 @@ from ..data import loaders
 from ..data.base import origin
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
+from ..evaluation.features import ProbesDuringTraining
 from ..models.encoder import Encoder
 from ..runs import console
 from ..training import distributed, loop
@@ -71,18 +72,25 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if job.collapse and len(job.splits.validation) < wanted:
         found = formatting.count_of_images(len(job.splits.validation))
         yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
-    for what in (CHOSEN[name] for name in job.recipe.probe.measures if name in CHOSEN):
-        if job.probes is None:
-            break
-        count = job.probes.chosen_on(min(job.recipe.probe.images, len(job.splits.train)))
-        if count < formatting.FEW_IMAGES:
-            yield (
-                f"probe.images={job.recipe.probe.images}: {what} is"
-                f" chosen on a tenth of them, {formatting.count_of_images(count)}"
-            )
+    if job.probes:
+        yield from _few_probed(job.probes, min(job.recipe.probe.images, len(job.splits.train)))
     yield from job.splits.guesses
     if note := distributed.macos_warning():
         yield note
+
+
+def _few_probed(probes: ProbesDuringTraining, images: int) -> Iterator[str]:
+    """What so many training images are too few for."""
+    probe, count = probes.probe, probes.chosen_on(images)
+    for what in (CHOSEN[name] for name in probe.measures if name in CHOSEN):
+        if count < formatting.FEW_IMAGES:
+            yield (
+                f"probe.images={probe.images}: {what} is"
+                f" chosen on a tenth of them, {formatting.count_of_images(count)}"
+            )
+    if "knn" in probe.measures and probe.neighbors > images - count:
+        left = formatting.count_of_images(images - count)
+        yield f"probe.neighbors={probe.neighbors}: probes learn from {left}: no k-NN accuracy"
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:

@@ -179,31 +179,17 @@ def _probes(
     held_out: HeldOutEvaluator,
     accelerator: distributed.WatchedAccelerator,
 ) -> ProbesDuringTraining | None:
-    """The probes of `probe.every`, on labelled training images; None where it is 0.
-
-    Raises:
-        UserError: fewer images are left to learn from than have a vote in the k-NN probe.
-    """
-    probe = recipe.probe
-    if not probe.every:
+    """The probes of `probe.every`, on labelled training images; None where it is 0."""
+    if not recipe.probe.every:
         return None
     labelled = sources.labelled_images(splits.train)
-    probes = ProbesDuringTraining(
-        loaders.held_out_batches(labelled, recipe.data, batch_layout, probe.images),
+    return ProbesDuringTraining(
+        loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
         held_out.batches,
-        probe,
+        recipe.probe,
         class_numbers.count_classes(splits, recipe.data, recipe.objective),
         accelerator,
     )
-    count = min(probe.images, len(labelled))
-    left = count - probes.chosen_on(count)
-    if "knn" in probe.measures and probe.neighbors > left:
-        raise UserError(
-            f"probe.neighbors={probe.neighbors}: the probes learn from {left} of {count} training"
-            f" images (probe.images={probe.images}); expected at most {left}, or probe.measures= "
-            "without knn"
-        )
-    return probes
 
 
 def _collapse(

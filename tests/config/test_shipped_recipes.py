@@ -141,6 +141,21 @@ def test_a_key_of_null_leaves_out_what_the_extended_study_has(tmp_path: Path) ->
     assert {task.arm for task in tasks.values()} == {"one"} and not study.report
 
 
+def test_null_leaves_out_nothing_that_is_not_there(tmp_path: Path) -> None:
+    recipe(tmp_path, "base.yaml", STUDY)
+    for mistake, says in (
+        ("vray: null", "unknown key vray"),
+        ("parts: {prob: null}", "part prob: null leaves out a part of base.yaml; .*probe"),
+        ("parts: null", "parts: is missing"),
+    ):
+        text = f"title: more\nextends: base.yaml\n{mistake}\n"
+        with pytest.raises(UserError, match=says):
+            read_study.read(Path(recipe(tmp_path, "more.yaml", text)))
+    text = "title: more\nextends: base.yaml\noptions: null\n"
+    study = read_study.read(Path(recipe(tmp_path, "more.yaml", text)))
+    assert all("data" not in task.options for task in expand.tasks(study, {}, {}).values())
+
+
 def test_options_of_a_study_go_over_those_of_the_parts_that_it_extends(tmp_path: Path) -> None:
     recipe(tmp_path, "base.yaml", STUDY)
     text = "title: more\nextends: base.yaml\noptions: {optim.steps: 9}\n"

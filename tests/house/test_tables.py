@@ -69,6 +69,8 @@ def test_runs_of_another_study_are_refused(tmp_path: Path) -> None:
         tables.read(ROOT / "results" / "worth_tuning.json", FILES[1])
     with pytest.raises(SystemExit, match=r"no probes of mpp, mae, moco_v3"):
         tables.read(FILES[1], FILES[1])
+    with pytest.raises(SystemExit, match=r"1.00 times the compute"):
+        tables.read(FILES[0], FILES[0])
     with pytest.raises(SystemExit, match="No such file"):
         tables.read(FILES[0], tmp_path / "none.json")
 

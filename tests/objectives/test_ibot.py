@@ -122,6 +122,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     own: dict[str, object], local: int, progress: float, temperature: float
 ) -> None:
     objective, given = made(**own), batch(local=local)
+    assert (objective.head.mlp_of_patches is None) != own.get("own_head", False)
     objective.start_step(progress)
     plain = deepcopy(objective).double()
     masks = list(objective.masks(given.key).chunk(2))
@@ -136,6 +137,25 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     koleo = objective.koleo_weight * total.get("koleo_loss", 0)
     parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo
     assert total["loss"] == pytest.approx(parts)
+
+
+def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
+    objective, given = made(shared=False, freeze=0.25), batch()
+    for progress, frozen in ((0.0, True), (0.25, False)):
+        objective.start_step(progress)
+        objective.zero_grad()
+        objective(given).loss.backward()
+        gradient = objective.head.of_patches.weight.grad
+        assert (not gradient.any()) == frozen
+
+
+def test_own_parts_of_patches_are_said() -> None:
+    for own, said in (
+        ({}, ""),
+        ({"shared": False}, ", prototypes for patches"),
+        ({"shared": False, "own_head": True}, ", a head for patches"),
+    ):
+        assert made(**own).describe().endswith(f"momentum 0.996{said}")
 
 
 def test_the_teacher_is_an_average_of_the_patches_head_too() -> None:

@@ -73,10 +73,11 @@ def read(path: Path, mistakes: Mistakes | None = None) -> Study:
 def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
     """A study's file over the one that it `extends`: its keys replace the other's, but `options`
     (which go over the options of the other's parts, too) and the options of parts are added to
-    it, and a key or a part of null is left out. A title is not inherited.
+    it, and of the other's keys and parts those are left out that are null here. A title is not
+    inherited.
 
     Raises:
-        UserError: files extend one another in a circle.
+        UserError: files extend one another in a circle; the other has no part that is null here.
     """
     raw, where = load_yaml(path), str(path)
     name = raw.pop("extends", None)
@@ -91,17 +92,20 @@ def _load(path: Path, derived: tuple[Path, ...] = ()) -> Node:
     circle = below.resolve() in (path.resolve(), *derived)
     require(not circle, where, f"extends={name}: files extend one another in a circle")
     base = _load(below, (path.resolve(), *derived))
-    base.pop("title", None)
+    gone = {key for key, value in raw.items() if value is None and key in study_keys.STUDY}
+    base = {key: value for key, value in base.items() if key not in (*gone, "title")}
+    raw = {key: value for key, value in raw.items() if key not in gone}
     own = flatten(mapping(raw, "options", where))
     parts = {
         key: _without_options(body, own) for key, body in mapping(base, "parts", where).items()
     }
     for key, body in mapping(raw, "parts", where).items():
+        text = f"part {key}: null leaves out a part of {name}; {suggest(key, parts)}"
+        require(body is not None or key in parts, where, text)
         parts[key] = _extended(parts.get(key), body)
     parts = {key: body for key, body in parts.items() if body is not None}
     options = flatten(mapping(base, "options", where)) | own
-    kept = {key: value for key, value in (base | raw).items() if value is not None}
-    return kept | {"options": options, "parts": parts}
+    return base | raw | {"options": options, "parts": parts}
 
 
 def _without_options(body: Any, keys: Collection[str]) -> Any:

@@ -4,7 +4,8 @@ docs/study_files.md is made of."""
 STUDY = {
     "title": "What the study asks: the first line of its report.",
     "extends": "A study, or a file beside this one, whose keys hold where this one has none; its"
-    " `options` and those of its parts are added to, a key or a part of null is left out.",
+    " `options` and those of its parts are added to; of its keys and parts those are left out that"
+    " are null here.",
     "places": "Names that the command line gives a value: `{cifar10}` in options is what"
     " `cifar10=PATH` says.",
     "optional": "Of the places those without which the arms that need them are left out.",

@@ -44,7 +44,7 @@ class SelfDistillation(Objective):
         self.freeze = options.freeze
         self.koleo_weight = options.koleo
         sizes = (options.hidden, options.width, options.prototypes)
-        self.head = Head(encoder.width, *sizes, options.lengths, **self.of_patches(options))
+        self.head = Head(encoder.width, *sizes, options.lengths, **self.patch_head(options))
         first, last = options.teacher_temperature
         self.assign = Assignment(
             options.prototypes,
@@ -56,7 +56,7 @@ class SelfDistillation(Objective):
         self.teacher = Teacher(encoder, self.head)
 
     @staticmethod
-    def of_patches(options: DinoOptions) -> dict[str, bool]:
+    def patch_head(options: DinoOptions) -> dict[str, bool]:
         """What of the head patches have of their own: arguments of Head."""
         return {}
 

@@ -53,9 +53,13 @@ class MaskedSelfDistillation(SelfDistillation):
         )
 
     @staticmethod
-    def of_patches(options: DinoOptions) -> dict[str, bool]:
+    def patch_head(options: DinoOptions) -> dict[str, bool]:
         assert isinstance(options, IbotOptions)
         return {"patches": not options.shared, "layers": options.own_head}
+
+    def describe(self) -> str:
+        own = "a head" if self.head.mlp_of_patches else "prototypes"
+        return super().describe() + (f", {own} for patches" if self.head.of_patches else "")
 
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
