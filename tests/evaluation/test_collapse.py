@@ -258,8 +258,10 @@ def test_a_run_that_collapses_is_flagged(
 ) -> None:
     words = altered(words, f"out={tmp_path}", "name=run", "optim.steps=60", "optim.batch=32")
     done = run(altered(words, "eval.every=60", "eval.collapse=15", "data.validation=0.0064"))
-    said = [line for line in (done.folder / "log.txt").read_text().splitlines() if ALARM in line]
-    assert len(said) == (collapsed is not None)
-    assert all(collapsed in line for line in said)
+    warnings = [
+        line for line in (done.folder / "log.txt").read_text().splitlines() if ALARM in line
+    ]
+    assert len(warnings) == (collapsed is not None)
+    assert all(collapsed in line for line in warnings)
     first = next(one for one in rows(done.folder) if one["step"] == 0)
     assert first.get("features/information", 1) > 0.05  # within the bounds, before any step

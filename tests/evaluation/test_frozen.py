@@ -117,7 +117,7 @@ def test_too_few_images_for_the_neighbours_is_a_line_at_the_start(
     """A tenth of them chooses the linear probe's learning rate: of 22, 2."""
     few = altered(tiny, *PROBED, "probe.images=22", "probe.measures=[knn]")
     line = "probe.neighbors=21: probes learn from 20 images: no k-NN accuracy"
-    for neighbors, said in ((21, True), (20, False)):
+    for neighbors, too_few in ((21, True), (20, False)):
         done = run([*few, f"probe.neighbors={neighbors}", f"name=of_{neighbors}"])
-        assert (line in capsys.readouterr().out) == said
-        assert any("probe/knn" in row for row in done.rows()) != said
+        assert (line in capsys.readouterr().out) == too_few
+        assert any("probe/knn" in row for row in done.rows()) != too_few

@@ -150,12 +150,12 @@ def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
 
 
 def test_own_parts_of_patches_are_said() -> None:
-    for own, said in (
+    for own, ending in (
         ({}, ""),
         ({"shared": False}, ", prototypes for patches"),
         ({"shared": False, "own_head": True}, ", a head for patches"),
     ):
-        assert made(**own).describe().endswith(f"momentum 0.996{said}")
+        assert made(**own).describe().endswith(f"momentum 0.996{ending}")
 
 
 def test_the_teacher_is_an_average_of_the_patches_head_too() -> None:
