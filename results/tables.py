@@ -124,10 +124,8 @@ def read(file: Path, doubled: Path) -> Rows:
     except OSError as error:
         sys.exit(f"error: {error}")
     rows = first + [row | {"arm": f"{row['arm']}{DOUBLED}"} for row in second]
-    untrained = {arm for _, arm in ARMS.values() if arm}
-    missing = [
-        arm for arm in {**ARMS, **dict.fromkeys(sorted(untrained))} if not by_seed(rows, arm, "knn")
-    ]
+    arms = dict.fromkeys([*ARMS, *(untrained for _, untrained in ARMS.values() if untrained)])
+    missing = [arm for arm in arms if not by_seed(rows, arm, "knn")]
     if missing:
         sys.exit(f"error: {file}, {doubled}: no probes of {', '.join(missing)}")
     for arm in ARMS:

@@ -186,11 +186,6 @@ def long_study(runs: Path) -> dict[str, Any]:
         "grid": {"setting": next(iter(settings.values()))},
         "grid_by_arm": {arm: {"setting": values} for arm, values in settings.items()},
     }
-    if not study.vary:  # else the study sets them
-        long["by_arm"] = {
-            arm: dict(options.items() - short.base.items())
-            for arm, options in short.options.items()
-        }
     return {"title": rounds.title, "extends": f"study/{name}", "parts": {"long": long}}
 
 

@@ -1,6 +1,6 @@
 """How often the warnings of eval.collapse= are right: of tiny runs that should have none, and of
-runs that are made to collapse, for which a teacher that changes as slowly as the recipes' needs
-three times the steps.
+runs that are made to collapse, which with a teacher as slow as the recipes' takes three times the
+steps.
 
     python robustness/collapse.py seeds=5 steps=300 out=FOLDER
 

@@ -38,7 +38,7 @@ class IbotOptions(DinoOptions):
     shared: bool = option(True, "Patches have the prototypes of images; false: their own.")
     own_head: bool = option(
         False,
-        "Patches have a whole head of their own, as DINOv2's: layers, too.",
+        "Patches have a whole head of their own, as in DINOv2.",
         requires=("ibot.shared", False),
     )
     weight: float = option(1.0, "Weight of the loss of patches.", above=0, maximum=1e6)
