@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ssl_vit.lab.studies.read_study import find, read
+from ssl_vit.lab.studies.read_study import read
+from ssl_vit.lab.studies.study_file import find
 
 RANK = "features/effective_rank"
 KEPT = ("recipe.yaml", "environment.json", "result.json")

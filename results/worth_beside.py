@@ -27,7 +27,8 @@ import tuning
 
 import ssl_vit
 from ssl_vit.errors import UserError
-from ssl_vit.lab.studies.read_study import find, read
+from ssl_vit.lab.studies.read_study import read
+from ssl_vit.lab.studies.study_file import find
 
 SHARE = "0.01"
 TUNING_SEED = 10  # of study/worth_tuning, which confirms nothing

@@ -11,7 +11,8 @@ from helpers.options import ROOT
 from ssl_vit import stats
 from ssl_vit.lab.reports import svg_plots
 from ssl_vit.lab.reports.scaling_curve import Estimate
-from ssl_vit.lab.studies.read_study import find, read
+from ssl_vit.lab.studies.read_study import read
+from ssl_vit.lab.studies.study_file import find
 
 sys.path.insert(0, str(ROOT / "results"))
 import worth_tables

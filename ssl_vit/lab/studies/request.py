@@ -21,8 +21,9 @@ from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
 from .mistakes import MOST_SEEDS, Mistakes
 from .optional_places import without_missing
-from .read_study import find, read
+from .read_study import read
 from .study import Study
+from .study_file import find
 
 # flags are typed with dashes: check=true is no option
 OWN = tuple(key for key, one in StudyOptions.options().items() if one.form != FLAG)

@@ -29,7 +29,8 @@ from ssl_vit.lab.reports.scaling_curve import Estimate, Worth, crossovers, facto
 from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
-from ssl_vit.lab.studies.read_study import build, find, read
+from ssl_vit.lab.studies.read_study import build, read
+from ssl_vit.lab.studies.study_file import find
 from ssl_vit.pages.figure_style import LIGHT
 
 ROWS = 200
