@@ -3,8 +3,9 @@
 python results/worth_tables.py table results
 python results/worth_tables.py figure results docs/worth.svg
 
-The folder has worth.json, worth_folds.json, worth_self_training.json and worth_longer.json, the
-tuning's worth_tuning.json and worth_tuning_10.json, and labels_cifar10.json of the untuned study.
+The folder has worth.json, the tuning's worth_tuning.json and worth_tuning_10.json, and
+labels_cifar10.json of the untuned study; for the rows beside the arms worth_folds.json,
+worth_self_training.json and worth_longer.json. A row whose file is not there says so.
 """
 
 import json
@@ -27,15 +28,24 @@ from ssl_vit.pages.figure_style import LIGHT
 
 PLANNED = (0.01, 0.1)  # of the labels, with a primary contrast each
 BASELINE = "scratch"
+DIRECT = "direct"  # the scratch that has the compute of fine-tuning alone
 ARMS = {
     BASELINE: "scratch",
-    "direct": "scratch, fine-tuning alone",
+    DIRECT: "scratch, fine-tuning alone",
     "mpp": "MPP",
     "mae": "MAE",
     "supervised": "supervised, Tiny ImageNet",
 }
-WAYS = (BASELINE, "scratch_mixed", "scratch_half", "scratch_half_mixed", "direct")
+WAYS = (BASELINE, "scratch_mixed", "scratch_half", "scratch_half_mixed", DIRECT)
 WITHOUT_LABELS = ("mpp", "mae")
+UNTRAINED = "random"
+FROZEN = {
+    UNTRAINED: "untrained",
+    BASELINE: "scratch before fine-tuning",
+    "mpp": "MPP",
+    "mae": "MAE",
+    "supervised": "supervised, Tiny ImageNet",
+}
 UNTUNED = "MPP, untuned"
 GREY = "#8a8a8a"
 Scores = dict[float, dict[str, dict[int, float]]]  # {share: {arm: {seed: top-1}}}
@@ -50,11 +60,16 @@ def scores(rows: tables.Rows, key: str = "top1") -> Scores:
     found: Scores = {}
     for row in rows:
         if row["part"].startswith("final"):
-            (share,) = (one for one in row["options"] if one.startswith("data.share="))
-            arms = found.setdefault(float(share.partition("=")[2]), {})
+            arms = found.setdefault(share_of(row), {})
             value = row["metrics"][key]["value"] if key == "top1" else row[key]
             arms.setdefault(row["arm"], {})[row["seed"]] = value
     return found
+
+
+def share_of(row: Mapping[str, Any]) -> float:
+    """Of the labels that a run has."""
+    (share,) = (one for one in row["options"] if one.startswith("data.share="))
+    return float(share.partition("=")[2])
 
 
 def untuned(report: Mapping[str, Any]) -> Scores:
@@ -121,7 +136,7 @@ def table(folder: Path) -> str:
         if share == min(found):
             for own, base in beside(folder, compute[share][BASELINE], tried):
                 lines.append(line("", own, base or arms[BASELINE]))
-    return "\n".join([*lines, "", primary(folder, found)])
+    return "\n".join([*lines, "", primary(folder, found), "", paid(found), "", frozen(rows)])
 
 
 class Row(NamedTuple):
@@ -137,12 +152,12 @@ def beside(
     folder: Path, scratch_compute: Mapping[int, float], tried: Mapping[str, int]
 ) -> Iterator[tuple[Row, Mapping[int, float]]]:
     """The rows of the same share that are no arms of the study, with what is subtracted where it is
-    not its scratch."""
+    not its scratch; empty where they have not run."""
     for name, title, teaches in (
         ("worth_folds", "MAE, tuned on its own labels", False),
         ("worth_self_training", "self-training from scratch", True),
     ):
-        rows = read(folder, name)
+        rows = if_run(folder, name)
         before = scratch_compute if teaches else {}  # the teacher is the scratch run
         yield (
             Row(
@@ -153,17 +168,26 @@ def beside(
             ),
             {},
         )
-    rows = read(folder, "worth_longer")
-    ((_, longer),) = scores(rows).items()
-    ((_, compute),) = scores(rows, "total_exaflop").items()
-    own = (Row(f"{ARMS[arm]}, 3 times as long", longer[arm], compute[arm], "") for arm in longer)
-    scratch, mae = sorted(own, key=lambda row: row.title.startswith(ARMS["mae"]))
+    rows = if_run(folder, "worth_longer")
+    longer, compute = (
+        next(iter(scores(rows, key).values()), {}) for key in ("top1", "total_exaflop")
+    )
+    scratch, mae = (
+        Row(f"{ARMS[arm]}, 3 times as long", longer.get(arm, {}), compute.get(arm, {}), "")
+        for arm in (BASELINE, "mae")
+    )
     yield scratch, {}
-    yield mae._replace(title=f"{mae.title}, minus {scratch.title}"), longer[BASELINE]
+    yield mae._replace(title=f"{mae.title}, minus {scratch.title}"), scratch.top1
+
+
+def if_run(folder: Path, name: str) -> tables.Rows:
+    return read(folder, name) if (folder / f"{name}.json").exists() else []
 
 
 def line(label: str, row: Row, base: Mapping[int, float], factor: Estimate | None = None) -> str:
     """An arm, what it is above another in pairs of a seed, and what that is worth."""
+    if not row.top1:
+        return tables.row([label, row.title, "0", "not run", *[""] * 6])
     value = stats.summarize([100 * one for one in row.top1.values()])
     cells = [label, row.title, str(value.n), f"{value.mean:.2f}"]
     cells.append("" if value.sd is None else f"{value.sd:.2f}")
@@ -225,6 +249,43 @@ def primary(folder: Path, found: Scores) -> str:
     )
 
 
+def paid(found: Scores) -> str:
+    """What whoever has a pre-trained encoder gains: minus the scratch that is fine-tuned alone."""
+    lines = [f"| labels | minus {ARMS[DIRECT]} | n | points | 95% |", "|---|---|---|---|---|"]
+    for share, arms in sorted(found.items()):
+        label = format_share(share)
+        for arm, title in ARMS.items():
+            if arm not in (BASELINE, DIRECT):
+                apart = minus(arms[arm], arms[DIRECT])
+                cells = [label, title, str(apart.n), f"{apart.mean:+.2f}"]
+                lines.append(tables.row([*cells, tables.ends(apart.interval)]))
+                label = ""
+    return "\n".join(lines)
+
+
+def frozen(rows: tables.Rows) -> str:
+    """The encoders as they are before fine-tuning, each minus the untrained one of its seed."""
+    values: dict[float, dict[str, dict[str, dict[int, float]]]] = {}  # by share, arm, measure, seed
+    for row in rows:
+        if row["part"].startswith("frozen"):
+            own = values.setdefault(share_of(row), {}).setdefault(row["arm"], {})
+            for measure in tables.MEASURES:
+                own.setdefault(measure, {})[row["seed"]] = row["metrics"][measure]["value"]
+    names = [f"{name}, % | minus untrained | 95%" for name in tables.MEASURES.values()]
+    lines = [f"| labels | frozen | n | {' | '.join(names)} |", "|---" * (3 + 3 * len(names)) + "|"]
+    for share, arms in sorted(values.items()):
+        for arm, title in FROZEN.items():
+            cells = [format_share(share) if arm == UNTRAINED else "", title]
+            cells.append(str(len(arms[arm]["knn"])))
+            for measure, top1 in arms[arm].items():
+                mean = 100 * sum(top1.values()) / len(top1)
+                apart = minus(top1, arms[UNTRAINED][measure])
+                beyond = [f"{apart.mean:+.2f}", tables.ends(apart.interval)]
+                cells += [f"{mean:.2f}", *(beyond if arm != UNTRAINED else ["", ""])]
+            lines.append(tables.row(cells))
+    return "\n".join(lines)
+
+
 def holm(found: Sequence[stats.SeedSummary]) -> list[bool]:
     """Which of these mean differences are not zero (Holm, 1979): the least p-value against 5%
     divided by their number, the next by one less, until the first that is not below."""
@@ -250,7 +311,7 @@ def p_value(found: stats.SeedSummary) -> float:
 def figure(folder: Path) -> str:
     """How many times the labels each arm is worth, tuned; the untuned study in grey."""
     own = curve(scores(read(folder, "worth")))
-    lines = {ARMS[one.arm]: one.worth for one in own.comparisons if one.arm != "direct"}
+    lines = {ARMS[one.arm]: one.worth for one in own.comparisons if one.arm != DIRECT}
     (old,) = curve(untuned(read(folder, "labels_cifar10"))).comparisons
     lines[UNTUNED] = old.worth
     lines = {

@@ -33,6 +33,16 @@ def final(arm: str, share: float, number: int, above: float = 0) -> dict:
     }
 
 
+def frozen(arm: str, share: float, number: int, above: float) -> dict:
+    """The k-NN gains what is said and as much again for each seed, the linear probe the double."""
+    gain = above * (1 + (number - 1) / 4)
+    found = {"knn": 0.2 + share + gain / 100, "linear": 0.3 + share + 2 * gain / 100}
+    return final(arm, share, number) | {
+        "part": f"frozen_{share:g}",
+        "metrics": {name: {"value": value} for name, value in found.items()},
+    }
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Made-up runs of three seeds, beside the real study of the untuned baseline."""
@@ -44,6 +54,12 @@ def folder(tmp_path: Path) -> Path:
         for number in range(3)
     ]
     rows.append({"part": "pretrain", "arm": "mae", "seed": 11, "options": [], "metrics": {}})
+    rows += [
+        frozen(arm, share, number, above)
+        for share in SCRATCH
+        for arm, above in {"random": 0, "scratch": 3, "mpp": 1, "mae": 5, "supervised": 4}.items()
+        for number in range(3)
+    ]
     for share, reached in ((1, {"mpp": 0.3, "mae": 0.4}), (10, {"mpp": 0.6, "mae": 0.5})):
         tried = {"scratch": 0.9, "scratch_half": 0.8, "direct": 0.7, "supervised": 0.6, **reached}
         tuned = [
@@ -94,10 +110,17 @@ def test_the_table_by_hand(folder: Path) -> None:
     longer = "scratch, 3 times as long"
     assert cells["", longer][3] == "+3.00"
     assert cells["", f"MAE, 3 times as long, minus {longer}"][3] == "+0.00"
-    assert found[-1].endswith(
+    (contrasts,) = [row for row in found if row.startswith("Primary contrasts")]
+    assert contrasts.endswith(
         "MAE at 1% +10.00 (+6.42 to +13.58), distinguished;"
         " MPP at 10% +1.00 (-2.58 to +4.58), not distinguished."
     )
+    assert "| 1% | MPP | 3 | +4.00 | +1.52 to +6.48 |" in found  # one above scratch, that three
+    last = [row for row in found if row.startswith(("| 10% | untrained", "| | MAE"))][-2:]
+    assert last == [
+        "| 10% | untrained | 3 | 30.00 | | | 40.00 | | |",
+        "| | MAE | 3 | 35.00 | +5.00 | +1.89 to +8.11 | 50.00 | +10.00 | +3.79 to +16.21 |",
+    ]
 
 
 def test_a_planned_share_that_has_not_run_is_no_contrast(folder: Path) -> None:
@@ -105,6 +128,21 @@ def test_a_planned_share_that_has_not_run_is_no_contrast(folder: Path) -> None:
     (folder / "worth.json").write_text(json.dumps(rows))
     with pytest.raises(SystemExit, match="no runs at 10%"):
         worth_tables.table(folder)
+
+
+def test_a_row_beside_the_arms_that_has_not_run_says_so(folder: Path) -> None:
+    before = worth_tables.table(folder).splitlines()
+    for name in ("worth_folds", "worth_longer"):
+        (folder / f"{name}.json").unlink()
+    found = worth_tables.table(folder).splitlines()
+    left_out = [row for row in found if "| 0 | not run |" in row]
+    names = [row.split("|")[2].strip() for row in left_out]
+    assert names[:2] == ["MAE, tuned on its own labels", "scratch, 3 times as long"]
+    assert len(names) == 3 and len(found) == len(before)
+    assert {row.count("|") for row in left_out} == {before[0].count("|")}
+    assert [row for row in found if row not in left_out] == [
+        row for row in before if not any(name in row for name in names)
+    ]
 
 
 def test_arms_are_compared_in_pairs_of_the_same_seeds(folder: Path) -> None:
