@@ -113,9 +113,18 @@ def tries(folder: Path, share: float) -> dict[str, list[float]]:
 
 
 def table(folder: Path) -> str:
-    """Every arm at every share, then what stands beside them at the smallest."""
+    """Every arm at every share, then what stands beside them at the smallest.
+
+    Raises:
+        SystemExit: an arm has not been run at a share.
+    """
     rows = read(folder, "worth")
     found, compute = scores(rows), scores(rows, "total_exaflop")
+    for share, arms in found.items():
+        if missing := [arm for arm in ARMS if arm not in arms]:
+            sys.exit(
+                f"error: {folder}/worth.json: at {format_share(share)} no {', '.join(missing)}"
+            )
     factors = {
         (one.arm, worth.share): worth.factor
         for one in curve(found).comparisons

@@ -15,7 +15,8 @@ from helpers.recorded_studies import curve_of, study
 from ssl_vit import stats
 from ssl_vit.lab.reports.measures import Measure, Result
 
-RESULTS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("results*.md")))
+PAGES = [*sorted((ROOT / "docs").glob("results*.md")), ROOT / "docs" / "log.md"]
+RESULTS = "\n".join(path.read_text() for path in PAGES)
 SPEED = (ROOT / "docs" / "speed.md").read_text()
 README = (ROOT / "README.md").read_text()
 NUMBER = r"[+-]?\d+(?:\.\d+)?"

@@ -15,6 +15,7 @@ from ssl_vit.lab.studies.read_study import read
 from ssl_vit.lab.studies.study_file import find
 
 sys.path.insert(0, str(ROOT / "results"))
+import tuning
 import worth_tables
 
 SCRATCH = {0.01: (0.30, 0.32, 0.34), 0.1: (0.50, 0.52, 0.54)}
@@ -145,6 +146,14 @@ def test_a_row_beside_the_arms_that_has_not_run_says_so(folder: Path) -> None:
     ]
 
 
+def test_an_arm_that_has_not_run_at_a_share_is_named(folder: Path) -> None:
+    rows = worth_tables.read(folder, "worth")
+    left = [row for row in rows if (row["part"], row["arm"]) != ("final_0.1", "mae")]
+    (folder / "worth.json").write_text(json.dumps(left))
+    with pytest.raises(SystemExit, match="at 10% no mae"):
+        worth_tables.table(folder)
+
+
 def test_arms_are_compared_in_pairs_of_the_same_seeds(folder: Path) -> None:
     rows = worth_tables.read(folder, "worth")
     left = [row for row in rows if (row["arm"], row["seed"]) != ("mpp", 12)]
@@ -199,8 +208,36 @@ def test_the_untuned_study_is_drawn_in_grey(folder: Path) -> None:
 def test_the_longer_study_differs_in_length_alone() -> None:
     study, longer = (read(find(f"study/{name}")) for name in ("worth", "worth_longer"))
     lengths = {"optim.steps": "9000", "optim.warmup": "600"}
-    for part, arm in (("pretrain", "mae"), ("scratch", "scratch")):
-        assert longer.parts[part].options[arm] == study.parts[part].options[arm] | lengths
-    for arm in longer.arms:
-        assert longer.parts["final"].options[arm] == study.parts["final"].options[arm]
+    for part, arm, other in (
+        ("pretrain", "mae", "pretrain"),
+        ("scratch", "scratch", "scratch_0.01"),
+    ):
+        assert longer.parts[part].options[arm] == study.parts[other].options[arm] | lengths
+    for arm, found in longer.parts["final"].options.items():
+        own = study.parts["final_0.01"].options[arm]
+        assert found == own | {"init": own["init"].replace("_0.01", "")}
     assert (longer.seeds, longer.match) == (study.seeds, study.match)
+
+
+@pytest.mark.parametrize("share", worth_tables.PLANNED)
+def test_each_arm_has_what_its_own_tuning_chose(share: float) -> None:
+    name = "worth_tuning" if share == 0.01 else "worth_tuning_10"
+    runs = worth_tables.read(ROOT / "results", name)
+    tried = [row for row in runs if row["part"] in ("sweep", "long")]
+    parts = read(find("study/worth")).parts
+    for arm, found in parts[f"final_{share:g}"].options.items():
+        ways = worth_tables.WAYS if arm == "scratch" else (arm,)
+        own = [row for row in tried if row["arm"] in ways]
+        best = max(own, key=lambda row: tuning.score(row, tuning.WORTH.by))
+        chosen = dict(one.split("=", 1) for one in best["options"])
+        for key in ("optim.lr", "optim.steps", "optim.batch", "optim.warmup", "data.share"):
+            assert float(found[key]) == float(chosen[key]), (arm, key)
+        for key in ("data.mixup", "data.cutmix"):
+            assert float(found[key]) == float(chosen[key]), (arm, key)
+        if arm == "scratch":
+            part = {"scratch": "scratch", "scratch_mixed": "scratch"}[best["arm"]]
+            before = next(row for row in runs if (row["part"], row["arm"]) == (part, best["arm"]))
+            options = dict(one.split("=", 1) for one in before["options"])
+            own_part = parts[f"scratch_{share:g}"].options["scratch"]
+            for key in ("optim.warmup", "data.mixup", "data.cutmix"):
+                assert float(own_part.get(key, 0)) == float(options.get(key, 0)), key
