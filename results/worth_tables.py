@@ -131,9 +131,9 @@ def table(folder: Path) -> str:
         for worth in one.worth
     }
     lines = [
-        "| labels | arm | n | top-1, % | sd | minus scratch, points | 95% | times scratch's labels"
-        " | tries | 1e-5 exaFLOP |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| labels | arm | n | top-1, % | sd | minus scratch, points (95%)"
+        " | times scratch's labels (95%) | tries | 1e-5 exaFLOP |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for share, arms in sorted(found.items()):
         tried = {arm: len(own) for arm, own in tries(folder, share).items()}
@@ -196,15 +196,11 @@ def if_run(folder: Path, name: str) -> tables.Rows:
 def line(label: str, row: Row, base: Mapping[int, float], factor: Estimate | None = None) -> str:
     """An arm, what it is above another in pairs of a seed, and what that is worth."""
     if not row.top1:
-        return tables.row([label, row.title, "0", "not run", *[""] * 6])
+        return tables.row([label, row.title, "0", "not run", *[""] * 5])
     value = stats.summarize([100 * one for one in row.top1.values()])
     cells = [label, row.title, str(value.n), f"{value.mean:.2f}"]
     cells.append("" if value.sd is None else f"{value.sd:.2f}")
-    if base:
-        apart = minus(row.top1, base)
-        cells += [f"{apart.mean:+.2f}", tables.ends(apart.interval)]
-    else:
-        cells += ["", ""]
+    cells.append(points(minus(row.top1, base)) if base else "")
     spent = sum(row.compute.values()) / len(row.compute)
     cells += [times(factor) if factor else "", row.tries, f"{1e5 * spent:.2f}"]
     return tables.row(cells)
@@ -219,6 +215,12 @@ def minus(own: Mapping[int, float], base: Mapping[int, float]) -> stats.SeedSumm
     if own.keys() != base.keys():
         sys.exit(f"error: seeds {sorted(own)} and {sorted(base)} are not in pairs")
     return stats.summarize([100 * (own[seed] - base[seed]) for seed in own])
+
+
+def points(apart: stats.SeedSummary) -> str:
+    """A difference with its interval; of one seed it has none."""
+    ends = f" ({tables.ends(apart.interval)})" if apart.interval else ""
+    return f"{apart.mean:+.2f}{ends}"
 
 
 def times(factor: Estimate) -> str:
@@ -260,14 +262,13 @@ def primary(folder: Path, found: Scores) -> str:
 
 def paid(found: Scores) -> str:
     """What whoever has a pre-trained encoder gains: minus the scratch that is fine-tuned alone."""
-    lines = [f"| labels | minus {ARMS[DIRECT]} | n | points | 95% |", "|---|---|---|---|---|"]
+    lines = [f"| labels | minus {ARMS[DIRECT]} | n | points (95%) |", "|---|---|---|---|"]
     for share, arms in sorted(found.items()):
         label = format_share(share)
         for arm, title in ARMS.items():
             if arm not in (BASELINE, DIRECT):
                 apart = minus(arms[arm], arms[DIRECT])
-                cells = [label, title, str(apart.n), f"{apart.mean:+.2f}"]
-                lines.append(tables.row([*cells, tables.ends(apart.interval)]))
+                lines.append(tables.row([label, title, str(apart.n), points(apart)]))
                 label = ""
     return "\n".join(lines)
 
@@ -280,8 +281,8 @@ def frozen(rows: tables.Rows) -> str:
             own = values.setdefault(share_of(row), {}).setdefault(row["arm"], {})
             for measure in tables.MEASURES:
                 own.setdefault(measure, {})[row["seed"]] = row["metrics"][measure]["value"]
-    names = [f"{name}, % | minus untrained | 95%" for name in tables.MEASURES.values()]
-    lines = [f"| labels | frozen | n | {' | '.join(names)} |", "|---" * (3 + 3 * len(names)) + "|"]
+    names = [f"{name}, % | minus untrained (95%)" for name in tables.MEASURES.values()]
+    lines = [f"| labels | frozen | n | {' | '.join(names)} |", "|---" * (3 + 2 * len(names)) + "|"]
     for share, arms in sorted(values.items()):
         for arm, title in FROZEN.items():
             cells = [format_share(share) if arm == UNTRAINED else "", title]
@@ -289,8 +290,7 @@ def frozen(rows: tables.Rows) -> str:
             for measure, top1 in arms[arm].items():
                 mean = 100 * sum(top1.values()) / len(top1)
                 apart = minus(top1, arms[UNTRAINED][measure])
-                beyond = [f"{apart.mean:+.2f}", tables.ends(apart.interval)]
-                cells += [f"{mean:.2f}", *(beyond if arm != UNTRAINED else ["", ""])]
+                cells += [f"{mean:.2f}", points(apart) if arm != UNTRAINED else ""]
             lines.append(tables.row(cells))
     return "\n".join(lines)
 
