@@ -1,23 +1,26 @@
-"""The table of docs/results.md on what pre-training is worth, and its figure.
+"""The tables of docs/results.md and docs/worth.md on what pre-training is worth, and the figure.
 
 python results/worth_tables.py table results
 python results/worth_tables.py figure results docs/worth.svg
+python results/worth_tables.py right RUNS results/worth_right.npz
 
-The folder has worth.json, the tuning's worth_tuning.json and worth_tuning_10.json, and
-labels_cifar10.json of the untuned study; for the rows beside the arms worth_folds.json,
-worth_self_training.json and worth_longer.json. A row whose file is not there says so.
+The folder has worth.json with worth_right.npz, the tuning's worth_tuning.json and
+worth_tuning_10.json, and labels_cifar10.json of the untuned study; for further rows
+worth_folds.json, worth_self_training.json and worth_longer.json: a row whose runs are not there
+says so. `right` packs, from the folder of study/worth, which test images each fine-tuned run
+classifies correctly.
 """
 
 import json
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import contrasts
+import numpy as np
 import tables
 import tuning
-from scipy import special
 
 from ssl_vit import stats
 from ssl_vit.formatting import format_share
@@ -46,7 +49,7 @@ FROZEN = {
     "mae": "MAE",
     "supervised": "supervised, Tiny ImageNet",
 }
-UNTUNED = "MPP, untuned"
+UNTUNED = "MPP, against untuned scratch"
 GREY = "#8a8a8a"
 Scores = dict[float, dict[str, dict[int, float]]]  # {share: {arm: {seed: top-1}}}
 
@@ -143,9 +146,10 @@ def table(folder: Path) -> str:
             base = arms[BASELINE] if arm != BASELINE else {}
             lines.append(line(label, own, base, factors.get((arm, share))))
         if share == min(found):
-            for own, base in beside(folder, compute[share][BASELINE], tried):
-                lines.append(line("", own, base or arms[BASELINE]))
-    return "\n".join([*lines, "", primary(folder, found), "", paid(found), "", frozen(rows)])
+            for own in beside(folder, compute[share][BASELINE], tried):
+                lines.append(line("", own, arms[BASELINE]))
+    further = [primary(folder, found), checks(folder, rows), paid(found), frozen(rows)]
+    return "\n\n".join(["\n".join(lines), *further])
 
 
 class Row(NamedTuple):
@@ -159,34 +163,20 @@ class Row(NamedTuple):
 
 def beside(
     folder: Path, scratch_compute: Mapping[int, float], tried: Mapping[str, int]
-) -> Iterator[tuple[Row, Mapping[int, float]]]:
-    """The rows of the same share that are no arms of the study, with what is subtracted where it is
-    not its scratch; empty where they have not run."""
+) -> Iterator[Row]:
+    """The rows of the same share that are no arms of the study; empty where they have not run."""
     for name, title, teaches in (
         ("worth_folds", "MAE, tuned on its own labels", False),
         ("worth_self_training", "self-training from scratch", True),
     ):
         rows = if_run(folder, name)
         before = scratch_compute if teaches else {}  # the teacher is the scratch run
-        yield (
-            Row(
-                title,
-                {row["seed"]: row["top1"] for row in rows},
-                {row["seed"]: row["total_exaflop"] + before.get(row["seed"], 0) for row in rows},
-                f"{tried[BASELINE]} + {tried['mae']}" if teaches else str(tried["mae"]),
-            ),
-            {},
+        yield Row(
+            title,
+            {row["seed"]: row["top1"] for row in rows},
+            {row["seed"]: row["total_exaflop"] + before.get(row["seed"], 0) for row in rows},
+            f"{tried[BASELINE]} + {tried['mae']}" if teaches else str(tried["mae"]),
         )
-    rows = if_run(folder, "worth_longer")
-    longer, compute = (
-        next(iter(scores(rows, key).values()), {}) for key in ("top1", "total_exaflop")
-    )
-    scratch, mae = (
-        Row(f"{ARMS[arm]}, 3 times as long", longer.get(arm, {}), compute.get(arm, {}), "")
-        for arm in (BASELINE, "mae")
-    )
-    yield scratch, {}
-    yield mae._replace(title=f"{mae.title}, minus {scratch.title}"), scratch.top1
 
 
 def if_run(folder: Path, name: str) -> tables.Rows:
@@ -228,10 +218,10 @@ def times(factor: Estimate) -> str:
     if factor.value is None:
         end = factor.low if factor.above else factor.high
         side = "above" if factor.above else "below"
-        return "not reached" + ("" if end is None else f" (95%: {side} {end:.2g})")
-    low = "..." if factor.low is None else f"{factor.low:.2g}"
-    high = "..." if factor.high is None else f"{factor.high:.2g}"
-    return f"{factor.value:.2g} ({low} to {high})"
+        return "not reached" + ("" if end is None else f" (95%: {side} {end:.3g})")
+    low = "..." if factor.low is None else f"{factor.low:.3g}"
+    high = "..." if factor.high is None else f"{factor.high:.3g}"
+    return f"{factor.value:.3g} ({low} to {high})"
 
 
 def primary(folder: Path, found: Scores) -> str:
@@ -239,25 +229,72 @@ def primary(folder: Path, found: Scores) -> str:
     reached the most, minus scratch.
 
     Raises:
-        SystemExit: a planned share has not been run.
+        SystemExit: a planned share has not been run, or worth_right.npz is of other runs.
     """
     if missing := [share for share in PLANNED if share not in found]:
         sys.exit(f"error: {folder}/worth.json: no runs at {', '.join(map(format_share, missing))}")
-    names, apart = [], []
-    for share in PLANNED:
-        reached = tries(folder, share)
-        arm = max(WITHOUT_LABELS, key=lambda arm: max(reached[arm]))
-        names.append(f"{ARMS[arm]} at {format_share(share)}")
-        apart.append(minus(found[share][arm], found[share][BASELINE]))
-    shown = [
-        f"{name} {one.mean:+.2f} ({tables.ends(stats.simultaneous(one, len(PLANNED)))}),"
-        f" {'distinguished' if apart_by_holm else 'not distinguished'}"
-        for name, one, apart_by_holm in zip(names, apart, holm(apart), strict=True)
+    right = np.load(folder / "worth_right.npz")
+    lines = [
+        "| primary contrast | points (95%) | both together (Bonferroni) | by Holm's procedure"
+        " | test images resampled too |",
+        "|---|---|---|---|---|",
     ]
-    return (
-        f"Primary contrasts, minus scratch, with intervals that hold together (Bonferroni), and by"
-        f" Holm's procedure: {'; '.join(shown)}."
-    )
+    arms = {share: best_without_labels(folder, share) for share in PLANNED}
+    apart = [minus(found[share][arm], found[share][BASELINE]) for share, arm in arms.items()]
+    decided = contrasts.holm(apart)
+    for (share, arm), one, is_apart in zip(arms.items(), apart, decided, strict=True):
+        own, base = (
+            contrasts.correct(right, share, name, found[share][name]) for name in (arm, BASELINE)
+        )
+        images = stats.resampled_interval(own.astype(np.int64) - base)
+        cells = [f"{ARMS[arm]} minus scratch at {format_share(share)}", points(one)]
+        cells.append(tables.ends(stats.simultaneous(one, len(PLANNED))))
+        cells.append("distinguished" if is_apart else "not distinguished")
+        cells.append(tables.ends(images and stats.Interval(*(100 * end for end in images))))
+        lines.append(tables.row(cells))
+    return "\n".join(lines)
+
+
+def best_without_labels(folder: Path, share: float) -> str:
+    reached = tries(folder, share)
+    return max(WITHOUT_LABELS, key=lambda arm: max(reached[arm]))
+
+
+def checks(folder: Path, rows: tables.Rows) -> str:
+    """Scratch and MAE otherwise than tuned, of study/worth_checks and study/worth_longer."""
+    lines = [
+        "| labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%) |",
+        "|---|---|---|---|---|---|",
+    ]
+    longer = if_run(folder, "worth_longer")
+    label = ""
+    for share, title, part, of in (
+        (0.01, "as tuned", "final_0.01", rows),
+        (0.01, "second-best settings", "second", rows),
+        (0.01, "fine-tuned 3 times as long", "long_1", rows),
+        (0.01, "trained 3 times as long before fine-tuning", "final", longer),
+        (0.1, "as tuned", "final_0.1", rows),
+        (0.1, "fine-tuned 3 times as long", "long_10", rows),
+    ):
+        scratch, mae = (by_seed(of, part, arm) for arm in (BASELINE, "mae"))
+        cells = ["" if format_share(share) == label else format_share(share), title]
+        label = format_share(share)
+        if scratch:
+            means = [f"{100 * sum(own.values()) / len(own):.2f}" for own in (scratch, mae)]
+            cells += [str(len(scratch)), *means, points(minus(mae, scratch))]
+        else:
+            cells += ["0", "not run", "", ""]
+        lines.append(tables.row(cells))
+    return "\n".join(lines)
+
+
+def by_seed(rows: tables.Rows, part: str, arm: str) -> dict[int, float]:
+    """{seed: top-1} of an arm's runs of a part."""
+    return {
+        row["seed"]: row["metrics"]["top1"]["value"]
+        for row in rows
+        if (row["part"], row["arm"]) == (part, arm)
+    }
 
 
 def paid(found: Scores) -> str:
@@ -295,28 +332,6 @@ def frozen(rows: tables.Rows) -> str:
     return "\n".join(lines)
 
 
-def holm(found: Sequence[stats.SeedSummary]) -> list[bool]:
-    """Which of these mean differences are not zero (Holm, 1979): the least p-value against 5%
-    divided by their number, the next by one less, until the first that is not below."""
-    p_values = [p_value(one) for one in found]
-    decided = [False] * len(found)
-    for left, index in zip(
-        range(len(found), 0, -1), sorted(range(len(found)), key=p_values.__getitem__), strict=True
-    ):
-        if p_values[index] > 2 * stats.TAIL / left:
-            break
-        decided[index] = True
-    return decided
-
-
-def p_value(found: stats.SeedSummary) -> float:
-    """Of Student's two-sided t test against zero; 1 with one seed."""
-    if found.sd is None:
-        return 1.0
-    t = abs(found.mean) / max(found.sd, 1e-12) * math.sqrt(found.n)
-    return float(2 * special.stdtr(found.n - 1, -t))
-
-
 def figure(folder: Path) -> str:
     """How many times the labels each arm is worth, tuned; the untuned study in grey."""
     own = curve(scores(read(folder, "worth")))
@@ -339,5 +354,7 @@ if __name__ == "__main__":
             print(table(Path(folder)))
         case ["figure", folder, out]:
             Path(out).write_text(figure(Path(folder)))
+        case ["right", runs, out]:
+            contrasts.pack_right(Path(runs), Path(out))
         case _:
             sys.exit(__doc__)

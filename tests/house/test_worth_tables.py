@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
@@ -15,6 +16,7 @@ from ssl_vit.lab.studies.read_study import read
 from ssl_vit.lab.studies.study_file import find
 
 sys.path.insert(0, str(ROOT / "results"))
+import contrasts
 import tuning
 import worth_tables
 
@@ -32,6 +34,11 @@ def final(arm: str, share: float, number: int, above: float = 0) -> dict:
         "metrics": {"top1": {"value": value}},
         "total_exaflop": 2e-5,
     }
+
+
+def first(share: float) -> np.ndarray:
+    """Of 1,000 images that share is classified correctly, the same by each run that does so."""
+    return np.arange(1000) < round(1000 * share)
 
 
 def frozen(arm: str, share: float, number: int, above: float) -> dict:
@@ -75,7 +82,12 @@ def folder(tmp_path: Path) -> Path:
         {"seed": 11 + number, "top1": SCRATCH[0.01][number] + 0.05, "total_exaflop": 3e-5}
         for number in range(3)
     ]
-    longer = [final(arm, 0.01, number, 3) for arm in ("scratch", "mae") for number in range(3)]
+    longer = [
+        final(arm, 0.01, number, above) | {"part": "final"}
+        for arm, above in (("scratch", 3), ("mae", 4))
+        for number in range(3)
+    ]
+    rows += [one | {"part": "long_10"} for one in rows if one["part"] == "final_0.1"]
     for name, content in (
         ("worth", rows),
         ("worth_folds", own),
@@ -83,6 +95,14 @@ def folder(tmp_path: Path) -> Path:
         ("worth_longer", longer),
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    right = {
+        f"{row['part']}-{row['arm']}-{row['seed']}": np.packbits(
+            first(row["metrics"]["top1"]["value"])
+        )
+        for row in rows
+        if row["part"].startswith("final")
+    }
+    np.savez(tmp_path / "worth_right.npz", images=np.array(1000), **right)
     old = (ROOT / "results" / "labels_cifar10.json").read_text()
     (tmp_path / "labels_cifar10.json").write_text(old)
     return tmp_path
@@ -104,21 +124,32 @@ def test_the_table_by_hand(folder: Path) -> None:
     *value, factor, tries, compute = cells["", "MAE"]  # the last: at 10%
     assert value == ["3", "62.00", "3.00", "+10.00 (+7.52 to +12.48)"]
     assert factor.startswith("not reached (95%: above ") and (tries, compute) == ("1", "2.00")
-    assert "| | MAE | 3 | 42.00 | 3.00 | +10.00 (+7.52 to +12.48) | 3.2 (" in "\n".join(found)
+    text = "\n".join(found)
+    assert "| | MAE | 3 | 42.00 | 3.00 | +10.00 (+7.52 to +12.48) | 3.16 (" in text
     own = cells["", "self-training from scratch"]
     assert own[3].startswith("+5.00 (") and own[-2:] == [
         "3 + 1",
         "5.00",
     ]  # with its teacher's compute
     assert cells["", "MAE, tuned on its own labels"][-2:] == ["1", "3.00"]
-    longer = "scratch, 3 times as long"
-    assert cells["", longer][3] == "+3.00 (+3.00 to +3.00)"
-    assert cells["", f"MAE, 3 times as long, minus {longer}"][3] == "+0.00 (+0.00 to +0.00)"
-    (contrasts,) = [row for row in found if row.startswith("Primary contrasts")]
-    assert contrasts.endswith(
-        "MAE at 1% +10.00 (+6.42 to +13.58), distinguished;"
-        " MPP at 10% +1.00 (-2.58 to +4.58), not distinguished."
+    assert "| | trained 3 times as long before fine-tuning | 3 | 35.00 | 36.00 | +1.00 (" in text
+    assert "| 10% | as tuned | 3 | 52.00 | 62.00 | +10.00 (+7.52 to +12.48) |" in found
+    assert (
+        "| | fine-tuned 3 times as long | 3 | 52.00 | 62.00 | +10.00 (+7.52 to +12.48) |" in found
     )
+    assert "| | second-best settings | 0 | not run | | |" in found
+    clear, unclear = (row for row in found if " minus scratch at " in row)
+    start = (
+        "| MAE minus scratch at 1% | +10.00 (+7.52 to +12.48) | +6.42 to +13.58 | distinguished |"
+    )
+    assert clear.startswith(start)
+    start = (
+        "| MPP minus scratch at 10% | +1.00 (-1.48 to +3.48) | -2.58 to +4.58 | not distinguished |"
+    )
+    assert unclear.startswith(start)
+    for row, (low, high) in ((clear, (7.52, 12.48)), (unclear, (-1.48, 3.48))):
+        ends = [float(end) for end in row.split("|")[-2].split(" to ")]
+        assert low - 2 < ends[0] <= low + 0.005 and high - 0.005 <= ends[1] < high + 2
     assert "| 1% | MPP | 3 | +4.00 (+1.52 to +6.48) |" in found  # one above scratch, that three
     last = [row for row in found if row.startswith(("| 10% | untrained", "| | MAE"))][-2:]
     assert last == [
@@ -139,14 +170,35 @@ def test_a_row_beside_the_arms_that_has_not_run_says_so(folder: Path) -> None:
     for name in ("worth_folds", "worth_longer"):
         (folder / f"{name}.json").unlink()
     found = worth_tables.table(folder).splitlines()
-    left_out = [row for row in found if "| 0 | not run |" in row]
-    names = [row.split("|")[2].strip() for row in left_out]
-    assert names[:2] == ["MAE, tuned on its own labels", "scratch, 3 times as long"]
-    assert len(names) == 3 and len(found) == len(before)
-    assert {row.count("|") for row in left_out} == {before[0].count("|")}
-    assert [row for row in found if row not in left_out] == [
-        row for row in before if not any(name in row for name in names)
-    ]
+    changed = [(old, new) for old, new in zip(before, found, strict=True) if old != new]
+    names = [new.split("|")[2].strip() for _, new in changed]
+    assert names == ["MAE, tuned on its own labels", "trained 3 times as long before fine-tuning"]
+    for old, new in changed:
+        assert "| 0 | not run |" in new and old.count("|") == new.count("|")
+
+
+def test_bits_of_other_runs_are_refused(folder: Path) -> None:
+    right = dict(np.load(folder / "worth_right.npz"))
+    right["final_0.1-scratch-12"] = np.packbits(first(0.521))
+    np.savez(folder / "worth_right.npz", **right)
+    with pytest.raises(SystemExit, match=r"final_0\.1-scratch-12 has another top-1"):
+        worth_tables.table(folder)
+
+
+def test_the_bits_are_those_of_the_predictions(tmp_path: Path) -> None:
+    """Of an image each in another order, 3 of 9 classified correctly."""
+    run = tmp_path / "final_0.01-mae-11"
+    run.mkdir()
+    task = {"name": run.name, "part": "final_0.01"}
+    (tmp_path / "study.json").write_text(json.dumps({"tasks": [task]}))
+    (run / "result.json").write_text("{}")
+    index = np.array([8, 7, 6, 5, 4, 3, 2, 1, 0])
+    top5 = np.where(index < 3, 1, 2)[:, None]
+    np.savez(run / "predictions.npz", index=index, label=np.ones(9, np.int64), top5=top5)
+    contrasts.pack_right(tmp_path, tmp_path / "right.npz")
+    with np.load(tmp_path / "right.npz") as right:
+        found = contrasts.correct(right, 0.01, "mae", {11: 3 / 9})
+    assert found.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0, 0]]
 
 
 def test_an_arm_that_has_not_run_at_a_share_is_named(folder: Path) -> None:
@@ -172,24 +224,24 @@ def three(mean: float, sd: float) -> stats.SeedSummary:
 def test_a_p_value_is_scipys_of_a_t_test() -> None:
     values = [0.5, 1.5, 2.0, 0.1]
     expected = scipy_stats.ttest_1samp(values, 0).pvalue
-    assert worth_tables.p_value(stats.summarize(values)) == pytest.approx(expected, rel=1e-9)
+    assert contrasts.p_value(stats.summarize(values)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_holm_goes_on_only_while_differences_are_clear() -> None:
     clear, less, unclear = three(20, 1), three(3, 1), three(1, 1)  # p = 0.001, 0.035 and 0.23
-    assert worth_tables.holm([less, clear]) == [True, True]  # the second at 5%, the first at 2.5%
-    assert worth_tables.holm([less, unclear]) == [False, False]
-    assert worth_tables.holm([unclear, clear]) == [False, True]
+    assert contrasts.holm([less, clear]) == [True, True]  # the second at 5%, the first at 2.5%
+    assert contrasts.holm([less, unclear]) == [False, False]
+    assert contrasts.holm([unclear, clear]) == [False, True]
     # a larger ratio of fewer seeds is not the smaller p-value
     many = stats.summarize([1.9, 2.9, 3.9, 2.9, 2.9 + 1e-9])
-    assert worth_tables.holm([three(3.0, 1), many]) == [True, True]
-    assert worth_tables.holm([stats.summarize([5.0]), clear]) == [False, True]
+    assert contrasts.holm([three(3.0, 1), many]) == [True, True]
+    assert contrasts.holm([stats.summarize([5.0]), clear]) == [False, True]
 
 
 @pytest.mark.parametrize(
     ("factor", "says"),
     [
-        (Estimate(1.52, 1.1, 2.04, 5), "1.5 (1.1 to 2)"),
+        (Estimate(1.52, 1.1, 2.04, 5), "1.52 (1.1 to 2.04)"),
         (Estimate(0.92, 0.83, None, 5), "0.92 (0.83 to ...)"),
         (Estimate(None, 1.3, None, 5, above=True), "not reached (95%: above 1.3)"),
         (Estimate(None, None, 0.9, 5), "not reached (95%: below 0.9)"),
@@ -206,6 +258,15 @@ def test_the_untuned_study_is_drawn_in_grey(folder: Path) -> None:
     assert svg_plots.COLOURS[3] not in drawn
     for name in ("MPP", "MAE", "supervised, Tiny ImageNet", worth_tables.UNTUNED):
         assert name in drawn
+
+
+@pytest.mark.skipif(not (ROOT / "results" / "worth.json").exists(), reason="not run yet")
+def test_the_docs_have_the_tables_of_the_runs() -> None:
+    pages = " ".join((ROOT / "docs" / name).read_text() for name in ("results.md", "worth.md"))
+    text = " ".join(pages.split())
+    for block in worth_tables.table(ROOT / "results").split("\n\n"):
+        assert " ".join(block.split()) in text
+    assert worth_tables.figure(ROOT / "results") == (ROOT / "docs" / "worth.svg").read_text()
 
 
 def test_the_longer_study_differs_in_length_alone() -> None:

@@ -201,7 +201,9 @@ def factors(
         # not a number where it is not known: a line across would look like a value
         value_L = [one.factor.value or np.nan for one in line]
         places = [one.share for one in line]
-        axis.plot(places, value_L, "D-", markersize=4, label=label(name), **drawn)
+        # two places are no curve: a line between them would look like values that nobody measured
+        marks = "D-" if len(line) > 2 else "D"
+        axis.plot(places, value_L, marks, markersize=4, label=label(name), **drawn)
         for one in line:
             _draw_factor(axis, one, limits, drawn)
     # the horizontal limits do not follow what has a transform of its own
