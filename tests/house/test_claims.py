@@ -124,32 +124,27 @@ def test_a_claimed_factor_is_that_of_its_study_and_excludes_one(row: list[str]) 
         assert quoted(crossing) == [pytest.approx(expected, abs=0.051)]
 
 
-TUNED = [*table(RESULTS, "| 1% of the labels, test top-1 | seeds | arm minus tuned scratch, ")]
+WORTH = [*table(RESULTS, "| labels | arm | n | top-1, % | sd | minus scratch, points (95%) |")]
+README_WORTH = [
+    *table(README, "| labels | pre-training | top-1, % | points over tuned scratch (95")
+]
 
 
-@pytest.mark.parametrize("row", TUNED, ids=" ".join)
-def test_a_difference_from_a_tuned_baseline_is_that_of_its_runs(row: list[str]) -> None:
-    """Of all seeds that have run; in the README beside how many that are."""
-    label, seeds, shown = row
-    top1: dict[str, Values] = {}
-    for run in json.loads((ROOT / "results" / "worth_1.json").read_text()):
-        if run["part"] == "final":
-            top1.setdefault(run["arm"], {})[run["seed"]] = 100 * run["metrics"]["top1"]["value"]
-    apart = minus(top1[label.lower().split()[0]], top1["scratch"])
-    mean, interval = stats.summarize([*apart.values()])[1::2]
-    assert quoted(shown) == [pytest.approx([mean, *interval], abs=0.006)]
-    assert seeds == f"{min(apart)}-{max(apart)}"
-    beside = [*table(README, "| baseline | labels | pre-training | points over scratch ")]
-    for base, share, arm, claimed, n in beside:
-        if (base, arm) == ("tuned scratch", label):
-            assert (share, quoted(claimed)) == ("1%", quoted(shown))
-            assert n == str(len(apart))
-            assert interval.excludes_zero is ("not distinguished" not in claimed)
+@pytest.mark.parametrize("row", README_WORTH, ids=" ".join)
+def test_a_row_of_the_readme_is_one_of_the_results(row: list[str]) -> None:
+    """Whose table is that of results/worth_tables.py."""
+    share, arm, top1, apart = row
+    name = "scratch" if arm.startswith("none") else arm
+    (found,) = [one for one in WORTH if (one[0], one[1]) == (share, name)]
+    points, _, verdict = apart.partition(":")
+    assert [top1, points] == [found[3], found[5]]
+    for _, low, high in quoted(points):
+        assert (low <= 0 <= high) is (verdict.strip() == "not distinguished")
 
 
 def test_the_readme_gives_no_difference_that_is_not_claimed() -> None:
     """And none without its interval: there are no points but in its table."""
-    shown = DIFFERENCES + FACTORS + TUNED
+    shown = DIFFERENCES + FACTORS + WORTH
     claimed = [*itertools.chain(*(quoted(cell) for row in shown for cell in row))]
     found = quoted(README)
     assert found and [one for one in found if one not in claimed] == []

@@ -260,13 +260,23 @@ def test_the_untuned_study_is_drawn_in_grey(folder: Path) -> None:
         assert name in drawn
 
 
-@pytest.mark.skipif(not (ROOT / "results" / "worth.json").exists(), reason="not run yet")
 def test_the_docs_have_the_tables_of_the_runs() -> None:
     pages = " ".join((ROOT / "docs" / name).read_text() for name in ("results.md", "worth.md"))
     text = " ".join(pages.split())
     for block in worth_tables.table(ROOT / "results").split("\n\n"):
         assert " ".join(block.split()) in text
     assert worth_tables.figure(ROOT / "results") == (ROOT / "docs" / "worth.svg").read_text()
+
+
+def test_the_smallest_share_gave_the_same_numbers_twice() -> None:
+    first_time, again = (
+        {row["name"]: row["metrics"] for row in worth_tables.read(ROOT / "results", name)}
+        for name in ("worth_1", "worth")
+    )
+    assert len(first_time) == 40
+    for name, metrics in first_time.items():
+        name = name.replace("final-", "final_0.01-").replace("scratch-s", "scratch_0.01-s")
+        assert again[name] == metrics
 
 
 def test_the_longer_study_differs_in_length_alone() -> None:
