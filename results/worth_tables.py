@@ -128,8 +128,11 @@ def table(folder: Path) -> str:
             sys.exit(
                 f"error: {folder}/worth.json: at {format_share(share)} no {', '.join(missing)}"
             )
+    shares = sorted(found)
     factors = {
-        (one.arm, worth.share): worth.factor
+        (one.arm, worth.share): times(
+            worth.factor, (shares[0] / worth.share, shares[-1] / worth.share)
+        )
         for one in curve(found).comparisons
         for worth in one.worth
     }
@@ -144,7 +147,7 @@ def table(folder: Path) -> str:
             label = format_share(share) if arm == BASELINE else ""
             own = Row(title, arms[arm], compute[share][arm], str(tried[arm]))
             base = arms[BASELINE] if arm != BASELINE else {}
-            lines.append(line(label, own, base, factors.get((arm, share))))
+            lines.append(line(label, own, base, factors.get((arm, share), "")))
         if share == min(found):
             for own in beside(folder, compute[share][BASELINE], tried):
                 lines.append(line("", own, arms[BASELINE]))
@@ -183,7 +186,7 @@ def if_run(folder: Path, name: str) -> tables.Rows:
     return read(folder, name) if (folder / f"{name}.json").exists() else []
 
 
-def line(label: str, row: Row, base: Mapping[int, float], factor: Estimate | None = None) -> str:
+def line(label: str, row: Row, base: Mapping[int, float], factor: str = "") -> str:
     """An arm, what it is above another in pairs of a seed, and what that is worth."""
     if not row.top1:
         return tables.row([label, row.title, "0", "not run", *[""] * 5])
@@ -192,7 +195,7 @@ def line(label: str, row: Row, base: Mapping[int, float], factor: Estimate | Non
     cells.append("" if value.sd is None else f"{value.sd:.2f}")
     cells.append(points(minus(row.top1, base)) if base else "")
     spent = sum(row.compute.values()) / len(row.compute)
-    cells += [times(factor) if factor else "", row.tries, f"{1e5 * spent:.2f}"]
+    cells += [factor, row.tries, f"{1e5 * spent:.2f}"]
     return tables.row(cells)
 
 
@@ -213,12 +216,18 @@ def points(apart: stats.SeedSummary) -> str:
     return f"{apart.mean:+.2f}{ends}"
 
 
-def times(factor: Estimate) -> str:
-    """A factor with its interval, open where the shares that were tried do not reach."""
+def times(factor: Estimate, bounds: tuple[float, float]) -> str:
+    """A factor with its interval, open where the shares that were tried do not reach.
+
+    Args:
+        factor: of an arm at a share.
+        bounds: what the least and the greatest share are of that share.
+    """
     if factor.value is None:
+        beyond = f"more than {bounds[1]:.3g}" if factor.above else f"less than {bounds[0]:.3g}"
         end = factor.low if factor.above else factor.high
         side = "above" if factor.above else "below"
-        return "not reached" + ("" if end is None else f" (95%: {side} {end:.3g})")
+        return beyond + ("" if end is None else f" (95%: {side} {end:.3g})")
     low = "..." if factor.low is None else f"{factor.low:.3g}"
     high = "..." if factor.high is None else f"{factor.high:.3g}"
     return f"{factor.value:.3g} ({low} to {high})"
@@ -279,7 +288,7 @@ def checks(folder: Path, rows: tables.Rows) -> str:
         scratch, mae = (by_seed(of, part, arm) for arm in (BASELINE, "mae"))
         cells = ["" if format_share(share) == label else format_share(share), title]
         label = format_share(share)
-        if scratch:
+        if scratch.keys() == mae.keys() and scratch:  # one that goes on shows nothing yet
             means = [f"{100 * sum(own.values()) / len(own):.2f}" for own in (scratch, mae)]
             cells += [str(len(scratch)), *means, points(minus(mae, scratch))]
         else:

@@ -123,7 +123,7 @@ def test_the_table_by_hand(folder: Path) -> None:
     assert cells["10%", "scratch"][:2] == ["3", "52.00"]
     *value, factor, tries, compute = cells["", "MAE"]  # the last: at 10%
     assert value == ["3", "62.00", "3.00", "+10.00 (+7.52 to +12.48)"]
-    assert factor.startswith("not reached (95%: above ") and (tries, compute) == ("1", "2.00")
+    assert factor.startswith("more than 1 (95%: above ") and (tries, compute) == ("1", "2.00")
     text = "\n".join(found)
     assert "| | MAE | 3 | 42.00 | 3.00 | +10.00 (+7.52 to +12.48) | 3.16 (" in text
     own = cells["", "self-training from scratch"]
@@ -243,13 +243,13 @@ def test_holm_goes_on_only_while_differences_are_clear() -> None:
     [
         (Estimate(1.52, 1.1, 2.04, 5), "1.52 (1.1 to 2.04)"),
         (Estimate(0.92, 0.83, None, 5), "0.92 (0.83 to ...)"),
-        (Estimate(None, 1.3, None, 5, above=True), "not reached (95%: above 1.3)"),
-        (Estimate(None, None, 0.9, 5), "not reached (95%: below 0.9)"),
-        (Estimate(None, None, None, 5), "not reached"),
+        (Estimate(None, 1.3, None, 5, above=True), "more than 2 (95%: above 1.3)"),
+        (Estimate(None, None, 0.9, 5), "less than 0.2 (95%: below 0.9)"),
+        (Estimate(None, None, None, 5), "less than 0.2"),
     ],
 )
 def test_a_factor_says_where_it_is_open(factor: Estimate, says: str) -> None:
-    assert worth_tables.times(factor) == says
+    assert worth_tables.times(factor, (0.2, 2)) == says
 
 
 def test_the_untuned_study_is_drawn_in_grey(folder: Path) -> None:
