@@ -54,13 +54,14 @@ def correct(
     """Whether each seed's run classifies each test image correctly (S, M).
 
     Raises:
-        SystemExit: that is not its top-1.
+        SystemExit: a run is missing, or that is not its top-1.
     """
     rows = []
     for seed, value in top1.items():
         name = f"final_{share:g}-{arm}-{seed}"
-        bits = np.unpackbits(right[name]) if name in right else np.zeros(1)
-        rows.append(bits[: int(right["images"])])
+        if name not in right:
+            sys.exit(f"error: worth_right.npz: no run {name}")
+        rows.append(np.unpackbits(right[name], count=int(right["images"])))
         if abs(rows[-1].mean() - value) > 1e-6:
             sys.exit(f"error: worth_right.npz: {name} has another top-1 than worth.json")
     return np.stack(rows)

@@ -297,10 +297,10 @@ def checks(folder: Path, rows: tables.Rows) -> str:
     return "\n".join(lines)
 
 
-def by_seed(rows: tables.Rows, part: str, arm: str) -> dict[int, float]:
-    """{seed: top-1} of an arm's runs of a part."""
+def by_seed(rows: tables.Rows, part: str, arm: str, metric: str = "top1") -> dict[int, float]:
+    """{seed: a metric} of an arm's runs of a part."""
     return {
-        row["seed"]: row["metrics"]["top1"]["value"]
+        row["seed"]: row["metrics"][metric]["value"]
         for row in rows
         if (row["part"], row["arm"]) == (part, arm)
     }
@@ -321,23 +321,19 @@ def paid(found: Scores) -> str:
 
 def frozen(rows: tables.Rows) -> str:
     """The encoders as they are before fine-tuning, each minus the untrained one of its seed."""
-    values: dict[float, dict[str, dict[str, dict[int, float]]]] = {}  # by share, arm, measure, seed
-    for row in rows:
-        if row["part"].startswith("frozen"):
-            own = values.setdefault(share_of(row), {}).setdefault(row["arm"], {})
-            for measure in tables.MEASURES:
-                own.setdefault(measure, {})[row["seed"]] = row["metrics"][measure]["value"]
     names = [f"{name}, % | minus untrained (95%)" for name in tables.MEASURES.values()]
     lines = [f"| labels | frozen | n | {' | '.join(names)} |", "|---" * (3 + 2 * len(names)) + "|"]
-    for share, arms in sorted(values.items()):
+    for share in sorted({share_of(row) for row in rows if row["part"].startswith("frozen")}):
         for arm, title in FROZEN.items():
-            cells = [format_share(share) if arm == UNTRAINED else "", title]
-            cells.append(str(len(arms[arm]["knn"])))
-            for measure, top1 in arms[arm].items():
-                mean = 100 * sum(top1.values()) / len(top1)
-                apart = minus(top1, arms[UNTRAINED][measure])
-                cells += [f"{mean:.2f}", points(apart) if arm != UNTRAINED else ""]
-            lines.append(tables.row(cells))
+            label = format_share(share) if arm == UNTRAINED else ""
+            cells = []
+            for measure in tables.MEASURES:
+                top1, base = (
+                    by_seed(rows, f"frozen_{share:g}", one, measure) for one in (arm, UNTRAINED)
+                )
+                apart = points(minus(top1, base)) if arm != UNTRAINED else ""
+                cells += [f"{100 * sum(top1.values()) / len(top1):.2f}", apart]
+            lines.append(tables.row([label, title, str(len(top1)), *cells]))
     return "\n".join(lines)
 
 

@@ -274,7 +274,10 @@ def test_mistakes_are_one_line() -> None:
 
 
 def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    killed_and_resumed(altered(IBOT, "ibot.shared=false", "ibot.own_head=true"), tmp_path)
+    words = altered(IBOT, "ibot.shared=false", "ibot.own_head=true")
+    state = killed_and_resumed(words, tmp_path)
+    kept = [name for name in state if "mlp_of_patches" in name and "teacher" in name]
+    assert kept and all(state[name].abs().sum() > 0 for name in kept if name.endswith("weight"))
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
