@@ -50,6 +50,7 @@ FROZEN = {
     "supervised": "supervised, Tiny ImageNet",
 }
 UNTUNED = "MPP, against untuned scratch"
+AS_TUNED = "as tuned"
 GREY = "#8a8a8a"
 Scores = dict[float, dict[str, dict[int, float]]]  # {share: {arm: {seed: top-1}}}
 
@@ -270,19 +271,21 @@ def best_without_labels(folder: Path, share: float) -> str:
 
 
 def checks(folder: Path, rows: tables.Rows) -> str:
-    """Scratch and MAE otherwise than tuned, of study/worth_checks and study/worth_longer."""
+    """Scratch and MAE otherwise than tuned, of study/worth_checks and study/worth_longer, and how
+    far that moves the difference between them."""
     lines = [
-        "| labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%) |",
-        "|---|---|---|---|---|---|",
+        "| labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%)"
+        " | minus that as tuned (95%) |",
+        "|---|---|---|---|---|---|---|",
     ]
     longer = if_run(folder, "worth_longer")
-    label = ""
+    label, tuned = "", dict[int, float]()
     for share, title, part, of in (
-        (0.01, "as tuned", "final_0.01", rows),
+        (0.01, AS_TUNED, "final_0.01", rows),
         (0.01, "second-best settings", "second", rows),
         (0.01, "fine-tuned 3 times as long", "long_1", rows),
         (0.01, "trained 3 times as long before fine-tuning", "final", longer),
-        (0.1, "as tuned", "final_0.1", rows),
+        (0.1, AS_TUNED, "final_0.1", rows),
         (0.1, "fine-tuned 3 times as long", "long_10", rows),
     ):
         scratch, mae = (by_seed(of, part, arm) for arm in (BASELINE, "mae"))
@@ -291,8 +294,12 @@ def checks(folder: Path, rows: tables.Rows) -> str:
         if scratch.keys() == mae.keys() and scratch:  # one that goes on shows nothing yet
             means = [f"{100 * sum(own.values()) / len(own):.2f}" for own in (scratch, mae)]
             cells += [str(len(scratch)), *means, points(minus(mae, scratch))]
+            apart = {seed: mae[seed] - scratch[seed] for seed in mae}
+            tuned = apart if title == AS_TUNED else tuned
+            same = {seed: tuned[seed] for seed in apart}
+            cells.append("" if title == AS_TUNED else points(minus(apart, same)))
         else:
-            cells += ["0", "not run", "", ""]
+            cells += ["0", "not run", "", "", ""]
         lines.append(tables.row(cells))
     return "\n".join(lines)
 
