@@ -151,7 +151,8 @@ def table(folder: Path) -> str:
             lines.append(line(label, own, base, factors.get((arm, share), "")))
         if share == min(found):
             for own in beside(folder, compute[share][BASELINE], tried):
-                lines.append(line("", own, arms[BASELINE]))
+                base = {seed: arms[BASELINE][seed] for seed in own.top1}  # of as many as have run
+                lines.append(line("", own, base))
     further = [primary(folder, found), checks(folder, rows), paid(found), frozen(rows)]
     return "\n\n".join(["\n".join(lines), *further])
 

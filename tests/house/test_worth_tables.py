@@ -181,6 +181,14 @@ def test_a_row_beside_the_arms_that_has_not_run_says_so(folder: Path) -> None:
         assert "| 0 | not run |" in new and old.count("|") == new.count("|")
 
 
+def test_a_row_beside_the_arms_is_compared_over_the_seeds_that_it_has(folder: Path) -> None:
+    """Scratch has 30, 32 and 34%, so that without the first seed the row's mean is 38%."""
+    rows = worth_tables.read(folder, "worth_folds")
+    (folder / "worth_folds.json").write_text(json.dumps(rows[1:]))
+    found = worth_tables.table(folder)
+    assert "| | MAE, tuned on its own labels | 2 | 38.00 | 1.41 | +5.00 (+5.00 to +5.00) |" in found
+
+
 def test_bits_of_other_runs_are_refused(folder: Path) -> None:
     right = dict(np.load(folder / "worth_right.npz"))
     right["final_0.1-scratch-12"] = np.packbits(first(0.521))
