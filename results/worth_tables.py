@@ -294,11 +294,12 @@ def checks(folder: Path, rows: tables.Rows) -> str:
         label = format_share(share)
         if scratch.keys() == mae.keys() and scratch:  # one that goes on shows nothing yet
             means = [f"{100 * sum(own.values()) / len(own):.2f}" for own in (scratch, mae)]
-            cells += [str(len(scratch)), *means, points(minus(mae, scratch))]
             apart = {seed: mae[seed] - scratch[seed] for seed in mae}
-            tuned = apart if title == AS_TUNED else tuned
-            same = {seed: tuned[seed] for seed in apart}
-            cells.append("" if title == AS_TUNED else points(minus(apart, same)))
+            if title == AS_TUNED:
+                tuned, moved = apart, ""
+            else:
+                moved = points(minus(apart, {seed: tuned[seed] for seed in apart}))
+            cells += [str(len(scratch)), *means, points(minus(mae, scratch)), moved]
         else:
             cells += ["0", "not run", "", "", ""]
         lines.append(tables.row(cells))
