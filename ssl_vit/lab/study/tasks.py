@@ -1,0 +1,235 @@
+"""A study's tasks: each is one run of a tool, at names of its run's axes, with a seed."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...errors import UserError, suggest
+from ...formatting import option_text
+from .. import engine
+from . import match_compute
+from .read import REFERENCE, SEED, Run, Setting, Study, needs, references, settings_at
+
+# what a name of a run's folder may hold as it is
+PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a tool.
+
+    Attributes:
+        name: the folder of its run.
+        run: of the study.
+        tool: pretrain, finetune or evaluate.
+        at: {axis: name}.
+        seed: of the run.
+        options: {key: text}; {TASK} in a text is the folder of another task's run.
+        tried: {key: value} that it tries.
+        needs: names of the tasks that have to finish before it.
+        best: among which tasks, and by which measure, it takes the values that were tried.
+    """
+
+    name: str
+    run: str
+    tool: str
+    at: dict[str, str]
+    seed: int
+    options: dict[str, str]
+    tried: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    best: tuple[tuple[str, ...], str] | None = None
+
+
+Tasks = dict[str, Task]  # by name, each after those that it needs
+
+
+def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
+    """The study without the names whose place is not given, and a line for each axis that lacks
+    some.
+
+    Raises:
+        UserError: a place is missing that all need, or an axis has no name left.
+    """
+    missing = [place for place in study.places if place not in places]
+    if not missing:
+        return study, []
+    axes, lines = dict(study.axes), []
+    for axis in study.axes.values():
+        lacking = {
+            name: place
+            for name, settings in axis.settings.items()
+            for one in settings.values()
+            for place in missing
+            if place in references(one.options)
+        }
+        if len(lacking) == len(axis.settings):
+            wanted = " or ".join(f"{place}=" for place in dict.fromkeys(lacking.values()))
+            raise UserError(f"{axis.name}: expected {wanted}: nothing is left without")
+        if lacking:
+            listed = ", ".join(f"{name} ({place}=)" for name, place in lacking.items())
+            lines.append(f"left out    {axis.name} {listed}: the place is not given")
+            kept = {name: one for name, one in axis.settings.items() if name not in lacking}
+            axes[axis.name] = replace(axis, settings=kept)
+    runs = {name: _without(run, axes) for name, run in study.runs.items()}
+    for run in runs.values():
+        for place in sorted(references(run.options) & {*missing}):
+            raise UserError(f"{place}= is missing: run {run.name} needs it")
+    report = study.report
+    arms = {name for axis in axes.values() for name in axis.settings}
+    pairs = tuple(pair for pair in report.pairs if {*pair} <= arms)
+    baseline = report.baseline if report.baseline in arms else None
+    report = replace(report, pairs=pairs, baseline=baseline)
+    return replace(study, axes=axes, runs=runs, report=report), lines
+
+
+def _without(run: Run, axes: Mapping[str, Any]) -> Run:
+    only = {
+        axis: tuple(name for name in names if name in axes[axis].settings)
+        for axis, names in run.only.items()
+    }
+    return replace(run, only=only)
+
+
+def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> Tasks:
+    """The tasks of a study all of whose places are given.
+
+    Args:
+        study: as `without_missing` gives it.
+        places: {name: what stands for {name}}.
+        given: options of the command line; each goes over those of the tasks that use it.
+
+    Raises:
+        UserError: an option that no task uses, a run that another needs and that is not there, or
+            steps that cannot be matched.
+    """
+    seeds = _seeds(study)
+    tasks: Tasks = {}
+    unused = dict(given)
+    for run in study.runs.values():
+        axes = [[(axis, name) for name in study.names(run, axis)] for axis in run.over]
+        for cell in itertools.product(*axes):
+            at = dict(cell)
+            setting = settings_at(study, run, at)
+            placed = _filled(setting.options, places)
+            _check_plugin(run, placed, given)
+            used = {key: text for key, text in given.items() if engine.uses(run.tool, key, placed)}
+            unused = {key: text for key, text in unused.items() if key not in used}
+            options = placed | used
+            if study.match in run.over and run.tool == "pretrain":
+                base = _filled(settings_at(study, run, _except(at, study.match)).options, places)
+                where = f"match: run {run.name}, {study.match} {at[study.match or '']}"
+                options |= match_compute.steps(base | used, options, where)
+            for seed in seeds[run.name]:
+                for tried in _product(setting):
+                    task = _task(study, run, at, seed, tried, options, tasks)
+                    if task.name in tasks:
+                        text = "two names or values give the same name of a folder"
+                        raise UserError(f"run {run.name}: {task.name}: {text}; write one otherwise")
+                    tasks[task.name] = task
+    for key, text in unused.items():
+        raise UserError(f"{key}={text}: no run of the study uses it")
+    return tasks
+
+
+def _except(at: Mapping[str, str], axis: str | None) -> dict[str, str]:
+    return {one: name for one, name in at.items() if one != axis}
+
+
+def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+    """The options with {PLACE} replaced; other names in braces stay."""
+    return {
+        key: REFERENCE.sub(lambda found: places.get(found[1], found[0]), text)
+        for key, text in options.items()
+    }
+
+
+def _check_plugin(run: Run, options: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """A study's file may come from others: what it names is not run.
+
+    Raises:
+        UserError: it names a plugin that the command line does not.
+    """
+    plugin = options.get("plugin")
+    if plugin is not None and plugin != given.get("plugin"):
+        reason = "the study's file names it; plugins run only if the command line names them"
+        raise UserError(f"run {run.name}: plugin={plugin}: {reason}")
+
+
+def _seeds(study: Study) -> dict[str, tuple[int, ...]]:
+    """The seeds of each run: its own, else the study's and those of the runs that need it."""
+    found: dict[str, list[int]] = {
+        run.name: list(run.seeds or study.seeds) for run in study.runs.values()
+    }
+    for run in reversed(study.runs.values()):
+        for other in needs(study, run):
+            if study.runs[other].seeds is None:
+                found[other] += [seed for seed in found[run.name] if seed not in found[other]]
+    return {name: tuple(sorted(seeds)) for name, seeds in found.items()}
+
+
+def _product(setting: Setting) -> list[dict[str, Any]]:
+    """Every combination of the values that are tried."""
+    keys, values = [*setting.tries], [*setting.tries.values()]
+    return [dict(zip(keys, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def _task(
+    study: Study,
+    run: Run,
+    at: dict[str, str],
+    seed: int,
+    tried: dict[str, Any],
+    options: Mapping[str, str],
+    tasks: Tasks,
+) -> Task:
+    """One task; those that it needs are in `tasks`."""
+    where = f"run {run.name}" + "".join(f", {axis} {name}" for axis, name in at.items())
+    options = dict(options) | {key: option_text(value) for key, value in tried.items()}
+    needed: list[str] = []
+    best = None
+    if run.best:
+        of, by = run.best
+        among = tuple(task.name for task in _runs_of(study, of, at, tasks))
+        if not among:
+            raise UserError(f"{where}: best: {of} is not there; see its `only`")
+        needed += among
+        best = among, by
+    names = {SEED: str(seed)}
+    for name in sorted(references(options) - {SEED}):
+        found = _runs_of(study, name, at, tasks) if name in study.runs else []
+        if not found:
+            text = f"{{{name}}}: {name} is not there" if name in study.runs else f"{{{name}}}"
+            raise UserError(f"{where}: {text}; {suggest(name, [*study.runs])}")
+        same = next((task.name for task in found if task.seed == seed), found[0].name)
+        names[name] = f"{{{same}}}"
+        needed.append(same)
+    labels = [run.name, *at.values(), str(seed), *_labels(tried)]
+    name = PLAIN.sub("_", "-".join(labels))
+    filled = _filled(options, names)
+    if "hub.repo" in filled:  # a repository for each run
+        filled["hub.repo"] = engine.repository_beside(filled["hub.repo"], name)
+    return Task(name, run.name, run.tool, at, seed, filled, tried, tuple(needed), best)
+
+
+def _runs_of(study: Study, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
+    """The tasks of a run at the same names."""
+    here = {axis: at[axis] for axis in study.runs[name].over}
+    return [task for task in tasks.values() if task.run == name and task.at == here]
+
+
+def _labels(tried: Mapping[str, Any]) -> list[str]:
+    """The values that a task tries, in the name of its folder: lr=0.1."""
+    return [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
+
+
+def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
+    """A task that this one needs and that failed, if any. Of those that it chooses among, some of
+    which may diverge, one that finished is enough."""
+    among = task.best[0] if task.best else ()
+    missing = [name for name in task.needs if name in failed]
+    if not {*among} <= {*failed}:
+        missing = [name for name in missing if name not in among]
+    return missing[0] if missing else None
