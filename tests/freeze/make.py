@@ -22,30 +22,29 @@ from freeze.folders import FOLDERS
 from freeze.numbers import PAIRS, arm_values
 
 HERE = Path(__file__).parent
-# keys that go: what is frozen has no value of them
-GOING = {"data.window", "data.labelled", "data.verified", "log.tensorboard", "checkpoint.failures"}
+# Keys and choices that go have no part in what is frozen: another choice is given where they were
+GOING = {"data.window", "data.labelled", "data.verified", "log.tensorboard", "probe.bank"}
+GIVEN: dict[str, dict[str, Any]] = {
+    "simmim_b16": {"model.positions": "learned"},
+    "segment": {"probe.measures": ["segmentation"]},
+}
 FIRST = 64  # images of a split that are hashed
 
-# {study: the places that are given}; of `table4` once with two sets alone
-STUDIES: dict[str, dict[str, Any]] = {
-    **{name: {"name": name, "places": {}} for name in ("gap", "masking_rate", "labels")},
-    "methods": {"name": "methods", "places": {"cifar10": "CIFAR10"}},
-    "further": {"name": "further", "places": {"init": "INIT", "images": "IMAGES"}},
-    "figure4": {"name": "figure4", "places": {}},
-    "figure5": {"name": "figure5", "places": {}},
+# {study: the places that are given}
+STUDIES: dict[str, dict[str, str]] = {
+    "gap": {},
+    "masking_rate": {},
+    "labels": {},
+    "methods": {"cifar10": "CIFAR10"},
+    "further": {"init": "INIT", "images": "IMAGES"},
+    "figure4": {},
+    "figure5": {},
     "table4": {
-        "name": "table4",
-        "places": {"init": "INIT"}
-        | {
-            name: name.upper() for name in ("imagenet", "cifar10", "cifar100", "pets", "flowers102")
-        },
+        name: name.upper()
+        for name in ("init", "imagenet", "cifar10", "cifar100", "pets", "flowers102")
     },
-    "table4 of two": {
-        "name": "table4",
-        "places": {"init": "INIT", "cifar10": "CIFAR10", "pets": "PETS"},
-    },
-    "vtab": {"name": "vtab", "places": {"init": "INIT", "data": "DATA"}},
-    "worth": {"name": "worth", "places": {"cifar10": "CIFAR10", "tinyimagenet": "TINYIMAGENET"}},
+    "vtab": {"init": "INIT", "data": "DATA"},
+    "worth": {"cifar10": "CIFAR10", "tinyimagenet": "TINYIMAGENET"},
 }
 MATCHED = ("methods", "figure4", "figure5", "worth")  # studies whose arms have equal compute
 # which images a run takes, by its options
@@ -61,15 +60,21 @@ DRAWS: list[dict[str, Any]] = [
 
 
 def of_recipes() -> dict[str, Any]:
-    """{recipe: {group of keys: {key: value}}}."""
-    found: dict[str, Any] = {}
-    for name in today.recipe_names():
-        groups = found.setdefault(name, {})
-        for key, value in today.compute_values({"recipe": name}).items():
-            if key not in GOING:
-                group, _, last = key.rpartition(".")
-                groups.setdefault(group, {})[last] = value
-    return found
+    return {name: recipe_values(name) for name in today.recipe_names()}
+
+
+def recipe_values(name: str) -> dict[str, dict[str, Any]]:
+    """{group of keys: {key: value}}."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in today.compute_values(recipe(name)).items():
+        if key not in GOING:
+            group, _, last = key.rpartition(".")
+            groups.setdefault(group, {})[last] = value
+    return groups
+
+
+def recipe(name: str) -> dict[str, Any]:
+    return {"recipe": name} | GIVEN.get(name, {})
 
 
 def of_costs() -> dict[str, Any]:
@@ -85,14 +90,14 @@ def of_costs() -> dict[str, Any]:
         }
         matched[study] = chosen
     return {
-        "recipes": {name: today.cost({"recipe": name}) for name in today.recipe_names()},
+        "recipes": {name: today.cost(recipe(name)) for name in today.recipe_names()},
         "matched": matched,
     }
 
 
 def study_tasks(name: str) -> list[dict[str, Any]]:
     """The tasks of a study; names of tasks are their numbers in this list."""
-    tasks = today.study_tasks(**STUDIES[name])
+    tasks = today.study_tasks(name, STUDIES[name])
     number = {task.name: n for n, task in enumerate(tasks)}
     found = []
     for task in tasks:

@@ -11,15 +11,15 @@ import numpy as np
 
 from helpers.options import ROOT
 from ssl_vit import costs, stats
+from ssl_vit.config import recipe_files
 from ssl_vit.config.computed import computed_values, keys
 from ssl_vit.config.images import Data
-from ssl_vit.config.recipe_files import RECIPES
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.values import scalar, yaml_value
 from ssl_vit.data import channels, masks, sources
 from ssl_vit.data.base import View
 from ssl_vit.formatting import option_text
-from ssl_vit.lab.studies import expand, optional_places, read_study
+from ssl_vit.lab.studies import expand, read_study
 
 Options = Mapping[str, Any]
 
@@ -61,13 +61,8 @@ class Task(NamedTuple):
 
 
 def recipe_names() -> list[str]:
-    """Of recipes/, and of the paper's as paper/NAME."""
-    folders = {"": RECIPES, "paper/": RECIPES / "paper"}
-    return [
-        f"{start}{path.stem}"
-        for start, folder in folders.items()
-        for path in sorted(folder.glob("*.yaml"))
-    ]
+    """Of all recipes that are no studies; the paper's are paper/NAME."""
+    return recipe_files.recipe_names()
 
 
 def compute_values(options: Options) -> dict[str, Any]:
@@ -108,11 +103,10 @@ def _recipe(options: Options) -> Any:
 
 
 def study_tasks(name: str, places: Mapping[str, str]) -> list[Task]:
-    """The tasks of a study, each after those that it needs; what needs a place that is not given is
-    left out."""
-    path = RECIPES / "study" / f"{name}.yaml"
+    """The tasks of a study of recipes/study/, or of one beside its results, each after those that
+    it needs."""
+    path = recipe_files.RECIPES / "study" / f"{name}.yaml"
     study = read_study.read(path if path.exists() else ROOT / "results" / f"{name}.yaml")
-    study, _ = optional_places.without_missing(study, places)
     plan = expand.tasks(study, dict(places), {})
     return [_task(task, plan) for task in plan.values()]
 
