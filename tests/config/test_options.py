@@ -51,7 +51,7 @@ def test_each_tool_has_help(tool: str) -> None:
 
 def test_help_shows_the_values_of_the_options_given() -> None:
     shown = help_text(PretrainOptions, ["recipe=mpp", "optim.lr=0.5", "--help"])
-    assert "  optim.lr=0.5 " in shown and "  optim.steps=900 " in shown
+    assert "  optim.lr=0.5 " in shown and "  optim.steps=300 " in shown
     assert "  optim.steps=1000 " in help_text(PretrainOptions, [])
 
 
@@ -62,4 +62,4 @@ def test_help_needs_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     run("-c", code)
-    assert "  optim.steps=900 " in run("tools/pretrain.py", "recipe=mpp", "--help")
+    assert "  optim.steps=300 " in run("tools/pretrain.py", "recipe=mpp", "--help")
