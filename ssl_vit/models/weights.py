@@ -25,7 +25,7 @@ from ..runs.files import remove, replacing, unfinished
 from . import interop
 from .architectures import architecture, published, registered, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
-from .position_weights import RESIZED, exported_state, fit_positions, kind_there
+from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
 
 # a pre-training head: left behind (paper, 3.2)
 FIRST = "patch_embed.proj.weight"
@@ -281,7 +281,7 @@ def _check_names(place: str, loaded: Mapping[str, Tensor], model: Mapping[str, T
                 listed += f" and {len(names) - 5} more"
             raise UserError(f"init={place}: {text} {listed}")
     for name, value in loaded.items():
-        if not name.endswith(RESIZED) and value.shape != model[name].shape:
+        if not name.endswith(POSITIONS) and value.shape != model[name].shape:
             shapes = f"{tuple(model[name].shape)} here, {tuple(value.shape)} there"
             raise UserError(f"init={place}: {name} is {shapes}")
         if model[name].is_floating_point() and not value.is_floating_point():

@@ -9,7 +9,6 @@ from typing import Any
 from ..config import export_files, records
 from ..config.computed import counts
 from ..config.fields import is_name
-from ..config.model import timm_import
 from ..config.schema import chosen_on_held_out, defaults, more_held_out
 from ..formatting import (
     NOT_COUNTED,
@@ -262,9 +261,7 @@ def load(record: RunRecord) -> Iterator[Block]:
         return
     folder = record.folder.absolute()
     recipe = typed_recipe(record)
-    needed = (
-        recipe.model.opened_by if recipe else timm_import(str(record.values.get("model.positions")))
-    )
+    needed = recipe.model.opened_by if recipe else "import timm"
     without = "without it in" if needed == "import timm" else "in"
     yield Text(f"In Python, with this package, and {without} timm and transformers:")
     name, kind = "encoder", "AutoModel"

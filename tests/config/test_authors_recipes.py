@@ -71,7 +71,6 @@ AUTHORS: dict[str, dict[str, Any]] = {
     | {
         "objective": "mpp",
         "data.crop_area": 0.67,  # data/data_simmim.py: scale=(0.67, 1.)
-        "model.positions": "relative_bias",  # USE_SHARED_RPB: True, USE_APE: False
         "model.layer_scale": 0.1,  # config.py: VIT.INIT_VALUES
         "corruption.rate": 0.6,  # MASK_RATIO
         "corruption.mask": 1.0,

@@ -15,7 +15,6 @@ HYBRID = "recipe=supervised model=r50_vit_b16 data.size=64"
 SHOWN = "recipe=joint data.labelled=0.1"
 STREAM = "recipe=mpp data.hub=a/b data.stream=true"
 EVALUATE = "recipe=evaluate init=scratch"
-CROSSED = "model.positions=relative_bias"
 BROKEN = [
     ("recipe=mpp model=bit_r50x1 data.size=64", "model=bit_r50x1: objective=mpp needs patches"),
     (
@@ -44,8 +43,6 @@ BROKEN = [
     (f"{HYBRID} model.patch=8", "model.patch=8: expected 16 beside model.stages=[3,4,9]"),
     (f"{HYBRID} model.stem_work=9", "model.stem_work=9: expected 0 beside model.stages="),
     (f"{HYBRID} model.stem_size=9", "model.stem_size=9: expected 0 beside model.stages="),
-    (f"recipe=mpp {CROSSED} model.registers=4", "model.registers=4: expected 0 beside"),
-    (f"recipe=mpp {CROSSED} model.activation=swiglu", "model.activation=swiglu: expected gelu bes"),
     (f"{HYBRID} model.positions=rotary", "model.positions=rotary: expected learned, learned_2d"),
     (
         "recipe=mpp model.positions=rotary model.timm=vit_tiny_patch16_224",
