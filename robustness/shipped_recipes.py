@@ -6,18 +6,15 @@ from typing import Any
 
 import tree  # noqa: F401  so that ssl_vit is this checkout's
 
-from ssl_vit.config.recipe_files import RECIPES, TABLES
+from ssl_vit.config.recipe_files import RECIPES, recipe_names, study_names
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
 from ssl_vit.lab.studies import expand, read_study
 
 
 def names() -> list[str]:
-    """Names of recipes and studies, without the tables that lie among them."""
-    found = sorted(
-        str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")
-    )
-    return [name for name in found if not name.startswith(f"{TABLES.name}/")]
+    """Names of recipes and studies."""
+    return sorted([*recipe_names(), *study_names()])
 
 
 def meaning(name: str) -> Any:

@@ -772,7 +772,12 @@ def test_a_key_nested_and_dotted_in_one_file_is_refused(tmp_path: Path) -> None:
             resolve([f"recipe={path}"])
 
 
-PARTS = st.sampled_from(["mpp", "study", "tables", "methods", "models", "..", ".", "", "é", "\0"])
+PARTS = st.sampled_from(
+    [
+        *("mpp", "study", "tables", "methods", "models", "paper", "mpp_b16_jft"),
+        *("..", ".", "", "é", "\0"),
+    ]
+)
 
 
 @given(
@@ -784,7 +789,9 @@ PARTS = st.sampled_from(["mpp", "study", "tables", "methods", "models", "..", ".
 )
 def test_a_name_is_a_recipe_where_it_is_listed_and_else_refused(name: str) -> None:
     if name in recipe_files.recipe_names():
-        assert recipe_files.find_recipe(name) == recipe_files.RECIPES / f"{name}.yaml"
+        file = recipe_files.RECIPES / f"{name}.yaml"
+        row = recipe_files.PAPER / name.removeprefix("paper/")
+        assert recipe_files.find_recipe(name) == (row if name.startswith("paper/") else file)
     else:
         with pytest.raises(UserError):
             recipe_files.find_recipe(name)
