@@ -15,7 +15,7 @@ from helpers.recorded_studies import curve_of, study
 from ssl_vit import stats
 from ssl_vit.lab.reports.measures import Measure, Result
 
-PAGES = [*sorted((ROOT / "docs").glob("results*.md")), ROOT / "docs" / "log.md"]
+PAGES = sorted((ROOT / "docs").glob("results*.md"))
 RESULTS = "\n".join(path.read_text() for path in PAGES)
 SPEED = (ROOT / "docs" / "speed.md").read_text()
 README = (ROOT / "README.md").read_text()
