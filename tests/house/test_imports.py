@@ -246,19 +246,6 @@ def test_the_engine_imports_nothing_of_the_lab(name: str) -> None:
     assert not re.search(r"""["'](ssl_vit)?\.*lab[."']""", MODULES[name].read_text())
 
 
-def test_the_design_page_lists_the_entries_in_these_orders() -> None:
-    text = (ROOT / "docs" / "design.md").read_text()
-    folders = re.search(r"^```text\nssl_vit/\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert folders
-    names = re.compile(r"^( +)(\w+)(?:\.py|/)", re.MULTILINE)
-    found: dict[int, list[str]] = {2: [], 4: []}
-    for spaces, name in names.findall(folders[1]):
-        if len(spaces) == 2 or (len(spaces) == 4 and found[2][-1] == "lab"):
-            found[len(spaces)].append(name)
-    assert [name for name in found[2] if not name.startswith("__")] == [*ORDER]
-    assert found[4] == [*LAB_ORDER]
-
-
 def module_of(name: str) -> str | None:
     """The module that an imported name is, or is in; None outside ssl_vit."""
     return next((known for known in (name, name.rpartition(".")[0]) if known in MODULES), None)
