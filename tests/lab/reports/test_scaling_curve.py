@@ -30,7 +30,6 @@ from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.read_study import build, read
-from ssl_vit.lab.studies.study_file import find
 from ssl_vit.pages.figure_style import LIGHT
 
 ROWS = 200
@@ -364,8 +363,8 @@ def test_a_mistake_in_a_file_over_shares_is_named(change, says):
     assert "\n" not in str(caught.value)
 
 
-def test_the_shipped_study_holds_the_same_images_out_of_every_share():
-    study = read(find("study/labels_cifar10"))
+def test_the_study_of_labels_holds_the_same_images_out_of_every_share():
+    study = read(ROOT / "results" / "labels_cifar10.yaml")
     plan = plans.tasks(study, {"cifar10": str(ROOT)}, {})
     cuts = {
         (task.options["data.validation"], task.options["data.validation_from"])

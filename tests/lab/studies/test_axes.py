@@ -124,9 +124,7 @@ def test_varied_keys_can_be_set_together_as_those_of_a_grid() -> None:
 
 
 def test_the_tasks_of_a_benchmark_are_an_axis() -> None:
-    plan = parse_request(with_places(["recipe=study/vtab_sweep", "seeds=1"])).plan
-    task = plan["tune-dtd-0-lr=0.01-steps=10000"]
-    assert task.coordinates == {"task": "dtd", "optim.lr": 0.01, "optim.steps": 10000}
+    plan = parse_request(with_places(["recipe=study/vtab", "seeds=1"])).plan
     assert plan["final-dtd-0"].coordinates == {"task": "dtd"}
 
 
@@ -141,8 +139,22 @@ def test_part_arm_coordinates_and_seed_tell_tasks_apart(name: str) -> None:
     assert all(task.values.items() <= task.coordinates.items() for task in plan.values())
 
 
-def test_an_axis_over_image_sizes_is_a_study_file() -> None:
-    request = parse_request(["recipe=study/image_size", "seeds=1"])
+IMAGE_SIZES = """title: how large an image
+extends: study/masking_rate
+vary: {data.size: [16, 32, 64]}
+parts:
+  final:
+    tool: finetune
+    options: {recipe: finetune, init: "{pretrain}", data.size: "{data.size}", optim.steps: 20,
+        optim.warmup: 2}
+  probe: {options: {data.size: "{data.size}"}}
+report: {final: final, probes: [probe], measure: few_shot_100}
+"""
+
+
+def test_an_axis_over_image_sizes_is_a_study_file(tmp_path: Path) -> None:
+    (tmp_path / "image_size.yaml").write_text(IMAGE_SIZES)
+    request = parse_request([f"recipe={tmp_path}/image_size.yaml", "seeds=1"])
     recipes = task_recipes.check(request.study, request.plan)
     assert {name: recipes[name].data.size for name in recipes} == {
         f"{part}-size={size}-0": size

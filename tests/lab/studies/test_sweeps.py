@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import ssl_vit
+from helpers.options import ROOT
 from helpers.studies import GAP, Bench
 from ssl_vit import formatting
 from ssl_vit.config import declaration
@@ -502,9 +503,10 @@ def test_a_place_that_is_none_is_not_given() -> None:
     assert parse_request([*given, "imagenet=null"]).plan == left_out
     assert parse_request([*given, "imagenet=./null"]).plan != left_out
     places = {"cifar10": "/c", "tinyimagenet": None}
+    two_places = ROOT / "results" / "gap_cifar10.yaml"
     with pytest.raises(UserError, match=r"^tinyimagenet= is missing: the study needs"):
-        ssl_vit.study("recipe=study/gap_cifar10", **places)
-    assert with_places(["recipe=study/gap_cifar10", "cifar10=null"])[1:] == [
+        ssl_vit.study(f"recipe={two_places}", **places)
+    assert with_places([f"recipe={two_places}", "cifar10=null"])[1:] == [
         "cifar10=cifar10",
         "tinyimagenet=tinyimagenet",
     ]
