@@ -1,5 +1,5 @@
 """The command line of a tool: a dataclass of options, of which its parser, its errors, its --help
-and its part of docs/options.md (docs/make_options.py) come. No torch here.
+and its part of docs/options.md (docs/make_reference.py) come. No torch here.
 
 Those of the engine's tools are in tools.py, those of the lab's in lab/lab_tools.py.
 """

@@ -19,7 +19,7 @@ from .statistics import Numbers
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
+VERSION = 2  # of what `content` gives
 FORMATS = ("csv", "latex", "pdf")
 DIFFERENCES = (
     *("arm", "other", "measure", "n", "difference", "sd", "low", "high"),
