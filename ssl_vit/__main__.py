@@ -28,7 +28,6 @@ TOOLS: dict[str, type[ToolOptions]] = {
     "runs": lab_tools.RunsOptions,
     "figures": tools.FigureOptions,
     "embed": tools.EmbedOptions,
-    "overlap": tools.OverlapOptions,
     "plan": lab_tools.PlanOptions,
     "shards": tools.ShardOptions,
     "prepare": tools.PrepareOptions,

@@ -55,14 +55,14 @@ def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
     assert ended(PLAN, left) == (128 + signal.SIGPIPE, "")
 
 
-FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/overlap.json")
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/report.md")
 BROKEN = OSError(errno.EIO, "Input/output error")
 
 
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        (FULL_DISK, "error: runs/gap/overlap.json: No space left on device\n"),
+        (FULL_DISK, "error: runs/gap/report.md: No space left on device\n"),
         (BROKEN, "error: Input/output error\n"),
     ],
 )

@@ -273,22 +273,6 @@ class EmbedOptions(ToolOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverlapOptions(ToolOptions):
-    summary = "find a study's or a run's test images among training images"
-    command = "data.find_overlap:main"
-    purpose = (
-        "Find test images of a study or run among training images, a run's also those of its first"
-        " weights: the same pixels, or a near hash. Needs pip install 'ssl_vit[overlap]'."
-    )
-    examples = ("python tools/overlap.py runs/gap_cifar10",)
-    positional = "folder"
-    folder: Path = path(
-        "Of the study or run; overlap.json is written into it, which a study's report shows.",
-        form=WORD,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShardOptions(ToolOptions):
     """The shards to write."""
 

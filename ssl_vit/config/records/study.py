@@ -75,21 +75,3 @@ class StudyPlan(Record):
     benchmark: str | None = None
     labels: list[CurvePoint] = []
     curve: str = "labels"  # what lies along it
-
-
-class OverlapSplit(Record):
-    """A split that tools/overlap.py looked through, and the fingerprint of its images."""
-
-    data: str
-    images: Whole
-    print: str
-
-
-class Overlap(Record):
-    """An entry of overlap.json."""
-
-    train: OverlapSplit
-    test: OverlapSplit
-    exact: Whole
-    near: Whole
-    bits: Whole

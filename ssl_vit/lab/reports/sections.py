@@ -380,7 +380,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[StudyResults, Numbers], Values | None]
     ("Interaction", "interaction", interaction),
     ("Sweeps", "sweeps", sweeps),
     ("Compute", "compute", compute),
-    ("Training images in the test split", "overlap", provenance.overlap),
+    ("Training images in the test split", "seen", provenance.seen),
     ("Learning curves", "learning", learning_curves),
     ("What differs from the paper", "differs", differs),
     ("How it was made", "provenance", provenance.section),
