@@ -191,7 +191,7 @@ def without_clock(value: Any, place: str) -> Any:
 
 
 def draw_images(folder: Path) -> None:
-    """own/SPLIT.parquet in 4 classes, and of each of VTAB the folder that tools/prepare.py leaves."""
+    """own/SPLIT.parquet in 4 classes, and of each of VTAB the folder that study/vtab asks for."""
     disable_progress_bars()
     draw = np.random.default_rng(0)
     for split, count in SPLITS.items():

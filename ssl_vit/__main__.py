@@ -30,7 +30,6 @@ TOOLS: dict[str, type[ToolOptions]] = {
     "embed": tools.EmbedOptions,
     "plan": lab_tools.PlanOptions,
     "shards": tools.ShardOptions,
-    "prepare": tools.PrepareOptions,
     "export": tools.ExportOptions,
     "push": tools.PushOptions,
     "pull": tools.PullOptions,

@@ -28,7 +28,6 @@ FEATURE_FORMATS = ("parquet", "npz")
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
 TOP = 5
 MOST_IMAGES = 2000  # of figures, unless images= says otherwise
-VTAB_SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
 LARGEST = 999_999_999
 LARGEST_SIDE = 2**14  # pixels
 IMAGES = "The images, as for training (pretrain --help)."
@@ -293,33 +292,6 @@ class ShardOptions(ToolOptions):
     format: str = one_of("jpeg", "Format of an image.", ("jpeg", "webp"))
     quality: int = count(90, "Of the format.", 100)
     workers: int | None = count(None, "Processes; default: the cores.", 4096)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareOptions(ToolOptions):
-    """Which tasks are written where."""
-
-    summary = "write VTAB-1k's tasks as parquet files"
-    command = "evaluation.prepare_vtab:main"
-    purpose = (
-        "Write VTAB-1k's tasks (recipes/tables/vtab.yaml) as parquet files of squares, for"
-        " recipe=study/vtab. Tasks that are there already are left as they are."
-    )
-    examples = (
-        "python tools/prepare.py source=$HOME/tensorflow_datasets out=VTAB",
-        "python tools/prepare.py source=FOLDER out=VTAB tasks=dtd,clevr_count",
-    )
-    source: Path = path(
-        "Holds BUILDER[/CONFIG] of each task: as tensorflow-datasets wrote it, which has to be"
-        " installed then, or SPLIT.parquet with the same features as columns."
-    )
-    out: Path = path(
-        "Gets TASK/tune/{train,validation}.parquet and TASK/final/{train,test}.parquet."
-    )
-    tasks: list[str] | None = option(
-        None, "Some of the 19 tasks; default: all.", expected="names", metavar="NAME,..."
-    )
-    size: int = count(VTAB_SIZE, "Side in pixels of what is no square or larger.", 4096)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,20 +144,6 @@ def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
         yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
 
 
-def fingerprint_files(folder: Path) -> str:
-    """A hash of the names and sizes of all files in and below a folder, and of their contents; of
-    more than WHOLE bytes, of the first ones of each file, about WHOLE in all."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    files = {name: path for name, path in sorted(paths.items()) if path.is_file()}
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    read = WHOLE if sum(sizes.values()) <= WHOLE else WHOLE // len(files)
-    digest = hashlib.sha256(f"{read} {sizes}".encode(errors="surrogateescape"))
-    for path in files.values():
-        with path.open("rb") as file:
-            digest.update(file.read(read))
-    return digest.hexdigest()[:16]
-
-
 def _listed(place: Path) -> str:
     """The names and sizes of the files that a stream may read, sorted."""
     folders = os.walk(place, followlinks=True)  # as data/layout.py, which has refused circles

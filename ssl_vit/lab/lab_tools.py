@@ -127,9 +127,6 @@ class StudyOptions(ToolOptions):
     dry: bool = option(
         False, "With launcher=slurm: write the scripts and print them, submit nothing."
     )
-    source: Path | None = path(
-        "Of a benchmark such as study/vtab: data sets to prepare its tasks from.", None
-    )
     only: str | None = option(
         None, "With index=: run one task, as an element of a job array does.", metavar="PART"
     )

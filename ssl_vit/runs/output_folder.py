@@ -29,15 +29,14 @@ class OutputFolder(Generic[Content]):
         key: the option that names it, `name` or `out`, for errors.
         path: of the folder.
         own: matches the names that the tool writes.
-        record: the JSON file that says what is in the folder, without which it has to be new; None:
-            the folder may have anything in it.
+        record: the JSON file that says what is in the folder, without which it has to be new.
         content: what that file holds.
     """
 
     key: str
     path: Path
     own: re.Pattern[str]
-    record: str | None = None
+    record: str
     content: type[Content] | None = None
 
     @property
@@ -53,8 +52,7 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        names = [name for name in (self.record, "lock") if name]
-        lock.check_own(self.option, self.path, names)
+        lock.check_own(self.option, self.path, [self.record, "lock"])
         self.check()
         out = str(self.path.parent if self.key == "name" else self.path)
         with lock.hold(self.path, out, lambda: None, self.key):
@@ -70,7 +68,7 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it holds something else, or cannot be read.
         """
-        if self.record is None or not self.path.exists():
+        if not self.path.exists():
             return
         try:
             names = {path.name for path in self.path.iterdir()} - {"lock"}
@@ -86,7 +84,7 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it is damaged.
         """
-        if not self.record or not self.content or not (self.path / self.record).exists():
+        if not self.content or not (self.path / self.record).exists():
             return None
         path = self.path / self.record
         try:
@@ -108,7 +106,6 @@ class OutputFolder(Generic[Content]):
         Raises:
             OSError: it cannot be written.
         """
-        assert self.record
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
     def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -143,18 +140,17 @@ def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: file_hash(folder / name) or "" for name in names}
 
 
-def check_hashes(folder: Path, recorded: Mapping[str, str], whole: bool = False) -> None:
+def check_hashes(folder: Path, recorded: Mapping[str, str]) -> None:
     """Check that files are those that were written.
 
     Args:
         folder: of the files.
         recorded: their names and hashes.
-        whole: whether the folder is written as a whole, not file by file.
 
     Raises:
         UserError: one is missing, was damaged or replaced.
     """
     for name, there in hashes(folder, recorded).items():
         if not there or there != recorded[name]:
-            text = f"is not the file that was written; remove {folder if whole else 'it'}"
-            raise UserError(f"{folder / name} {text}, and give the command again")
+            text = "is not the file that was written; remove it, and give the command again"
+            raise UserError(f"{folder / name} {text}")

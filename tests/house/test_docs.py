@@ -38,7 +38,6 @@ PARSED = (
     "embed.py",
     "runs.py",
     "report.py",
-    "prepare.py",
 )
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
 

@@ -108,7 +108,6 @@ LAB_MAY_IMPORT = {
     ),
     "data.sources": ("planning.forecast", "studies.task_images"),
     "jobs.split_images": ("studies.task_images",),
-    "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
     "callbacks": ("planning.pace", "studies.progress"),

@@ -78,9 +78,6 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
         study = _matched(study, settings.match)
     if settings.seeds is not None:
         study = dataclasses.replace(study, seeds=_seeds(settings.seeds))
-    if settings.source is not None and not study.benchmark:
-        text = "is for studies of a benchmark, as study/vtab"
-        raise UserError(f"source={settings.source}: {text}")
     if (settings.only is None) != (settings.index is None):
         raise UserError("only= and index= belong together: a part, and the number of one task")
     name = settings.name or stem
