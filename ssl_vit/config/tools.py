@@ -24,7 +24,6 @@ FIGURES = (
     "reconstruction",
     "predicted",
 )
-FEATURE_FORMATS = ("parquet", "npz")
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
 TOP = 5
 MOST_IMAGES = 2000  # of figures, unless images= says otherwise
@@ -192,20 +191,20 @@ class FigureOptions(ToolOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(ToolOptions):
-    """What is embedded, how it is written, and a query."""
+    """What is embedded, and a query."""
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
     lasting = True
     purpose = (
-        "Write the features of every image of a data set in shards (parquet or npz), or resume"
-        " that; find the images nearest to a query. Several processes share the shards."
+        "Write the features of every image of a data set in shards of parquet, or resume that; find"
+        " the images nearest to a query. Several processes share the shards."
     )
     examples = (
         "python tools/embed.py init=runs/mpp data.path=IMAGES",
         "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
         "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 model=vit_ti16"
-        " data=cifar10 data.path=IMAGES split=test probe.layer=6 format=npz",
+        " data=cifar10 data.path=IMAGES split=test probe.layer=6",
     )
     positional = "init"
     uses = (
@@ -250,7 +249,6 @@ class EmbedOptions(ToolOptions):
         metavar="NAME,...",
     )
     patches: bool = option(False, "Write the features of all patches too.")
-    format: str = one_of("parquet", "Format of a shard.", FEATURE_FORMATS)
     rows: int | None = count(
         None,
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
