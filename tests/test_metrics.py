@@ -17,7 +17,7 @@ from helpers.options import TINY, altered
 from helpers.reports import do_not_draw
 from ssl_vit import metrics, rng
 from ssl_vit.config import declaration
-from ssl_vit.config.probe import DENSE, MEASURES
+from ssl_vit.config.probe import MEASURES
 from ssl_vit.config.records.run import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
@@ -36,7 +36,7 @@ from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 
 # The evaluate tool's and those of a test split, which need images and a classifier to be made
-TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy", "patch_knn")
+TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 
 
 @pytest.fixture
@@ -86,7 +86,6 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe.probe.measures = MEASURES
     names = ProbesDuringTraining([], [], recipe.probe, 2, Accelerator(cpu=True)).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
-    assert {*DENSE} == {"segmentation", "patch_knn"}, "TESTED has their metrics"
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
         assert has_row(name) and find_metric(name).unit == metrics.SHARE, name

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..config.probe import DENSE
+from ..config.probe import SEGMENTATION
 from ..config.schema import (
     Recipe,
     compared_views,
@@ -105,7 +105,7 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         option, expected = recipe.declared.needs_one_label(recipe)
         if option:
             raise UserError(f"{option}: {text}; expected {expected}")
-    of_one_label = sorted(set(recipe.probe.measures) - {"top1", *DENSE})
+    of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
         raise UserError(
             f"probe.measures=[{','.join(of_one_label)}]: {text}; expected a column of one label"
