@@ -131,36 +131,36 @@ class EvaluateOptions(JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(ToolOptions):
-    """Which figures, of which encoders and images."""
+    """Which figures, of which encoder and images."""
 
-    summary = "draw what encoders have learned"
+    summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
     purpose = (
-        "Draw what encoders have learned, side by side: filters, positions, attention distance,"
-        " rollout, the class token's attention, features and what the objective predicts. Each"
-        " figure is a .png, a .svg and a .npz with its data; figures.html shows them."
+        "Draw what an encoder has learned, beside fresh weights: filters, positions, attention"
+        " distance, rollout, the class token's attention, features and what the objective predicts."
+        " Each figure is a .png, a .svg and a .npz with its data; figures.html shows them."
     )
     examples = (
         "python tools/figures.py init=runs/mpp",
-        "python tools/figures.py init=scratch,runs/mpp data=cifar10 data.path=PATH",
+        "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
         "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
     )
     positional = "init"
     uses = (
         RecipeKeys(
             ("data", "data.*"),
-            f"{IMAGES} Default: those of the first run.",
+            f"{IMAGES} Default: those of the run.",
         ),
         RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
         RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
         RecipeKeys(("compute.threads",), "As for training."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
-    init: list[str] = option(
+    init: str = option(
         REQUIRED,
-        f"One encoder or several: {PLACES}. scratch beside a run is what that run began with.",
-        expected=f"one or several, as in scratch,runs/mpp; choices: {PLACES}",
-        metavar="PLACE,...",
+        f"The encoder: {PLACES}. Fresh weights beside a run are those that it began with.",
+        expected=PLACES,
+        metavar="PLACE",
     )
     figures: list[str] | None = option(
         None,
@@ -182,8 +182,8 @@ class FigureOptions(ToolOptions):
     )
     shown: int = count(6, "Images that figures show.", 64)
     out: str | None = out(
-        "Holds the folder. Default: figures/ in the folder of the one run; of several encoders"
-        " runs/figures-LABELS.",
+        "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
+        " runs/figures-LABEL.",
         None,
     )
     name: str | None = folder_name("The folder.")

@@ -33,5 +33,5 @@ def write(folder: Path, encoders: Sequence[str], images: str, run: Path | None =
         Section("", [Text(images), Listing(list(encoders))]),
         Section("Figures", list(figure_blocks.build(folder, objective, "a figure", math.inf))),
     ]
-    write_atomically(folder / PAGE, blocks.html("What encoders have learned", sections))
+    write_atomically(folder / PAGE, blocks.html("What the encoder has learned", sections))
     return folder / PAGE

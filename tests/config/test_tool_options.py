@@ -53,6 +53,19 @@ def test_texts_become_values() -> None:
     assert cut("x", "marks=[a,b]").marks == ["a", "b"]
 
 
+def test_a_path_of_a_list_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
+    def images(text: str) -> list[str] | None:
+        return parse(EmbedOptions, ["init=x", f"query={text}"]).query
+
+    (tmp_path / "a,b").touch()
+    assert images(f"{tmp_path}/a,b") == [f"{tmp_path}/a,b"]
+    assert images(f"{tmp_path}/a,c") == [f"{tmp_path}/a", "c"]
+    assert images(f"['{tmp_path}/a,b', 010]") == [f"{tmp_path}/a,b", "010"]
+    for text in ("[", "[]", "a,", "[{a: b}]"):
+        with pytest.raises(UserError, match="expected one, several as in a,b, or a list"):
+            images(text)
+
+
 def test_a_path_with_an_equals_sign_is_a_word(tmp_path: Path, monkeypatch) -> None:
     assert cut("runs/mpp-lr=1").folder == Path("runs/mpp-lr=1")
     monkeypatch.chdir(tmp_path)
