@@ -383,20 +383,14 @@ def test_every_configuration_is_what_it_says() -> None:
     """As Accelerate's own classes read it, with no word that they do not know."""
     found = {path.stem: load_config_from_file(str(path)) for path in sorted(LAUNCH.glob("*.yaml"))}
     default = load_config_from_file(str(ROOT / "accelerate_config.yaml"))
-    two = [f"two_machines{way}" for way in ("", "_zero2", "_zero3", "_fsdp2")]
-    assert set(found) == {*ZERO, "zero3_offload", "fsdp2", *two}
+    assert set(found) == {"zero2", "zero3", "fsdp2", "two_machines"}
     for name, config in (*found.items(), ("default", default)):
         assert config.mixed_precision == "no" and config.main_training_function == "main", name
         sharded = "DEEPSPEED" if "zero" in name else "FSDP" if "fsdp" in name else "MULTI_GPU"
         assert config.distributed_type.value == sharded, name
-    for name in (*ZERO, "zero3_offload"):
+    for name in ("zero2", "zero3"):
         assert found[name].deepspeed_config["zero_stage"] == int(name[4])
-    assert found["zero3_offload"].deepspeed_config["offload_optimizer_device"] == "cpu"
-    for name in two:
-        assert found[name].num_machines == 2 and found[name].num_processes == 16
-    for way in ("zero2", "zero3"):
-        assert found[f"two_machines_{way}"].deepspeed_config == found[way].deepspeed_config
-    assert found["two_machines_fsdp2"].fsdp_config == found["fsdp2"].fsdp_config
+    assert found["two_machines"].num_machines == 2 and found["two_machines"].num_processes == 16
     assert found["fsdp2"].fsdp_config["fsdp_version"] == 2
     hyperparameters = {"gradient_accumulation_steps", "gradient_clipping", "deepspeed_config_file"}
     for path in (*LAUNCH.glob("*.yaml"), ROOT / "accelerate_config.yaml"):
@@ -405,7 +399,6 @@ def test_every_configuration_is_what_it_says() -> None:
 
 
 def test_what_a_configuration_asks_for_reaches_accelerate() -> None:
-    assert launched("zero3_offload")["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] == "cpu"
     assert [launched(name)["ACCELERATE_DEEPSPEED_ZERO_STAGE"] for name in ZERO] == ["1", "2", "3"]
 
 
