@@ -25,6 +25,8 @@ if not CHROMIUM:
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra [browser]")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs [browser]")
 
+pytestmark = pytest.mark.slow
+
 PHONE = {"width": 400, "height": 800}
 SCREEN = {"width": 1280, "height": 900}
 

@@ -1,27 +1,17 @@
-"""robustness/: mutants are found again where code went, differences of two trees are named, and
-coverage knows the test whose processes ran a line."""
+"""robustness/: mutants are found again where code went, and coverage knows the test whose processes
+ran a line."""
 
 import ast
-import itertools
-import json
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from helpers.options import ROOT
-from ssl_vit.evaluation import vtab
-from ssl_vit.lab.studies.request import parse_request
-from ssl_vit.lab.studies.task_recipes import check
 
 sys.path.insert(0, str(ROOT / "robustness"))
-import baseline
-import differences
 import mutants
 import mutate
-import old_runs
-import small_studies
 
 CODE = '''
 LIMIT = 3
@@ -98,101 +88,6 @@ def test_the_tests_of_a_mutant_are_the_cheapest_ones_of_few_files() -> None:
     tests = mutants.Tests({}, {name: ("passed", float(s)) for name, s in seconds.items()})
     assert tests.cheapest([*seconds]) == ["a::2", "b::1", "c::1", "a::1"]
     assert tests.cheapest(["d::2"]) == ["d::2"]  # one at least
-
-
-def facts(folder: Path, **values: object) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, value in values.items():
-        record = {"made": {"commit": "HEAD", "cpu": "x"}, "value": value}
-        (folder / f"{name}.json").write_text(json.dumps(record))
-    return folder
-
-
-def test_differences_are_named_and_those_with_a_reason_allowed(tmp_path: Path, capsys) -> None:
-    recipes = {"mpp": {"optim": {"lr": 0.1}, "seed": 0}, "mae": {"seed": 0}}
-    old = facts(tmp_path / "old", recipes=recipes, help={"pretrain": ["a", "b"]})
-    changed = {"mpp": {"optim": {"lr": 0.2}, "seed": 0}, "new": {}}
-    new = facts(tmp_path / "new", recipes=changed, help={"pretrain": ["a", "c"]})
-    only = {"only": "help,recipes"}
-    assert baseline.compare(old, old, only) == 0
-    capsys.readouterr()
-    assert baseline.compare(old, new, only) == 1
-    printed = capsys.readouterr().out
-    for line in ("recipes/mpp/optim/lr: 0.1 -> 0.2", "recipes/mae: only in the old", "-b\n  +c"):
-        assert line in printed
-    assert "4 differences" in printed and "seed" not in printed
-    allowed = tmp_path / "allowed.yaml"
-    allowed.write_text("- {place: 'recipes/*', reason: renamed}\n- {place: help/*, reason: help}\n")
-    assert baseline.compare(old, new, only | {"allowed": str(allowed)}) == 0
-    allowed.write_text("- {place: 'recipes/*', reason: ''}\n")
-    with pytest.raises(SystemExit, match="reason"):
-        baseline.compare(old, new, only | {"allowed": str(allowed)})
-
-
-def test_a_fact_that_was_not_made_is_a_difference(tmp_path: Path, capsys) -> None:
-    old, new = facts(tmp_path / "old", help={}), facts(tmp_path / "new")
-    assert baseline.compare(old, new, {"only": "help"}) == 1
-    assert "new/help.json is missing" in capsys.readouterr().out
-
-
-def record(value: object) -> dict:
-    return {"made": {"commit": "HEAD", "cpu": "x"}, "value": value}
-
-
-def test_more_uncovered_lines_fewer_caught_mutants_and_longer_times_are_differences() -> None:
-    module = {"uncovered_lines": 2, "uncovered_branches": 1, "uncovered": "3, 7"}
-    old = record({"modules": {"a.py": module, "b.py": module}, "tests": {}})
-    more = {"a.py": module | {"uncovered_lines": 3}, "c.py": module}
-    found = differences.of_fact("coverage", old, record({"modules": more, "tests": {}}))
-    assert [place for place, _ in found] == [
-        "coverage/b.py",
-        "coverage/a.py/uncovered_lines",
-        *("coverage/c.py/uncovered_lines", "coverage/c.py/uncovered_branches"),
-    ]
-    fewer = {"a.py": module | {"uncovered_lines": 0}, "b.py": module}
-    assert not [*differences.of_fact("coverage", old, record({"modules": fewer, "tests": {}}))]
-
-    keys = dict.fromkeys(("module", "function", "text", "kind", "before", "after"), "x")
-    row = keys | {"nth": 0, "verdict": "caught"}
-    caught = record({"mutants": [row]})
-    survived = record({"mutants": [row | {"verdict": "survived"}]})
-    assert len([*differences.of_fact("mutants", caught, survived)]) == 1
-    assert not [*differences.of_fact("mutants", survived, caught)]
-
-    times = record({"help, s": 1.0, "images/s": 100, "load": 0.1})
-    slower = record({"help, s": 1.2, "images/s": 80, "load": 3.0})
-    assert len([*differences.of_fact("speed", times, slower)]) == 2
-    assert not [*differences.of_fact("speed", slower, times)]
-
-
-def test_rows_of_a_resumed_run_are_compared_to_the_last_bit(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    old_runs._expect(path, [{"step": 1, "loss": 0.1}])
-    assert old_runs.differences(path, [{"step": 1, "loss": 0.1}]) == []
-    assert old_runs.differences(path, [{"step": 1, "loss": 0.1 + 2e-17}]) == [
-        "run/0/loss: 0.1 -> 0.10000000000000002"
-    ]
-    assert old_runs.differences(path, [{"step": 1}]) == ["run/0: loss is on one side"]
-    assert len(old_runs.differences(path, [])) == 1
-
-
-def test_reports_are_compared_without_times_and_places() -> None:
-    report = {"folder": "/tmp/x/runs", "rows": [{"seconds": 3.0, "loss": 1.0}], "hours": 2}
-    found = small_studies.without_clock(report, "/tmp/x")
-    assert found == {"folder": "PLACE/runs", "rows": [{"loss": 1.0}]}
-
-
-@pytest.mark.parametrize("name", [*small_studies.STUDIES, "stopped"])
-def test_the_tasks_of_the_small_studies_resolve(name: str, tmp_path: Path) -> None:
-    study = (small_studies.STUDIES | {"stopped": old_runs.STUDY})[name]
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    places = [f"{place}={tmp_path}" for place in study.get("places", [])]
-    if name == "vtab":
-        for task, part in itertools.product(vtab.tasks(), ("tune", "final")):
-            (tmp_path / task / part).mkdir(parents=True)
-        places = ["init=scratch", f"data={tmp_path}"]
-    request = parse_request([f"recipe={tmp_path}/study.yaml", *places])
-    assert len(check(request.study, request.plan)) == len(request.plan) >= 4
 
 
 PROJECT = """
