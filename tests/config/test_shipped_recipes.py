@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers import shipped_recipes
 from helpers.options import ROOT
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import help_text
