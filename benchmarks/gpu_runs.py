@@ -24,7 +24,6 @@ COMMON = {
     "eval.every": "10",
     "eval.images": "256",
     "checkpoint.every": "10",
-    "log.tensorboard": "false",
     "compute.compile": "false",
 }
 TINY = {"model": "vit_n8", "data.size": "32", "optim.batch": "32"}

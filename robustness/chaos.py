@@ -51,7 +51,6 @@ OPTIONS = [
         "log.every=5",
     ),
     *(
-        "log.tensorboard=false",
         "compute.precision=float32",
         "compute.threads=1",
         "optim.dropout=0.1",

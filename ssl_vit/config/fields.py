@@ -150,7 +150,8 @@ TYPE_NAMES = {
 def type_name(option: Option) -> str:
     """The type of a key in words."""
     if option.is_list and option.choices is not None:
-        return f"a list in brackets: some of {', '.join(option.choices)}"
+        null = " or null" if option.is_optional else ""
+        return f"a list in brackets: some of {', '.join(option.choices)}{null}"
     if option.is_list:
         return "a list of numbers or null" if option.is_optional else "a list of numbers"
     text = str(getattr(option.kind, "__name__", option.kind))

@@ -115,13 +115,13 @@ class Eval:
 @dataclass
 class Log:
     every: int = option(20, "Steps between logged rows.", above=0, maximum=2**40)
-    trackers: list[str] = option(
-        ["tensorboard"],
+    trackers: list[str] | None = option(
+        None,
         "Where rows and final figures go besides metrics.jsonl; wandb, trackio and mlflow are"
-        " installed separately, and write to this machine unless their own settings say otherwise.",
+        " installed separately, and write to this machine unless their own settings say otherwise;"
+        " null: nowhere.",
         choices=TRACKERS,
     )
-    tensorboard: bool = option(True, "false: no TensorBoard events, whatever log.trackers has.")
 
 
 @dataclass

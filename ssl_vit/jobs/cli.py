@@ -97,7 +97,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if result is None:
         reuse.check_unfinished(run)
         _check_images(recipe, taken=notice is not None)
-        experiment_trackers.check_installed(recipe.log.trackers)
+        experiment_trackers.check_installed(recipe.log.trackers or ())
     elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
         for warning in reuse.check(run):
             print(f"warning: {warning}", flush=True)
@@ -171,8 +171,9 @@ def _conclude(run: Run, result: Result) -> None:
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
         print(f"page        {run.folder / 'report.html'}")
-    curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
-    print(f"curves      {shell_command(sys.executable, *curves)}")
+    if "tensorboard" in (run.recipe.log.trackers or ()):
+        curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
+        print(f"curves      {shell_command(sys.executable, *curves)}")
     if run.recipe.hub.repo:
         _print_hub_status(run)
     # quoted for Python, too

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def writes_tensorboard(self) -> bool:
-        return self.recipe.log.tensorboard and "tensorboard" in self.recipe.log.trackers
+        return "tensorboard" in (self.recipe.log.trackers or ())
 
     def warn(self, text: str) -> None:
         """Print a warning and write it to log.txt, where no callbacks are."""

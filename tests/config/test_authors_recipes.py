@@ -288,7 +288,7 @@ SMALL = [
     *("data=shapes", "data.size=32", "model.width=32", "model.depth=2", "model.heads=2"),
     *("model.mlp=64", "model.patch=8", "optim.batch=8", "optim.steps=2", "optim.warmup=0"),
     *("eval.every=2", "eval.images=8", "checkpoint.every=2", "log.every=1"),
-    *("log.tensorboard=false", "compute.precision=float32", "compute.compile=false"),
+    *("compute.precision=float32", "compute.compile=false"),
 ]
 HEADS = {
     "mae_b16": ["mae.width=16", "mae.depth=1", "mae.heads=2"],

@@ -26,7 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "optim.lr": st.floats(1e-9, 1),
     "optim.betas": st.lists(st.floats(0, 0.99), min_size=2, max_size=2),
     "optim.clip": st.none() | st.floats(0.1, 10),
-    "log.tensorboard": st.booleans(),
+    "checkpoint.background": st.booleans(),
     "checkpoint.every": st.integers(1, 1000),
     "name": st.sampled_from(["run", "a b", "üñ"]),
     "seed": st.integers(0, 2**31),

@@ -201,7 +201,7 @@ def test_whole_numbers_may_be_written_as_floats(text, value):
             for text in ("1.5", "1e-1", "many", "true", "[1]", "inf", "", "[", "1e400")
         ),
         *((f"optim.lr={text}", "a number") for text in ("fast", "true", "[1]", "{a: 1}", "'", "")),
-        *((f"log.tensorboard={text}", "true or false") for text in ("maybe", "1.5", "[true]", "")),
+        *((f"eval.test={text}", "true or false") for text in ("maybe", "1.5", "[true]", "")),
         *((f"optim.betas={text}", "a list of numbers") for text in ("0.9", "[a, b]", "[0.9")),
         *((f"compute.batch={text}", "a whole number or null") for text in ("1.5", "all")),
         ("log.trackers=wandb", "a list in brackets: some of tensorboard, wandb, trackio"),
@@ -548,7 +548,7 @@ def test_computed_leaves_out_what_changes_no_number(images):
     ]
     same += [
         "log.every=1",
-        "log.tensorboard=false",
+        "log.trackers=[tensorboard]",
         "checkpoint.every=7",
         "checkpoint.keep=3",
         "eval.every=9",

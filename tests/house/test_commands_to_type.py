@@ -14,6 +14,7 @@ import pytest
 from helpers.options import ROOT
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
+from ssl_vit.config.operation import Log
 from ssl_vit.config.records import check
 from ssl_vit.config.records.run import Environment, Result
 from ssl_vit.config.records.study import Task
@@ -53,7 +54,8 @@ def after(name: str, text: str) -> str:
 def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
+    log = Log(trackers=["tensorboard"])
+    run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run", log=log))
     cli._conclude(run, Result(steps=1, seconds=1.0, metrics={}, finished=""))
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [

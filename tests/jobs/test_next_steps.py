@@ -26,8 +26,8 @@ from ssl_vit.runs.next_steps import next_steps
 # So that a command takes seconds, not minutes
 FASTER = {
     "evaluate": ["probe.steps=2", *LOADED],
-    "pretrain": ["log.tensorboard=false"],
-    "finetune": ["log.tensorboard=false", *SHORT],
+    "pretrain": [],
+    "finetune": SHORT,
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
 }

@@ -360,7 +360,7 @@ def test_tensorboard_says_what_metrics_jsonl_says(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    words = altered(tiny, "log.tensorboard=true", "name=run")
+    words = altered(tiny, "log.trackers=[tensorboard]", "name=run")
     whole = train_job._callbacks
     monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Killer(7)])
     with pytest.raises(Killed):

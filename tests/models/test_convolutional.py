@@ -40,7 +40,6 @@ FAST = [
     "optim.warmup=1",
     "optim.batch=4",
     "data.share=0.001",
-    "log.tensorboard=false",
 ]
 
 

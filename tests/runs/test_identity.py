@@ -38,7 +38,6 @@ ALWAYS_FREE = {
     "checkpoint.failures": "what a full disk costs",
     "eval.every": "how often is looked; the result is of the last step",
     "log.every": "how often is looked",
-    "log.tensorboard": "another copy of metrics.jsonl",
     "log.trackers": "other copies of metrics.jsonl",
     "hub.repo": "where it is pushed",
     "hub.private": "who may see what is pushed",

@@ -338,7 +338,7 @@ def test_values_are_written_as_on_a_command_line():
     words = {
         "recipe": "mpp",
         "optim": {"betas": [0.9, 0.95], "clip": None},
-        "log.tensorboard": False,
+        "eval.test": False,
         "optim.lr": 1.0e-3,
     }
     study = build(
@@ -347,7 +347,7 @@ def test_values_are_written_as_on_a_command_line():
     )
     output = plans.tasks(study, {}, {})["p-a-0"].options
     recipe = resolve([f"{key}={value}" for key, value in output.items()])
-    assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == (
+    assert (recipe.optim.betas, recipe.optim.clip, recipe.eval.test, recipe.optim.lr) == (
         [0.9, 0.95],
         None,
         False,
