@@ -66,7 +66,8 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         job = set_up(run, accelerator, splits)
         if processes > 1:
             job.state.strategy.watch_progress(watchdog.tick)
-        _resume(job)
+        resume(job)
+        best_checkpoint.reconcile(job)
         best_checkpoint.check_metric(job)
         job.decoded = resources.resident_images(
             run.recipe, accelerator, splits.train, job.state.step
@@ -77,24 +78,15 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
             stack.callback(experiment_trackers.end_all, job.trackers, job.warn)
         print_banner(job)
         consensus = preemption.StopConsensus(signals, rank, processes)
-        while not _train_to_end(job, consensus, watchdog):
-            pass
+        saved = _train(job, consensus, watchdog)
+        if job.state.step < run.recipe.optim.steps:
+            _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
         try:
             result = finish.finish(job, consensus)
         except Interrupted:
             _stop(job, f"after the last step by {signals.reason}", job.state.step)
         accelerator.wait_for_everyone()  # under the watchdog
         return result
-
-
-def _resume(job: Job, last_step: int | None = None) -> None:
-    """Load the newest checkpoint (of `last_step` or before), if there is one.
-
-    Raises:
-        UserError: as `resume` and `best_checkpoint.reconcile`.
-    """
-    resume(job, last_step)
-    best_checkpoint.reconcile(job)
 
 
 def _measure_baselines(job: Job) -> None:
@@ -109,22 +101,6 @@ def _measure_baselines(job: Job) -> None:
     if split_images.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
         with torch.no_grad():
             job.held_out.measure_baselines(job.objective)
-
-
-def _train_to_end(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
-    """Train to the last step; False after a rollback, from which training continues.
-
-    Raises:
-        SystemExit: after a signal.
-    """
-    try:
-        saved = _train(job, consensus, watchdog)
-    except nonfinite.Rollback as rollback:
-        nonfinite.roll_back(job.state, rollback, lambda step: _resume(job, step))
-        return False
-    if job.state.step < job.recipe.optim.steps:
-        _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
-    return True
 
 
 def _stop(job: Job, where: str, saved: int) -> None:
@@ -143,7 +119,6 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     """Run the training loop with the job's evaluators, callbacks and checkpoints; the step of the
     newest checkpoint, 0 for none."""
     run, state, accelerator = job.run, job.state, job.accelerator
-    seed = nonfinite.stream_seed(job.recipe.seed, state.rollbacks)
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
     if accelerator.is_main_process:
@@ -172,7 +147,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         distributed.on_main(accelerator, lambda: _save(run, saver, saved, whole))
 
     try:
-        loader = _loader(job, seed)
+        loader = _loader(job)
         with InterruptibleLoader(loader, consensus.alone, consensus.is_requested) as batches:
             loop.train(
                 state,
@@ -185,7 +160,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 save,
                 best.update,
                 consensus,
-                _nonfinite_policy(job, seed, callbacks),
+                _nonfinite_policy(job, callbacks),
             )
         _count_unreadable(state, callbacks)
         distributed.on_main(accelerator, lambda: _finish_saving(run, saver, best))
@@ -225,7 +200,7 @@ def _expected_curve(job: Job) -> expected.ExpectedCurve | None:
     return expected.find(job.recipe, len(job.splits.train))
 
 
-def _loader(job: Job, seed: int) -> DataLoader:
+def _loader(job: Job) -> DataLoader:
     """The batches of this process from the current step to the last."""
     first = job.state.step
     last = job.recipe.optim.steps
@@ -234,7 +209,7 @@ def _loader(job: Job, seed: int) -> DataLoader:
         job.images,
         job.recipe.data,
         job.batch_layout,
-        seed,
+        job.recipe.seed,
         first,
         last,
         workers,
@@ -258,12 +233,13 @@ def _evaluators(job: Job) -> list[Scheduled]:
     return evaluators
 
 
-def _nonfinite_policy(job: Job, seed: int, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
+def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
     recipe = job.recipe
 
     def samples_of(step: int) -> list[int]:
-        indices = loaders.step_indices(step, job.images, recipe.data, recipe.optim.batch, seed)
-        return indices.tolist()
+        return loaders.step_indices(
+            step, job.images, recipe.data, recipe.optim.batch, recipe.seed
+        ).tolist()
 
     return nonfinite.NonFinitePolicy(
         recipe.optim.nonfinite,
