@@ -55,7 +55,6 @@ OPTIONS = [
         "compute.threads=1",
         "optim.dropout=0.1",
     ),
-    "checkpoint.failures=10000",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "torn": lambda data: data[: random.randrange(len(data))],

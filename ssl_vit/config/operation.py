@@ -70,9 +70,6 @@ class Checkpoint:
         expected="a metric's name, such as accuracy or loss",
         in_result=True,
     )
-    failures: int = option(
-        3, "Failed saves in a row after which the run stops.", above=0, maximum=2**31
-    )
 
 
 @dataclass

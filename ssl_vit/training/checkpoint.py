@@ -33,6 +33,8 @@ from ..runs.checkpoint_files import (
 )
 from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
 
+MAX_FAILED_SAVES = 3  # in a row, after which the run ends
+
 
 def _sync(path: Path) -> None:
     number = os.open(path, os.O_RDONLY)
@@ -141,7 +143,7 @@ class Saver:
     """Saves checkpoints, in a background thread or synchronously.
 
     A failed save is reported and leaves the earlier checkpoints; training goes on until
-    `settings.failures` saves in a row have failed.
+    MAX_FAILED_SAVES saves in a row have failed.
 
     Args:
         root: the run's folder of checkpoints.
@@ -196,9 +198,8 @@ class Saver:
         why = " ".join(str(error).split())[:200] or type(error).__name__
         text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
-        if self.failed >= self.settings.failures:
-            count = f"checkpoint.failures={self.failed}"
-            raise UserError(f"{count}: that many saves in a row failed; {text}")
+        if self.failed >= MAX_FAILED_SAVES:
+            raise UserError(f"{self.failed} saves in a row failed; {text}")
 
     def close(self) -> None:
         """Wait for the running save."""

@@ -59,7 +59,7 @@ FREE = {
         "compute.threads",
         "compute.patience",
     ),
-    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background"),
     *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
     *(
         "eval.every",

@@ -35,7 +35,6 @@ ALWAYS_FREE = {
     "eval.collapse": "when features are looked at, for rows and warnings",
     "checkpoint.keep": "what a kill costs",
     "checkpoint.background": "what a kill costs",
-    "checkpoint.failures": "what a full disk costs",
     "eval.every": "how often is looked; the result is of the last step",
     "log.every": "how often is looked",
     "log.trackers": "other copies of metrics.jsonl",

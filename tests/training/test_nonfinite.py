@@ -208,9 +208,7 @@ def test_too_many_failed_saves_in_a_row_stop_the_run(
     words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6, 8, 10))
-        with pytest.raises(
-            UserError, match=r"checkpoint\.failures=3: that many saves in a row failed; step 10"
-        ):
+        with pytest.raises(UserError, match="3 saves in a row failed; step 10"):
             run([*words, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert [
