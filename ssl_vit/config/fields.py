@@ -52,7 +52,6 @@ class Option:
     brought: str = ""  # what first weights bring: "always", or "evaluation": where it is left out
     per_process: bool = False  # may differ between the processes of a run
     pace: bool = True  # changes the time of a step
-    curve: bool = True  # changes the loss curve by more than another seed does
     requires: tuple[str, Any] | None = None  # (key, value) without which it has no effect
     metavar: str = ""  # of a tool's option: stands in --help for a value without a default
     form: str = KEY  # how it is typed; a recipe's keys have this one form

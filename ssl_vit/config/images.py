@@ -30,9 +30,7 @@ class Data:
         splits=SPLITS,
         per_process=True,
     )
-    hub: str | None = option(
-        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
-    )
+    hub: str | None = option(None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS)
     size: int = option(
         224,
         "Side of the training image in pixels.",
@@ -60,7 +58,6 @@ class Data:
         check=is_split,
         expected="a split's name",
         splits=("train", "validation"),  # a share of it may be held out
-        curve=False,
     )
     share: float = option(
         1.0,
@@ -110,7 +107,6 @@ class Data:
         True,
         "false: no labels are used, such as those that folders are taken for.",
         splits=SPLITS,
-        curve=False,
     )
     test: str | float = option(
         "test",
@@ -119,7 +115,6 @@ class Data:
         check=is_tested,
         expected="a split's name, or a share above 0 and below 1",
         splits=("test",),
-        curve=False,
     )
     group: str | None = option(
         None,
@@ -128,14 +123,11 @@ class Data:
         splits=("validation", "test"),
         pace=False,
     )
-    image_column: str | None = option(
-        None, "Column of the images; null: found.", splits=SPLITS, curve=False
-    )
+    image_column: str | None = option(None, "Column of the images; null: found.", splits=SPLITS)
     label_column: str | None = option(
         None,
         "Column of the labels; null: found, unless it holds lists of them.",
         splits=SPLITS,
-        curve=False,
     )
     mask_column: str | None = option(
         None,
@@ -165,7 +157,6 @@ class Data:
         True,
         "false: the Hub's name and the numbers of this preset could not be checked.",
         place=True,
-        curve=False,
     )
     crop_area: float = option(
         0.05,

@@ -21,7 +21,6 @@ class Compute:
         "Precision of the forward and backward pass.",
         choices=("auto", "float32", "bfloat16"),
         identity=True,
-        curve=False,
     )
     compile: bool | None = option(None, "Use torch.compile; null: where there is a GPU.")
     workers: int | None = option(

@@ -55,7 +55,6 @@ class Recipe:
         below=2**63,
         expected="a whole number of 64 bits",
         pace=False,
-        curve=False,
     )
     resume: bool = option(
         True,

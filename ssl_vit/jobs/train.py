@@ -16,7 +16,7 @@ from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
 from ..formatting import count_of_images
 from ..hub import background
-from ..runs import console, expected, experiment_trackers
+from ..runs import console, experiment_trackers
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import Run
 from ..runs.identity import recipe_hash
@@ -121,13 +121,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     run, state, accelerator = job.run, job.state, job.accelerator
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
-    if accelerator.is_main_process:
-        curve = _expected_curve(job)
-        if curve is not None:
-            check = expected.CurveCheck(curve, state.step, callbacks.note, callbacks.warn)
-            callbacks.add(check)
-        if job.collapse:
-            callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
+    if accelerator.is_main_process and job.collapse:
+        callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _check_first_features(job, callbacks)
     for batch in job.held_out.batches:
         for name in batch.unreadable:
@@ -190,14 +185,6 @@ def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
         images = count_of_images(len(total))
         times = "once" if total.total() == 1 else f"{total.total():,} times in all"
         callbacks.note(f"{images} could not be read, and gave way to the next {times}")
-
-
-def _expected_curve(job: Job) -> expected.ExpectedCurve | None:
-    """The range of this recipe's first steps; None where it is unknown, and for a stream, whose
-    images are not counted."""
-    if job.state.stream:
-        return None
-    return expected.find(job.recipe, len(job.splits.train))
 
 
 def _loader(job: Job) -> DataLoader:
