@@ -1,6 +1,5 @@
 """A model, a data set, a target and an objective of one's own, from outside the package."""
 
-import json
 import re
 import subprocess
 import sys
@@ -210,45 +209,21 @@ def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_pat
     moved.write_text("")  # its names are there already: the text of the first file is what was run
     again = Run(resolve([*words, f"plugin={moved}"]))
     again.reconcile()
-    with pytest.raises(UserError, match=r"plugin=.*its code differs from"):
+    with pytest.raises(UserError, match=r"plugin=.*the file differs from"):
         train_job.train(again)
     moved.write_text(plugin.read_text())
     train_job.train(again)
 
 
-COMMENTED = PLUGIN.replace('"""Which of two ways up an image stands."""', "# Which way up", 1)
-COMMENTED = f'"""Objectives of my own."""\n# a comment\n{COMMENTED}'.replace("loss = ", "loss  =  ")
-
-
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_comments_docstrings_and_formatting_of_a_plugin_may_change(
-    plugin: Path, tiny: list[str], finished: bool
-) -> None:
+def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finished: bool) -> None:
     words = [*tiny, "objective=rotation", "name=run", f"plugin={plugin}"]
     run = trained(words)
     if not finished:
         (run.folder / "result.json").unlink()
-    plugin.write_text(COMMENTED)
-    again, result = cli.open_run(resolve(words))
-    assert (result is not None) == finished
-    assert train_job.train(again)["steps"] == run.recipe.optim.steps
-    assert PLUGIN.count("turned[:, None") == 1
-    plugin.write_text(COMMENTED.replace("% 2", "% 3"))
-    with pytest.raises(UserError, match=r"plugin=.*its code differs from"):
-        cli.open_run(resolve(words))
-
-
-def test_a_run_of_before_knows_its_plugin_by_its_text(plugin: Path, tiny: list[str]) -> None:
-    """And by its text alone, where another version of Python has another syntax tree."""
-    words = [*tiny, "objective=rotation", "name=run", f"plugin={plugin}"]
-    path = trained(words).folder / "environment.json"
-    record = json.loads(path.read_text())
-    kept = record["plugin"]
-    for older in ({"text": kept["text"]}, kept | {"code": "another"}):
-        path.write_text(json.dumps(record | {"plugin": older}))
-        assert cli.open_run(resolve(words))[1] is not None
-    plugin.write_text(COMMENTED)
-    with pytest.raises(UserError, match="its code differs from"):
+    assert (cli.open_run(resolve(words))[1] is not None) == finished
+    plugin.write_text(f"{PLUGIN}# another\n")
+    with pytest.raises(UserError, match=r"plugin=.*the file differs from"):
         cli.open_run(resolve(words))
 
 

@@ -455,7 +455,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
     # it was made without one
-    assert "its code differs" in the_error(found, [*options, f"plugin={plugin}"])
+    assert "the file differs" in the_error(found, [*options, f"plugin={plugin}"])
     assert ran.read_text() == "x"
 
 
