@@ -3,7 +3,7 @@ to be shown everywhere."""
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -199,25 +199,3 @@ def test_one_row_shows_a_metric_everywhere(
     assert measure.label == "held-out confused views"
     assert measure.percent and not measure.higher
     assert "held-out confused views, %" in (study / "report.md").read_text()
-
-
-def test_rows_of_a_runs_file_are_texts_and_give_way(registry: None) -> None:
-    """A format that reads attributes, escape sequences and what is no row are left out; what a
-    plugin registers replaces what was read."""
-    row = asdict(Metric("agreement", sentence="of before"))
-    wrong = [{"name": "x"}, row | {"name": "y", "sentence": "\x1b[2J"}, row | {"higher": 1}, {}]
-    wrong.append(row | {"name": "alignment", "unit": metrics.LOSS})
-    beats = asdict(Baseline("guess", "guessing", "any", "{:.2f} (guess)", ("agreement",)))
-    formats = ("{0.__class__}", "{:>999999999}", "{:.3f} {:.3f}", "", "{")
-    bad = [beats | {"name": f"b{n}", "to_beat": text} for n, text in enumerate(formats)]
-    metrics.learn([*wrong, row | {"name": "loss"}], [*bad, beats])
-    assert not any(map(has_row, ("x", "y", "agreement", "alignment")))
-    assert find_metric("loss").unit == metrics.LOSS
-    assert [one.name for one in metrics.all_baselines()][-1] == "guess"
-    metrics.learn([json.loads(json.dumps(row))], [json.loads(json.dumps(beats))])
-    assert find_metric("agreement").sentence == "of before"
-    metrics.register(Metric("agreement", sentence="of now"))
-    metrics.learn([row], [])
-    assert find_metric("agreement").sentence == "of now"
-    with pytest.raises(ValueError, match="agreement"):
-        metrics.register(Metric("agreement", sentence="of another"))

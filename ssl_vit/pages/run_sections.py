@@ -21,7 +21,6 @@ from ..formatting import (
 )
 from ..runs import seen_text
 from ..runs.next_steps import NextCommand, next_steps
-from ..runs.objective_facts import facts_of
 from . import curve_points, figure_blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .metric_tables import BaselineComparison
@@ -154,7 +153,7 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 def figures(record: RunRecord) -> Iterator[Block]:
     """The PNG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
-    objective = facts_of(record.environment, record.values).figure
+    objective = figure_blocks.predictions(record.values)
     folder = record.folder / "figures"
     otherwise = f"a figure of the run {record.name}"
     yield from figure_blocks.build(folder, objective, otherwise, EMBEDDED)
@@ -300,11 +299,10 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     folder = record.folder.absolute()
     if not values or not is_name(folder.name):
         return
-    tool = "pretrain"
+    recipe = typed_recipe(record)
+    tool = recipe.training_tool if recipe else "pretrain"
     if values.get("objective") == "probe":
         tool = "evaluate"
-    elif facts_of(record.environment, values).fine_tunes:
-        tool = "finetune"
     place = [f"name={folder.name}", f"out={folder.parent}"]
     plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []
     options = [f"recipe={folder / 'recipe.yaml'}", *plugin]
@@ -317,7 +315,6 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     repeat = NextCommand(
         "repeat it with another seed", _launch(tool, *options, *again, f"seed={seed + 1}")
     )
-    recipe = typed_recipe(record)
     beaten = metric_tables.is_beaten(record.result.metrics, record.measured_on)
     steps = []
     if recipe and (folder / "export").exists():

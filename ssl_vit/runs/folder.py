@@ -25,7 +25,6 @@ from ..errors import UserError
 from . import identity, lock
 from .files import append, write_atomically
 from .identity import recipe_hash
-from .objective_facts import objective_facts
 
 # What a run writes in its folder, and removes
 OWN = (
@@ -123,7 +122,8 @@ class Run:
         environment["recipe"] = recipe_hash(self.recipe)
         if known := sorted(self.hashes() - {environment["recipe"]}):
             environment["earlier_recipes"] = known
-        environment["objective"] = objective_facts(self.recipe).content()
+        if self.recipe.plugin:
+            environment["free"] = identity.free_keys(self.recipe)
         environment["options"] = identity.result_options(self.recipe)
         if origin := self._first_recipe_file():
             environment["recipe_file"] = origin

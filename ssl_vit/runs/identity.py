@@ -48,6 +48,15 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def free_keys(recipe: Recipe) -> list[str]:
+    """Keys of the objective's own group that do not change what is computed: of a plugin's they
+    are not known without it, and a key that is not known counts."""
+    own = recipe.declared.options
+    return [
+        key for key in recipe.values() if own and key.startswith(f"{own.name}.") and not counts(key)
+    ]
+
+
 def result_options(recipe: Recipe) -> Values:
     """{key: value} of the keys that change what the result contains but not what is computed: they
     may differ while a run goes on, not once it has finished."""

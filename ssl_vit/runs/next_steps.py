@@ -15,7 +15,6 @@ from ..config.probe import Probe
 from ..config.records.run import Environment
 from ..config.schema import Recipe, learns_labels
 from ..formatting import count_of_images, option_text, shell_command, tool_command
-from .objective_facts import facts_of
 
 TEST = 0.2  # share of the images that a command tests on, where there are no others
 TIMES = 2  # the steps of a longer run
@@ -142,14 +141,13 @@ def _opens(file: Path) -> bool:
 
 def _longer(folder: Path, place: list[str], recipe: Recipe, facts: Environment) -> NextCommand:
     """A finished run has its steps; more of them are another run, whose schedule is as long."""
-    tool = "finetune" if facts_of(facts, recipe.values()).fine_tunes else "pretrain"
     steps = TIMES * recipe.optim.steps
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     options = [f"recipe={folder / 'recipe.yaml'}", *plugin, f"name={folder.name}-longer", *place]
     return NextCommand(
         f"train longer, as another run of {steps:,} steps from the same first weights (to go on"
         f" from this run's, add init={folder})",
-        _typed(tool, *options, f"optim.steps={steps}"),
+        _typed(recipe.training_tool, *options, f"optim.steps={steps}"),
     )
 
 
@@ -157,7 +155,7 @@ def _learned_labels_alone(recipe: Recipe, facts: Environment) -> bool:
     """Whether it was trained on nothing but the labels of its images, from whatever weights."""
     declared = declaration.objectives().get(recipe.objective)  # a plugin's may not be here
     alone = declared is not None and declared.only_labelled
-    return alone or facts_of(facts, recipe.values()).fine_tunes
+    return alone or recipe.training_tool == "finetune"
 
 
 def _typed(tool: str, *options: str) -> str:

@@ -79,7 +79,7 @@ LAB_MAY_IMPORT = {
     # the folder of a run
     **dict.fromkeys(
         (
-            *("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"),
+            *("runs.files", "runs.folder", "runs.identity", "runs.lock"),
             "runs.seen_text",
         ),
         ALL,

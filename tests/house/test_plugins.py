@@ -12,15 +12,13 @@ from PIL import Image
 from helpers.options import PROBE, ROOT, TINY, altered
 from ssl_vit.config import declaration, schema, values
 from ssl_vit.config.computed import computed_values, counts, differences
-from ssl_vit.config.records.run import Environment
 from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.reports import comparable
 from ssl_vit.runs.folder import Run
-from ssl_vit.runs.identity import recipe_hash, written_hash
-from ssl_vit.runs.objective_facts import learn_objective, objective_facts, question
+from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
 PLUGIN = '''
 import torch
@@ -387,14 +385,11 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
 ) -> None:
     recipe = resolve(altered(tiny, *shared, "turned.note=first"))
     known, written = recipe_hash(recipe), recipe.values()
-    facts = objective_facts(recipe)
-    assert facts.free == ["turned.note"]
+    free = free_keys(recipe)
+    assert free == ["turned.note"]
     declaration.withdraw("turned")
     other = written | {"turned.turns": 1}
-    assert written_hash(written, facts.free) == known != written_hash(other, facts.free)
-    read = Environment(objective=facts)
-    learn_objective(read)
-    assert read.free == facts.free and Environment().free == []
+    assert written_hash(written, free) == known != written_hash(other, free)
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
@@ -421,20 +416,28 @@ def test_a_planned_text_compares_with_the_value_it_gives(
     assert comparable._is_typed(value, text) is same
 
 
-def test_the_question_of_an_own_metric_is_recorded(tmp_path: Path, tiny: list[str]) -> None:
+def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Without it all keys that differ count."""
     file = tmp_path / "turned.py"
     lines = """    def question(self, metric):
         if metric != "upright":
             return None
 """
     file.write_text(OWN_KEYS.replace("    def question(self, metric):\n", lines))
+    words = altered(tiny, f"plugin={file}", "objective=turned")
     try:
-        facts = objective_facts(resolve(altered(tiny, f"plugin={file}", "objective=turned")))
+        recipes = [
+            resolve([*words, f"seed={seed}", f"data.share={1 / (1 + seed)}"]) for seed in (0, 1)
+        ]
+        written = [recipe.values() for recipe in recipes]
+        assert comparable.question_keys("upright", written, []) == ([], [])
+        every = comparable.question_keys("loss", written, [])
     finally:
         declaration.withdraw("turned")
-    assert question(facts, "", "loss") is question(facts, "", "accuracy") is None
-    found = question(facts, "", "upright")
-    assert found is not None and found.keys == ["data.name", "turned.turns"]
+    assert every == (["data.share", "seed"], [])
+    assert comparable.question_keys("upright", written, []) == every
 
 
 def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(

@@ -32,6 +32,7 @@ from ssl_vit.hub import background, card, card_figure, manifest, payload, pull, 
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
+from ssl_vit.objectives.mpp import MppDeclaration
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
@@ -939,11 +940,10 @@ def test_energy_is_that_of_the_devices_highest_power(run: Run, device: str, says
     assert says in card.write(run, run.export)
 
 
-def test_a_plugins_objective_without_a_sentence_is_named(run: Run) -> None:
-    path = run.folder / "environment.json"
-    record = json.loads(path.read_text())
-    record["objective"]["sentence"] = ""
-    path.write_text(json.dumps(record))
+def test_a_plugins_objective_without_a_sentence_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MppDeclaration, "sentence", lambda self, recipe: "")
     wanted = f"`{run.recipe.objective}`, an objective of a plugin that is not part of ssl_vit."
     assert wanted in card.write(run, run.export)
 

@@ -13,10 +13,8 @@ import numpy as np
 
 from ... import stats
 from ...config.parsing import flatten, load_yaml
-from ...config.records.run import ObjectiveFacts
 from ...formatting import format_share
 from ...metrics import SHARE, Metric, all_metrics, find_metric, is_of_model, is_split
-from ...runs.objective_facts import facts_of
 from ...stats import Interval, SeedSummary
 from .comparable import differing_keys, question_keys
 from .results import FinishedRun, StudyResults, by_arm, by_seed, fewest_images
@@ -197,7 +195,7 @@ def obstacles(
     if labels:
         reasons = [key for key in ("data.name",) if key in differing_keys(recipes)]
     else:
-        reasons, keys = question_keys(name, recipes, _facts(runs, recipes))
+        reasons, keys = question_keys(name, recipes, _free(runs))
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
     facts = [run.environment for one in runs for run in one.values()]
@@ -208,12 +206,9 @@ def obstacles(
     return reasons, keys
 
 
-def _facts(
-    runs: Sequence[Mapping[int, FinishedRun]], recipes: Sequence[Mapping[str, Any]]
-) -> ObjectiveFacts:
-    """What the first run of these arms recorded of its objective."""
-    first = next(run for one in runs for run in one.values())
-    return facts_of(first.environment, recipes[0])
+def _free(runs: Sequence[Mapping[int, FinishedRun]]) -> list[str]:
+    """Keys that do not count, as the first run of these arms recorded them."""
+    return next(run for one in runs for run in one.values()).environment.free
 
 
 def _suffix(part: str, several: bool) -> str:
