@@ -70,8 +70,6 @@ class Splits(NamedTuple):
         guesses: assumptions about the data; each is printed as a warning.
         label_source: what the training images have one label each of; empty where they have none,
             or lists.
-        testable: whether there are test images with labels, requested or not.
-        clipped: what check_range found of data.range.
     """
 
     train: Source
@@ -81,7 +79,6 @@ class Splits(NamedTuple):
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
     label_source: str = ""
-    testable: bool = False
     clipped: Mapping[str, float] = {}
 
 
@@ -178,17 +175,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         notes=_notes(found, data, names, train, held_out, share),
         guesses=(*_guesses(found, data), *_same_held_out(data, names, splits)),
         label_source=whole.label_source if data.labels and whole.lists is None else "",
-        testable=_is_testable(data, splits, whole),
     )
-
-
-def _is_testable(data: Data, splits: Mapping[str, Source], train: Source) -> bool:
-    """Whether the split or the share of data.test has images and labels."""
-    if not isinstance(data.test, str):
-        return data.labels and bool(train.label_source)
-    chosen = layout.choose(data.test, splits)
-    there = chosen is not None and len(splits[chosen]) > 0
-    return data.labels and there and bool(splits[chosen or ""].label_source)
 
 
 def _check_authors(data: Data, train: Source) -> None:

@@ -34,7 +34,6 @@ from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
 from . import split_images
-from .label_facts import label_facts
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
@@ -195,15 +194,6 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     return gather_object([here]).index(here) == accelerator.process_index
 
 
-def _of_labels(
-    recipe: Recipe, accelerator: Accelerator, splits: sources.Splits
-) -> dict[str, object]:
-    """What who goes on with the run's encoder wants to know, of the process that writes it."""
-    if recipe.objective == "probe" or not accelerator.is_main_process:
-        return {}
-    return label_facts(splits, recipe.data)
-
-
 def environment_facts(
     recipe: Recipe,
     accelerator: Accelerator,
@@ -229,9 +219,6 @@ def environment_facts(
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": split_images.measured_on(recipe, splits),
         "classes": classes,  # label 0 is the first
-        "label_source": splits.label_source,
-        "testable": splits.testable,
-        **_of_labels(recipe, accelerator, splits),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

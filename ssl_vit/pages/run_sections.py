@@ -315,12 +315,9 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     repeat = NextCommand(
         "repeat it with another seed", _launch(tool, *options, *again, f"seed={seed + 1}")
     )
-    beaten = metric_tables.is_beaten(record.result.metrics, record.measured_on)
-    steps = []
+    steps = [repeat]
     if recipe and (folder / "export").exists():
-        steps = list(next_steps(folder, folder.parent, recipe, record.environment, beaten))
-    # what has not beaten its baselines is trained longer first
-    steps.insert(0 if beaten else min(1, len(steps)), repeat)
+        steps += next_steps(folder, folder.parent, recipe)
     for step in steps:
         yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
         yield Commands([step.command])

@@ -69,7 +69,7 @@ def test_images_without_labels_have_a_test_share_too(tmp_path: Path) -> None:
     images(tmp_path / "own", _=20)
     found = load(tmp_path / "own")
     assert len(content(found.test)) == 4 and len(content(found.train)) == 15
-    assert found.label_source == "" and not found.testable
+    assert found.label_source == ""
 
 
 def test_a_window_takes_the_same_share_of_every_row_group(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path
     for before, one in zip(shown[:3], hidden[:3], strict=True):
         assert content(one) == dict.fromkeys(content(before), -1)
         assert one.classes == [] and one.label_range == (-1, -1)
-    assert not hidden.label_source and not hidden.testable
+    assert not hidden.label_source
 
 
 def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:

@@ -89,14 +89,6 @@ class Cost(Record):
     device_hours: Number
 
 
-class LabelCounts(Record):
-    """The labelled images that an evaluation of the run would learn from, and how many its smallest
-    class has; zeros where there is none, as no share can be held out to test on."""
-
-    images: Whole
-    smallest: Whole
-
-
 class RecipeFile(Record):
     """The recipe file that a run came from, and the keys at which the run differs from it."""
 
@@ -140,10 +132,6 @@ class Environment(WithRecipe):
     device_batch: MayLack[Whole] = None
     accumulation: MayLack[Whole] = None
     classes: MayLack[list[str]] = None
-    label_source: MayLack[str] = None  # of one label an image; empty without
-    testable: MayLack[bool] = None  # there are test images with labels
-    label_counts: MayLack[LabelCounts] = None
-    label_doubt: MayLack[str] = None  # why names of folders may be no classes; empty without doubt
     clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
     free: list[str] = []  # keys of a plugin's objective that do not change what is computed
 
