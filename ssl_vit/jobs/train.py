@@ -238,17 +238,13 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
 
 
 def _save(run: Run, saver: checkpoint.Saver, step: int, state: dict[str, Any]) -> None:
-    """Save a step's state, in the run folder's new place if it was moved.
+    """Save a step's state.
 
     Raises:
-        UserError: it was moved or removed, or too many saves have failed.
+        UserError: the run's folder was moved or removed, or too many saves have failed.
     """
-    run.follow_move()
-    saver.root = run.checkpoints
-    saver.save(step, state)
-    if run.moved:
-        saver.wait()
     run.check_not_moved()
+    saver.save(step, state)
 
 
 def _finish_saving(run: Run, saver: checkpoint.Saver, best: best_checkpoint.BestSoFar) -> None:
