@@ -27,8 +27,8 @@ from ..errors import UserError
 from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
 from ..pages.figure_style import TWINS, twin
-from ..runs import lock, notebook, output_folder
-from ..runs.files import write_atomically
+from ..runs import lock, notebook
+from ..runs.files import sweep, write_atomically
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
             folder.mkdir(exist_ok=True)
         for place in (folder, folder / TWINS):
             if place.is_dir():
-                output_folder.remove_torn(place, OWN)
+                sweep(place, OWN)
         yield
 
 

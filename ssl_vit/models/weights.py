@@ -4,6 +4,7 @@ and transformers read without this package."""
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..config.export_files import encoder_options, normalisation
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
-from ..runs.files import remove, replacing, unfinished
+from ..runs.files import replacing, sweep
 from . import interop
 from .architectures import architecture, published, registered, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
@@ -320,9 +321,7 @@ def export(
         classes: names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`; empty: no classifier.
     """
-    for left in unfinished(folder):  # of processes that were killed
-        if left.is_dir():
-            remove(left)
+    sweep(folder.parent, re.compile(re.escape(folder.name)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as beside:
         beside.mkdir()

@@ -13,12 +13,9 @@ from ..config import records
 from ..config.init_source import file_hash
 from ..errors import UserError
 from . import lock
-from .files import remove, write_atomically
+from .files import sweep, write_atomically
 
 Content = TypeVar("Content", bound=records.Record)
-
-# What a process writes beside NAME, and moves there when it is whole (files.write_atomically)
-TORN = re.compile(r"\.(?P<name>.+)\.\d+(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class OutputFolder(Generic[Content]):
         with lock.hold(self.path, out, lambda: None, self.key):
             self.check()  # another tool may have been faster
             self.read()  # or it is a folder of others
-            remove_torn(self.path, self.own)
+            sweep(self.path, self.own)
             yield
 
     def check(self) -> None:
@@ -124,15 +121,6 @@ class OutputFolder(Generic[Content]):
         check_hashes(self.path, there)
         gone = written - there.keys()
         return {name: value for name, value in recorded.items() if name not in gone}
-
-
-def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
-    """Remove what killed processes left of the files and folders whose names `own` matches. Links
-    are not followed."""
-    for path in folder.iterdir():
-        torn = TORN.fullmatch(path.name)
-        if torn and own.fullmatch(torn["name"]):
-            remove(path)
 
 
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:

@@ -26,12 +26,13 @@ from ..errors import UserError
 from ..runs.checkpoint_files import (
     MANIFEST,
     STATE,
+    STEP,
     delete,
     list_checkpoints,
-    list_leftovers,
     remove,
 )
 from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
+from ..runs.files import sweep
 
 MAX_FAILED_SAVES = 3  # in a row, after which the run ends
 
@@ -72,8 +73,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
     root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
-    for leftover in list_leftovers(root):
-        delete(leftover)
+    sweep(root, STEP, delete=delete)
     _write(temporary, step, state)
     if final.exists():
         remove(final)

@@ -117,8 +117,8 @@ def test_files_of_others_outlive_the_checkpoint_beside_them(tmp_path):
     for text in ("one", "two"):
         (save(tmp_path, 1) / "notes.txt").write_text(text)
         save(tmp_path, 2, keep=1)
-    (tmp_path / ".step-000000003.old").mkdir()
-    (tmp_path / ".step-000000003.old" / "mine").write_text("three")
+    (tmp_path / ".step-000000003.0").mkdir()
+    (tmp_path / ".step-000000003.0" / "mine").write_text("three")
     (tmp_path / ".step-notes").write_text("four")
     save(tmp_path, 4, keep=1)
     assert {
