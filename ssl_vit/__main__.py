@@ -29,7 +29,6 @@ TOOLS: dict[str, type[ToolOptions]] = {
     "figures": tools.FigureOptions,
     "embed": tools.EmbedOptions,
     "plan": lab_tools.PlanOptions,
-    "shards": tools.ShardOptions,
     "export": tools.ExportOptions,
     "push": tools.PushOptions,
     "pull": tools.PullOptions,

@@ -81,22 +81,6 @@ def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
-def test_an_output_that_is_lost_is_not_taken_for_the_folder_of_the_shards(
-    way: str, tmp_path: Path, request
-) -> None:
-    command = [
-        interpreter(),
-        "tools/shards.py",
-        f"data.path={images(tmp_path / 'own')}",
-        f"out={tmp_path}/out",
-        "workers=1",
-    ]
-    status, errors = ended(command, request.getfixturevalue(way))
-    assert "out=" not in errors and "Traceback" not in errors
-    assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
-
-
-@pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
 def test_a_run_outlives_its_output(way: str, tmp_path: Path, request) -> None:
     """Both streams: a log on a disk that is full, a terminal that was closed."""
     output = request.getfixturevalue(way)

@@ -28,7 +28,6 @@ ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches
 TOP = 5
 MOST_IMAGES = 2000  # of figures, unless images= says otherwise
 LARGEST = 999_999_999
-LARGEST_SIDE = 2**14  # pixels
 IMAGES = "The images, as for training (pretrain --help)."
 
 
@@ -267,29 +266,6 @@ class EmbedOptions(ToolOptions):
     def shard_rows(self) -> int:
         """Images per shard."""
         return self.rows or (PATCH_ROWS if self.patches else ROWS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardOptions(ToolOptions):
-    """The shards to write."""
-
-    summary = "convert images into pre-resized parquet shards"
-    command = "data.make_shards:main"
-    purpose = (
-        "Convert images into pre-resized parquet shards, which training reads fast; or resume that."
-    )
-    examples = (
-        "python tools/shards.py data.path=IMAGES out=FOLDER",
-        "python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 rows=10000"
-        " format=jpeg quality=90 workers=16",
-    )
-    uses = (RecipeKeys(("data", "data.*"), IMAGES),)
-    out: Path = path("Where the shards are written.")
-    size: int = count(256, "Shorter side in pixels.", LARGEST_SIDE)
-    rows: int = count(10_000, "Images per shard.", 2**31)
-    format: str = one_of("jpeg", "Format of an image.", ("jpeg", "webp"))
-    quality: int = count(90, "Of the format.", 100)
-    workers: int | None = count(None, "Processes; default: the cores.", 4096)
 
 
 @dataclass(frozen=True, kw_only=True)

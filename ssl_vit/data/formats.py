@@ -212,7 +212,7 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
         name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
     }
     if any(source.lists for source in found.values()):
-        for source in found.values():  # all splits alike: shards made of them have one column
+        for source in found.values():  # all splits alike
             source.take_lists()
     if data.label_column and all(_has_no_label(source) for source in found.values()):
         text = f"no image in {location(data)} has such a label"

@@ -96,8 +96,7 @@ class StreamReader:
         if stream.shards < batch_layout.processes:
             raise UserError(
                 f"data.stream=true: {stream.where}: {stream.shards} shards for"
-                f" {batch_layout.processes} processes; expected at least one each (tools/shards.py"
-                " writes more)"
+                f" {batch_layout.processes} processes; expected at least one each"
             )
         self.stream = stream
         self.batch_layout = batch_layout

@@ -18,7 +18,6 @@ from ssl_vit.config.operation import Log
 from ssl_vit.config.records import check
 from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
-from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
@@ -88,24 +87,6 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
         "python",
         *formatting.tool_command("evaluate"),
         *words,
-    ]
-
-
-def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    from PIL import Image
-
-    (tmp_path / "own").mkdir()
-    Image.new("RGB", (16, 16)).save(tmp_path / "own" / "a.png")
-    out = tmp_path / "a b'c $(touch gone)"
-    make_shards.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
-    words = pasted(after("next", capsys.readouterr().out), tmp_path)
-    assert words == [
-        "accelerate",
-        "launch",
-        *formatting.tool_command("pretrain"),
-        "recipe=mpp",
-        f"data.path={out}",
-        "data.window=40",
     ]
 
 

@@ -19,8 +19,6 @@ from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import parse
-from ssl_vit.config.tools import ShardOptions
-from ssl_vit.data import make_shards
 from ssl_vit.evaluation.vtab import tasks
 from ssl_vit.lab import plan_tool, study_tool
 from ssl_vit.lab.studies.read_study import read
@@ -67,9 +65,6 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
             assert parse_request(words).plan
         elif tool == "plan.py":
             plan_tool.main([w for w in words if w != "--probe"])
-        elif tool == "shards.py":
-            words = [w.replace("FOLDER", f"{tmp_path}-shards") for w in words]
-            assert make_shards.images(parse(ShardOptions, words))
         elif tool in PARSED:
             assert parse(TOOLS[tool.removesuffix(".py")], words)
         else:

@@ -139,7 +139,6 @@ WITHOUT_TORCH = (
     "jobs.embed",
     "lab.api",
     "lab.runs_tool",
-    "data.make_shards",
     "lab.study_tool",
     "lab.plan_tool",
     "lab.reports",
