@@ -22,13 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ |= {"OMP_NUM_THREADS": "1"}
 
-import numpy as np
 import ratios
 import torch
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data import batching, loaders
-from ssl_vit.data.sampler import WindowSampler
 from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import Job, loop_settings, set_up
 from ssl_vit.runs.folder import Run
@@ -105,27 +103,19 @@ def seeking() -> dict[str, Any]:
     """Milliseconds to a batch's samples, at step 0 and at step 1,000,000; and how the process grew
     meanwhile."""
     report: dict[str, Any] = {}
-    for name, windows in (
-        ("permuted", None),
-        ("windows", WindowSampler(np.full(303_000, 1000), 2**20, BATCH)),
-    ):
-        for step in (0, STEP):
-            timed = []
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            for turn in range(20):  # each its own epoch
-                epoch = turn * LENGTH
-                timed.append(
-                    1000
-                    * seconds(
-                        lambda at=epoch + step * BATCH, w=windows: batching.samples_at(
-                            at, BATCH, LENGTH, 0, w
-                        )
-                    )
-                )
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            report[f"{name}, step {step:,}, ms"] = ratios.spread(timed) | {
-                "grown, MiB": round(grown, 1)
-            }
+    for step in (0, STEP):
+        timed = []
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for turn in range(20):  # each its own epoch
+            epoch = turn * LENGTH
+            timed.append(
+                1000
+                * seconds(lambda at=epoch + step * BATCH: batching.samples_at(at, BATCH, LENGTH, 0))
+            )
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        report[f"permuted, step {step:,}, ms"] = ratios.spread(timed) | {
+            "grown, MiB": round(grown, 1)
+        }
     return report
 
 

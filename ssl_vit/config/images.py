@@ -22,7 +22,7 @@ class Data:
     )
     path: str | None = option(
         None,
-        "Local copy of the data set, or any image folder, parquet file or tar shards.",
+        "Local copy of the data set, or any image folder, parquet files or tars.",
         check=is_path,
         identity=False,
         private=True,
@@ -38,13 +38,6 @@ class Data:
         maximum=2**14,
         reading=True,  # the embedded set is drawn at this size
         preprocessing=True,
-    )
-    window: int | None = option(
-        None,
-        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
-        above=0,
-        maximum=2**40,
-        reading=True,
     )
     stream: bool = option(
         False,
@@ -111,7 +104,7 @@ class Data:
     test: str | float = option(
         "test",
         "Test images: a split, or the share cut off data.train before all else, which no run with"
-        " that share and the same data.window, data.label_column and data.group trains on.",
+        " that share and the same data.label_column and data.group trains on.",
         check=is_tested,
         expected="a split's name, or a share above 0 and below 1",
         splits=("test",),

@@ -210,7 +210,7 @@ class EmbedOptions(ToolOptions):
         RecipeKeys(
             (
                 "data",
-                *("data.path", "data.hub", "data.size", "data.window", "data.image_column"),
+                *("data.path", "data.hub", "data.size", "data.image_column"),
                 *("data.label_column", "data.labels", "data.test", "data.group"),
                 *("data.unreadable", "data.eval_mode", "data.eval_crop"),
                 *("data.mean", "data.std"),

@@ -1,7 +1,6 @@
-"""The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
+"""The recipe's `data` -> one Source per split (embedded, files, Hub)."""
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
 from . import formats, layout, shares, synthetic
-from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutLabels
+from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, Subset, WithoutLabels
 from .formats import FoundSplits, FoundStreams
 from .image_files import FOLDERS
 from .layout import HELD_OUT, ROLE
@@ -51,8 +50,7 @@ class SyntheticImages(FullSource):
         return list(synthetic.masks(rows, self.size, self.split))
 
     def units(self) -> ReadUnits:
-        each_U = np.ones(len(self), np.int64)
-        return ReadUnits(each_U, each_U * 3 * self.size**2)
+        return ReadUnits(np.full(len(self), 3 * self.size**2))
 
     def name(self, row: int) -> str:
         return f"{self.split} image {row}"
@@ -83,10 +81,10 @@ class Splits(NamedTuple):
 
 
 def every_split(data: Data) -> FoundSplits:
-    """Each split that a recipe's `data` names; with a window, in shards.
+    """Each split that a recipe's `data` names.
 
     Raises:
-        UserError: a place that holds no images or, with a window, no shards.
+        UserError: a place that holds no images.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
         if data.channels != 3:
@@ -125,11 +123,6 @@ def name_of_test_share(splits: Collection[str]) -> str:
 def _shown(source: Source, data: Data) -> Source:
     """The source, with data.labels=false without its labels."""
     return source if data.labels else WithoutLabels(source)
-
-
-def in_parquet(data: Data) -> bool:
-    """Whether a recipe's `data` are local parquet files, which can be read in place."""
-    return bool(data.path and formats.inspect_path(Path(data.path)).kind == "parquet")
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
@@ -381,5 +374,5 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:
         return Cut(train, splits[name], "")
     if data.validation == 0:
         count = held_out_count(None, len(train))
-        return Cut(train, shares.part(train, 0, count, shares.HELD_OUT_KEY, data), "")
+        return Cut(train, Subset(train, 0, count, shares.HELD_OUT_KEY), "")
     return shares.cut_held_out(train, data)

@@ -86,7 +86,7 @@ class MaskEvaluation:
 
     def run(self) -> tuple[Metrics, int]:
         most = self.probe.mask_images
-        source = masks.chosen(self.splits.train, most, self.data)
+        source = masks.chosen(self.splits.train, most)
         self._check_memory(len(source))
         known = masks.known_classes(self.splits, self.data)
         with self._batches(source, known) as batches:
@@ -183,7 +183,7 @@ class MaskEvaluation:
         if not any(finite):
             text = "the segmentation probe diverges at each; expected smaller ones"
             raise UserError(f"probe.rates={list(self.probe.rates)}: {text}")
-        source = masks.chosen(self.splits.validation, self.probe.mask_images, self.data)
+        source = masks.chosen(self.splits.validation, self.probe.mask_images)
         counts = self._count(source, fitted, task)
         miou = [dense.scores(one).miou for one in counts.confusion_GCC]
         best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: miou[g])

@@ -176,9 +176,8 @@ def _check_resident(recipe: Recipe, images: int, step: int) -> None:
         raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
     if pixel_type(data) != torch.uint8:
         raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
-    if data.stream or data.window:
-        name = "data.stream=true" if data.stream else f"data.window={data.window}"
-        raise NotResident(f"{name} reads images in parts")
+    if data.stream:
+        raise NotResident("data.stream=true reads images in parts")
     if recipe.compute.resident:
         return
     if not (data.path or data.hub):

@@ -231,7 +231,7 @@ def _build_state(
     )
     stream = None
     if splits.stream:
-        stream = loaders.StreamReader(splits.stream, recipe.data, batch_layout)
+        stream = loaders.StreamReader(splits.stream, batch_layout)
     state = State(objective, strategy, schedule, average, stream)
     return state, accelerate_facts | strategy.facts()
 

@@ -224,9 +224,7 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
     recipe = job.recipe
 
     def samples_of(step: int) -> list[int]:
-        return loaders.step_indices(
-            step, job.images, recipe.data, recipe.optim.batch, recipe.seed
-        ).tolist()
+        return loaders.step_indices(step, job.images, recipe.optim.batch, recipe.seed).tolist()
 
     return nonfinite.NonFinitePolicy(
         recipe.optim.nonfinite,

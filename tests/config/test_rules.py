@@ -55,10 +55,6 @@ BROKEN = [
     ),
     ("recipe=mpp data.mixup=0.8", "data.mixup, .cutmix=0.8: objective=mpp has no use for mixed"),
     (
-        "recipe=supervised data.hub=a/b data.mixup=0.8 data.window=1000",
-        "data.window=1000: expected null beside data.mixup= or data.cutmix=",
-    ),
-    (
         "recipe=supervised data.hub=a/b data.stream=true data.cutmix=0.5",
         "data.mixup, .cutmix=0.5: expected 0 beside data.stream=true",
     ),
@@ -69,10 +65,7 @@ BROKEN = [
         "eval.test=true: data.stream=true is for training only; expected eval.test=false",
     ),
     (f"{STREAM} data.test=0.1", "data.test=0.1: expected a split's name beside data.stream=true"),
-    (
-        "recipe=mpp data.hub=a/b data.window=9 data.group=x",
-        "data.group=x: keeps groups on one side",
-    ),
+    (f"{STREAM} data.group=x", "data.group=x: keeps groups on one side"),
     (
         "recipe=mpp data.hub=a/b data.validation=val data.group=x",
         "data.group=x: has no use without a share",
@@ -84,10 +77,7 @@ BROKEN = [
         "data.labelled=0.1: expected 1 beside data.stream=true",
     ),
     (f"{STREAM} data.validation=0.1", "data.validation=0.1: expected a split, or 0 for none"),
-    (
-        "recipe=mpp data.hub=a/b data.window=1000 data.share_seed=1",
-        "data.share_seed=1: takes shares of classes, and data.window and data.stream do not",
-    ),
+    (f"{STREAM} data.share_seed=1", "data.share_seed=1: takes shares of classes, and data.stream"),
     (
         "recipe=mpp data.validation_from=train data.validation=0",
         "data.validation_from=train: expected data.validation=null or a share above 0",
@@ -205,7 +195,6 @@ IGNORED = [
         "recipe=joint joint.supervised=0 supervised.pool=avg",
         "supervised.pool=avg: objective=joint has no use for it with joint.supervised=0",
     ),
-    ("recipe=mpp data.window=100", "data.window=100: data=shapes is generated and has no shards"),
     (
         f"{EVALUATE} probe.mask_images=100",
         "probe.mask_images=100: is for masks, which probe.measures=",

@@ -110,9 +110,8 @@ def source_of(place: Path, column: str = "many", **words) -> base.Source:
     return sources.load(data).train
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_lists_are_read_as_they_are_written(place, window) -> None:
-    source = source_of(place, window=window)
+def test_lists_are_read_as_they_are_written(place) -> None:
+    source = source_of(place)
     rows = np.array([47, 0, 3, 26, 4, 2, 2])
     wanted = np.array([ROWS[row % 6] for row in rows.tolist()])
     np.testing.assert_array_equal(source.fetch(rows)[1], wanted)
@@ -128,18 +127,16 @@ def test_lists_are_read_as_they_are_written(place, window) -> None:
     )
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_labels_in_unsigned_bytes_may_be_missing(place, window) -> None:
-    source = source_of(place, "byte", window=window)
+def test_labels_in_unsigned_bytes_may_be_missing(place) -> None:
+    source = source_of(place, "byte")
     assert source.label_range == (-1, 4)
     assert source.label_of(np.arange(2)).tolist()[0] == -1
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place, window) -> None:
+def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place) -> None:
     """They would be read as images of the classes 0 and 1."""
     with pytest.raises(UserError, match=r"data.label_column=hot: lists of up to 5 zeros and ones"):
-        source_of(place, "hot", window=window)
+        source_of(place, "hot")
     pairs = label_lists.LabelLists("two", longest=2, low=0, high=1)
     assert label_lists.check_numbers(pairs) is pairs
 

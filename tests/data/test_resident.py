@@ -172,15 +172,12 @@ def test_a_run_is_the_same_and_the_banner_names_the_memory(tiny, tmp_path, capsy
     ("option", "reason"),
     [
         ("objective=moco_v3", "objective=moco_v3 compares views"),
-        ("window=16", "data.window=16 reads images in parts"),
         ("", "images of different sizes"),
     ],
 )
 def test_what_cannot_be_kept_in_memory_is_refused_in_one_line(tiny, option, reason):
     given = ["recipe=moco_v3"] if "moco" in option else []
     recipe = resolve(altered(tiny, *given, "compute.resident=true"))
-    if "window" in option:
-        recipe.data.window = 16
     accelerator = SimpleNamespace(device=CPU)
     with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}.*expected false or"):
         resources.resident_images(recipe, accelerator, Sized(40), 0)

@@ -72,17 +72,6 @@ def test_images_without_labels_have_a_test_share_too(tmp_path: Path) -> None:
     assert found.label_source == ""
 
 
-def test_a_window_takes_the_same_share_of_every_row_group(tmp_path: Path) -> None:
-    parquet(tmp_path / "own" / "train.parquet", range(40), group=10)
-    found = load(tmp_path / "own", 0.2, window=20, validation=0.25)
-    test, train, held_out = (
-        sorted(one.full_rows()) for one in (found.test, found.train, found.validation)
-    )
-    assert [row // 10 for row in test] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert sorted(test + train + held_out) == list(range(40))
-    assert any("the same share of every shard" in note for note in found.notes)
-
-
 def test_a_test_share_has_a_fingerprint_of_its_own(classes: Path) -> None:
     prints = [
         fingerprints.fingerprint_splits(load(classes, share))["test"] for share in (0.2, 0.2, 0.3)
@@ -182,19 +171,18 @@ def test_images_without_a_value_are_groups_of_one() -> None:
     assert group_numbers(["b", None, "a", "b", ""]).tolist() == [1, 2, 0, 1, 3]
 
 
-@pytest.mark.parametrize("kind", ["folders", "parquet", "window", "tar"])
+@pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
 def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path: Path) -> None:
-    place, words = tmp_path / "own", {}
+    place = tmp_path / "own"
     if kind == "folders":
         images(place, ant=12, bee=12)
     elif kind == "tar":
         numbered(place / "train.tar", range(24))
     else:
         parquet(place / "train.parquet", range(24))
-        words = {"window": 8} if kind == "window" else {}
-    shown = load(place, **words)
+    shown = load(place)
     assert shown.label_source and set(content(shown.train).values()) == {0, 1}
-    hidden = load(place, labels=False, **words)
+    hidden = load(place, labels=False)
     for before, one in zip(shown[:3], hidden[:3], strict=True):
         assert content(one) == dict.fromkeys(content(before), -1)
         assert one.classes == [] and one.label_range == (-1, -1)

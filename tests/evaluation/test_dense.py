@@ -200,16 +200,13 @@ def test_an_image_in_its_mask_s_colours_is_segmented_without_an_error(tmp_path: 
         assert dense.scores(dense.confusion(batch.mask, pred, task)) == (1.0, 1.0)
 
 
-def test_masks_are_the_same_read_in_place_shared_and_on_several_processes(colored: Path) -> None:
+def test_masks_are_the_same_shared_and_on_several_processes(colored: Path) -> None:
     def data(**settings) -> Data:
         return Data(name="x", path=str(colored), size=16, eval_crop=1.0, **settings)
 
     whole = sources.load(data(), test=True).train
-    in_place = sources.load(data(window=8), test=True).train
-    rows = np.array([7, 0, 11])
-    assert whole.masks.column == in_place.masks.column == "mask"
-    assert whole.fetch_masks(rows) == in_place.fetch_masks(rows)
-    few = masks.chosen(whole, 5, data())
+    assert whole.masks.column == "mask"
+    few = masks.chosen(whole, 5)
     kept = [whole.fetch_masks(np.array([row]))[0] for row in few.whole_rows()]
     assert few.fetch_masks(np.arange(5)) == kept
     alone = torch.cat([batch.mask for batch in loaded(data())])
@@ -276,7 +273,6 @@ def test_the_embedded_masks_and_a_layer_are_measured(tmp_path: Path) -> None:
 
 WRONG = {
     "splits of other columns": ({"column": ""}, [], "columns: test: image; train: image, mask"),
-    "a split without masks": ({"column": ""}, ["data.window=10"], "no masks in its test split; "),
     "no masks": ({}, ["data.image_column=mask", "data.mask_column=null"], "can name: image"),
     "no such column": ({}, ["data.mask_column=mas"], "did you mean mask?"),
     "the images' column": ({}, ["data.mask_column=image"], "data.mask_column=image: "),

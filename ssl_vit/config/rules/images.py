@@ -62,11 +62,6 @@ MIXING = (
         "objective={r.objective} has no use for mixed images",
         lambda r: str(_mixed(r)),
     ),
-    Rule(  # a partner is any image of the set, which may lie outside of the window
-        "data.window",
-        lambda r: _mixed(r) and r.data.window is not None,
-        "expected null beside data.mixup= or data.cutmix=",
-    ),
     _of_stream("data.mixup, .cutmix", _mixed, "0", lambda r: str(_mixed(r))),
 )
 STREAM = (  # is only trained on, and whole
@@ -98,13 +93,13 @@ STREAM = (  # is only trained on, and whole
 HELD_OUT = (
     Rule(
         "data.share_seed",
-        lambda r: (r.data.window or r.data.stream) and r.data.share_seed is not None,
-        "takes shares of classes, and data.window and data.stream do not know labels beforehand",
+        lambda r: r.data.stream and r.data.share_seed is not None,
+        "takes shares of classes, and data.stream does not know labels beforehand",
     ),
     Rule(
         "data.group",
-        lambda r: r.data.group is not None and (r.data.window or r.data.stream),
-        "keeps groups on one side of a share, and data.window and data.stream take no whole groups",
+        lambda r: r.data.group is not None and r.data.stream,
+        "keeps groups on one side of a share, and data.stream takes no whole groups",
     ),
     Rule(
         "data.group",

@@ -16,7 +16,6 @@ OF_FILES = {  # keys without a use for generated images, and what those lack
     "data.image_column": "columns",
     "data.group": "columns",
     "data.mask_column": "columns",
-    "data.window": "shards",
 }
 OF_MASKS = (
     *("data.mask_column", "data.mask_ignore", "data.mask_classes"),

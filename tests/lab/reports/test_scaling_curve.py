@@ -37,7 +37,7 @@ ROWS = 200
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Labelled images in parquet, which can be read whole or in windows."""
+    """Labelled images in parquet."""
     folder = tmp_path_factory.mktemp("data")
     features = Features({"image": Image(), "label": ClassLabel(names=["ant", "bee"])})
     for split, count in (("train", ROWS), ("test", 4)):
@@ -60,14 +60,13 @@ def images(source):
     return [int(np.asarray(Pillow.open(io.BytesIO(one)))[0, 0, 0]) for one in raw]
 
 
-def cut(shards, window=None, **options):
-    return sources.load(Data(name="own", path=str(shards), window=window, **options))
+def cut(shards, **options):
+    return sources.load(Data(name="own", path=str(shards), **options))
 
 
-@pytest.mark.parametrize("window", [None, 50])
-def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
+def test_what_is_held_out_of_train_is_the_same_for_every_share(shards):
     found = [
-        cut(shards, window, share=share, validation=0.1, validation_from="train")
+        cut(shards, share=share, validation=0.1, validation_from="train")
         for share in (0.05, 0.5, 1.0)
     ]
     held_out = [images(one.validation) for one in found]
@@ -75,7 +74,7 @@ def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
     train = [set(images(one.train)) for one in found]
     assert [len(one) for one in train] == [9, 90, 180]
     assert train[0] < train[1] < train[2] == set(range(ROWS)) - set(held_out[0])
-    of_share = cut(shards, window, share=0.5, validation=0.1)
+    of_share = cut(shards, share=0.5, validation=0.1)
     assert len(of_share.train) + len(of_share.validation) == 100
 
 
@@ -142,10 +141,10 @@ def test_labels_are_shown_for_the_images_of_a_drawn_share(shards):
     assert {images(shown.train)[row] for row in with_label} == set(images(drawn.train))
 
 
-@pytest.mark.parametrize("option", ["data.window=10", "data.stream=true"])
-def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(option, shards):
+def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(shards):
+    words = ["recipe=supervised", f"data.path={shards}", "data.share_seed=1", "data.stream=true"]
     with pytest.raises(UserError, match=r"data\.share_seed=1: takes shares of classes") as caught:
-        resolve(["recipe=supervised", f"data.path={shards}", "data.share_seed=1", option])
+        resolve(words)
     assert "\n" not in str(caught.value)
 
 
@@ -156,12 +155,11 @@ def test_shares_of_images_without_labels_are_not_drawn_by_classes(tmp_path):
         cut(tmp_path, share=0.5, share_seed=0)
 
 
-@pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_labels_are_shown_for_the_images_of_that_share(shards, window, share):
+def test_labels_are_shown_for_the_images_of_that_share(shards, share):
     cuts = {"validation": 0.1, "validation_from": "train"}
-    shown = images(cut(shards, window, share=share, **cuts).train)
-    partly = cut(shards, window, labelled=share, **cuts)
+    shown = images(cut(shards, share=share, **cuts).train)
+    partly = cut(shards, labelled=share, **cuts)
     _, label = partly.train.fetch(np.arange(len(partly.train)))
     number = np.array(images(partly.train))
     assert len(number) == 180
@@ -171,8 +169,6 @@ def test_labels_are_shown_for_the_images_of_that_share(shards, window, share):
     assert partly.train.label_range == (-1, 1) and partly.train.classes == ["ant", "bee"]
     _, held_out = partly.validation.fetch(np.arange(20))
     assert (held_out >= 0).all()
-    if window:
-        assert partly.train.sizes_S.sum() == 180
 
 
 @given(
@@ -395,7 +391,7 @@ def test_a_small_share_has_a_name_without_an_exponent():
     ("was", "now", "fine"),
     [
         ({"data.share": 0.1}, {"data.share": 0.5}, True),  # one cut, whatever the share
-        ({"data.share": 0.1}, {"data.share": 0.1, "data.window": 50}, False),
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.share_seed": 1}, False),
         ({"data.share": 1, "data.validation_from": "share"}, {"data.share": 1}, True),
         ({"data.share": 0.5, "data.validation_from": "share"}, {"data.share": 0.5}, False),
         ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.2}, False),
