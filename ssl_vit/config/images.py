@@ -62,8 +62,8 @@ class Data:
     )
     share_seed: int | None = option(
         None,
-        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
-        " own, with each class's share of it.",
+        "Draw of data.share: null: the fixed random one; a number: a draw of its own, with each"
+        " class's share of it.",
         minimum=0,
         below=2**31,
         subset=True,
@@ -83,16 +83,6 @@ class Data:
         " training images, before data.share is taken: the same for every share).",
         choices=("share", "train"),
         splits=("validation",),
-        subset=True,
-        pace=False,
-    )
-    labelled: float = option(
-        1.0,
-        "Share of the training images whose labels are shown, those that data.share takes; the"
-        " others count as unlabelled, of which an objective learns that needs no labels too.",
-        above=0,
-        maximum=1,
-        training=True,
         subset=True,
         pace=False,
     )

@@ -212,47 +212,11 @@ def origin(source: Source) -> FullSource:
     return cast(FullSource, source)
 
 
-class SameRows(View):
-    """A source with other labels."""
-
-    def __init__(self, whole: Source) -> None:
-        super().__init__(whole, len(whole))
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-
-class PartlyLabelled(SameRows):
-    """A source that shows the labels of one part of it, `shown`; those of the others are -1."""
-
-    def __init__(self, whole: Source, shown: View) -> None:
-        super().__init__(whole)
-        self.shown = shown
-        self.shows_N = np.zeros(len(whole), bool)
-        self.shows_N[shown.whole_rows()] = True
-
-    @property
-    def label_range(self) -> tuple[int, int]:
-        return min(-1, self.whole.label_range[0]), self.whole.label_range[1]
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        images, labels = super().fetch(rows)
-        return images, self._shown(labels, rows)
-
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return self._shown(super().label_of(rows), rows)
-
-    def _shown(self, labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        shown = labels.copy()
-        shown[~self.shows_N[rows]] = UNLABELLED
-        return shown
-
-
-class WithoutLabels(SameRows):
+class WithoutLabels(View):
     """A source whose labels are left out."""
 
     def __init__(self, whole: Source) -> None:
-        super().__init__(whole)
+        super().__init__(whole, len(whole))
         self.classes = []
         self.label_source = ""
         self.lists = None
@@ -266,6 +230,9 @@ class WithoutLabels(SameRows):
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.unlabelled(len(rows))
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows
 
 
 def without_lists(source: Source, what: str) -> Source:

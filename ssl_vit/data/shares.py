@@ -15,11 +15,9 @@ from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
 from ..formatting import some
 from .base import (
-    PartlyLabelled,
     Rows,
     Source,
     Subset,
-    View,
     stratified,
     stratified_rows,
 )
@@ -39,27 +37,14 @@ class Cut(NamedTuple):
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """The share data.share of the training images."""
-    if data.share == 1:
-        return train
-    return _drawn(train, data.share, data)
-
-
-def partly_labelled(train: Source, data: Data) -> Source:
-    """The training images with labels for the share data.labelled alone: the images that
-    data.share would take of them."""
-    if data.labelled == 1:
-        return train
-    return PartlyLabelled(train, _drawn(train, data.labelled, data))
-
-
-def _drawn(train: Source, share: float, data: Data) -> View:
-    """A share of the training images: a smaller one lies inside a larger one.
+    """The share data.share of the training images: a smaller one lies inside a larger one.
 
     Raises:
         UserError: data.share_seed beside images without labels or with lists of them.
     """
-    count = share_count(share, len(train))
+    if data.share == 1:
+        return train
+    count = share_count(data.share, len(train))
     if data.share_seed is None:
         return Subset(train, 0, count, SHARE_KEY)
     if not _one_label(train):

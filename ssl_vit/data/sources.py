@@ -10,9 +10,10 @@ from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
 from . import formats, layout, shares, synthetic
-from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, Subset, WithoutLabels
+from .base import FullSource, Masks, ReadUnits, Rows, Source, Subset, WithoutLabels
 from .formats import FoundSplits, FoundStreams
 from .image_files import FOLDERS
+from .label_lists import UNLABELLED
 from .layout import HELD_OUT, ROLE
 from .open_datasets import location
 from .shares import Cut
@@ -157,7 +158,6 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     else:
         held_out = _held_out(shares.training_share(rest, data), splits, data)
         train = held_out.kept
-    train = shares.partly_labelled(train, data)
     tested = None
     if test:
         tested = splits[names["data.test"]] if share is None else share.part
@@ -306,8 +306,6 @@ def _notes(
     if found.skipped:
         notes.append(f"left out: {', '.join(found.skipped)}")
     notes.append(f"labels: {describe_labels(whole, data)}")
-    if isinstance(train, PartlyLabelled):
-        notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
     return tuple(notes)
 
 
@@ -347,8 +345,13 @@ def _place(data: Data) -> str:
 
 
 def labelled_images(train: Source) -> Source:
-    """The training images whose labels are shown."""
-    return train.shown if isinstance(train, PartlyLabelled) else train
+    """The training images that have a label, or a list of them."""
+    lowest, highest = train.label_range
+    if lowest >= 0 or highest < 0:
+        return train
+    label_N = train.label_of(np.arange(len(train)))
+    first_N = label_N if label_N.ndim == 1 else label_N[:, 0]
+    return Rows(train, np.flatnonzero(first_N != UNLABELLED))
 
 
 def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:

@@ -231,8 +231,6 @@ def _data(recipe: Recipe) -> str:
             f", not from {escape_markdown(d.hub)} of the Hub" if d.hub else ""
         )
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
-    if d.labelled < 1:
-        share += f"; the labels of {d.labelled:.1%} of it were used"
     if not isinstance(d.test, str):
         share += f"; {d.test:.1%} of it was kept for testing"
     held_out = "Nothing was held out" if d.validation == 0 else "A part was held out"

@@ -12,7 +12,6 @@ from ssl_vit.errors import UserError
 
 RESNET = "recipe=supervised model=bit_r50x1 data.size=64 optim.dropout=0"
 HYBRID = "recipe=supervised model=r50_vit_b16 data.size=64"
-SHOWN = "recipe=joint data.labelled=0.1"
 STREAM = "recipe=mpp data.hub=a/b data.stream=true"
 EVALUATE = "recipe=evaluate init=scratch"
 BROKEN = [
@@ -72,10 +71,6 @@ BROKEN = [
     ),
     ("recipe=supervised data.labels=false", "data.labels=false: the run learns labels or is"),
     (f"{STREAM} data.share=0.1", "data.share=0.1: expected 1 beside data.stream=true"),
-    (
-        "recipe=joint data.hub=a/b data.stream=true data.labelled=0.1",
-        "data.labelled=0.1: expected 1 beside data.stream=true",
-    ),
     (f"{STREAM} data.validation=0.1", "data.validation=0.1: expected a split, or 0 for none"),
     (f"{STREAM} data.share_seed=1", "data.share_seed=1: takes shares of classes, and data.stream"),
     (
@@ -87,12 +82,6 @@ BROKEN = [
         "checkpoint.best=loss: data.validation=0 holds out no images to choose on; expected",
     ),
     ("recipe=mpp eval.test=true", "eval.test=true: objective=mpp learns no labels"),
-    (
-        "recipe=supervised data.labelled=0.1",
-        "data.labelled=0.1: objective=supervised has no use for unlabelled images; say data.share=",
-    ),
-    (f"{SHOWN} data.share=0.5", "data.share=0.5: expected 1 beside data.labelled="),
-    (f"{SHOWN} data.validation=0.1", "data.validation_from=share: expected train beside"),
     ("recipe=supervised eval.real=x.json", "eval.real=x.json: no use without eval.test=true or"),
     ("recipe=mpp data.size=33", "data.size=33: no multiple of the patch of vit_n8, model.patch=8"),
     ("recipe=mpp model.stem_work=9", "model.stem_work=9: expected 0 beside model.stem_width=0"),

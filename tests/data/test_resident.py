@@ -16,7 +16,7 @@ from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
 from ssl_vit.data import loaders, transforms
-from ssl_vit.data.base import PartlyLabelled, Source, Subset
+from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.resident import Cropper, NotResident, ResidentDataset, decode_split
@@ -66,16 +66,10 @@ def same_batches(some, others) -> bool:
     return all(all(map(equal, a, b)) for a, b in pairs)
 
 
-def partly_labelled() -> Source:
-    whole = Numbered(50, broken=(5,))
-    return PartlyLabelled(whole, Subset(whole, 0, 9, 3))
-
-
 SOURCES = {
     "whole": lambda: Numbered(50),
     "broken": lambda: Numbered(50, broken=(0, 7, 8, 9, 49)),
     "share": lambda: Subset(Numbered(60, broken=range(3, 8)), 5, 55, 3),
-    "partly labelled": partly_labelled,
 }
 
 

@@ -44,7 +44,6 @@ def test_all_runs_have_the_same_test_images(classes: Path) -> None:
     for words in (
         {"share": 0.1},
         {"validation": 0.5},
-        {"labelled": 0.5, "validation_from": "train"},
         {"labels": False},
         {"share": 0.5, "share_seed": 7},
     ):

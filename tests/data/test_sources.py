@@ -604,13 +604,13 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
 
 
 def test_many_classes_are_counted_where_they_occur(monkeypatch):
-    """Also where data.share or data.labelled takes few of their images."""
+    """Also where data.share takes few of their images."""
     monkeypatch.setattr(
         Rows, "label_range", property(lambda rows: (0, len(rows) - 1)), raising=False
     )
     whole = Rows(100_000)
     few = base.Subset(whole, 0, 10, 3)
-    for train in (whole, few, base.PartlyLabelled(whole, few)):
+    for train in (whole, few):
         assert supervised_classes(sources.Splits(train, few)) == 100_000
 
 

@@ -838,8 +838,8 @@ TERMS = {
         "not known to ssl_vit; they are for their owner to say.",
     ),
     "shares": (
-        {"labelled": 0.1, "test": 0.2},
-        "from a seed; the labels of 10.0% of it were used; 20.0% of it was kept for testing.",
+        {"share": 0.1, "test": 0.2},
+        "from a seed; 10.0% of it was trained on; 20.0% of it was kept for testing.",
         "Apache-2.0",
     ),
     "another's": (

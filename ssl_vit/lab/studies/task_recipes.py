@@ -227,7 +227,7 @@ def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> No
     while before is not None:
         recipe = recipes[before.name]
         data = recipes[task.name].data
-        learned = min(recipe.data.share, recipe.data.labelled)
+        learned = recipe.data.share
         same_cut = _cut(recipe.data, learned) == _cut(data, share)
         if _learned_labels(recipe, data) and (learned > share or (share < 1 and not same_cut)):
             which = f"{learned:g} of the labels" if learned > share else "another share's labels"

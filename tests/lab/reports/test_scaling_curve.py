@@ -15,14 +15,13 @@ from PIL import Image as Pillow
 from scipy import stats
 
 from helpers.arm_studies import IMAGES, finish, predict, task
-from helpers.options import ROOT, TINY, altered
+from helpers.options import ROOT
 from helpers.reports import write
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
 from ssl_vit.data import base, sources
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import figures, load, svg_plots
 from ssl_vit.lab.reports.scaling_curve import Estimate, Worth, crossovers, factor, undecided
@@ -134,13 +133,6 @@ def test_draws_of_other_seeds_are_other_images(shards):
     assert 6 < np.mean(together) < 10 and max(together) < 20
 
 
-def test_labels_are_shown_for_the_images_of_a_drawn_share(shards):
-    drawn = cut(shards, share=0.3, share_seed=5, **DRAWN)
-    shown = cut(shards, labelled=0.3, share_seed=5, **DRAWN)
-    with_label = np.flatnonzero(shown.train.label_of(np.arange(len(shown.train))) >= 0)
-    assert {images(shown.train)[row] for row in with_label} == set(images(drawn.train))
-
-
 def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(shards):
     words = ["recipe=supervised", f"data.path={shards}", "data.share_seed=1", "data.stream=true"]
     with pytest.raises(UserError, match=r"data\.share_seed=1: takes shares of classes") as caught:
@@ -153,22 +145,6 @@ def test_shares_of_images_without_labels_are_not_drawn_by_classes(tmp_path):
         Pillow.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
     with pytest.raises(UserError, match=r"data\.share_seed=0: .*have not one label each"):
         cut(tmp_path, share=0.5, share_seed=0)
-
-
-@pytest.mark.parametrize("share", [0.05, 0.5])
-def test_labels_are_shown_for_the_images_of_that_share(shards, share):
-    cuts = {"validation": 0.1, "validation_from": "train"}
-    shown = images(cut(shards, share=share, **cuts).train)
-    partly = cut(shards, labelled=share, **cuts)
-    _, label = partly.train.fetch(np.arange(len(partly.train)))
-    number = np.array(images(partly.train))
-    assert len(number) == 180
-    assert set(number[label >= 0]) == set(shown)
-    assert (label[label >= 0] == number[label >= 0] % 2).all()
-    assert (partly.train.label_of(np.arange(180)) == label).all()
-    assert partly.train.label_range == (-1, 1) and partly.train.classes == ["ant", "bee"]
-    _, held_out = partly.validation.fetch(np.arange(20))
-    assert (held_out >= 0).all()
 
 
 @given(
@@ -188,16 +164,6 @@ def test_the_number_of_training_images_is_told_before_they_are_read(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["recipe=mpp", "data.labelled=0.1"], "data.labelled=0.1: objective=mpp"),
-        (["recipe=supervised", "data.labelled=0.1"], "say data.share="),
-        (["recipe=evaluate", "data.labelled=0.1"], "data.labelled=0.1: objective=probe"),
-        (["recipe=joint", "joint.supervised=0", "data.labelled=0.1"], "learns no labels"),
-        (["recipe=joint", "data.labelled=0"], "data.labelled=0"),
-        (["recipe=joint", "data.labelled=0.1", "data.share=0.5"], "data.share=0.5: expected 1"),
-        (
-            ["recipe=joint", "data.labelled=0.1", "data.validation=0.1"],
-            "data.validation_from=share: expected train beside data.labelled=",
-        ),
         (
             ["recipe=mpp", "data.validation=0", "data.validation_from=train"],
             "expected data.validation=null or a share above 0",
@@ -425,7 +391,7 @@ JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
     [
         ({"recipe": "supervised", "data.share": 0.1}, "0.1 of the labels"),
         ({"recipe": "supervised"}, "1 of the labels"),
-        ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2 of the labels"),
+        ({"recipe": "joint", "data.share": 0.2, **JOINT}, "0.2 of the labels"),
         ({"recipe": "supervised", "data.share": 0.01, "data.validation": 0.1}, OTHER),
         ({"recipe": "supervised", "data.share": 0.01, "data.share_seed": 3}, OTHER),
         ({"recipe": "supervised", "data": "cifar10", "data.size": 64}, None),  # other images
@@ -977,31 +943,6 @@ def test_extra_arms_keep_their_names_in_the_figure():
     )
     assert figures._without_part("scratch_a", numbers) == "scratch_a"
     assert figures._without_part("extra: scratch, direct_0.1", numbers) == "extra: scratch, direct"
-
-
-def test_probes_while_training_learn_from_labels_that_are_shown(shards, tmp_path, capsys):
-    options = altered(
-        TINY,
-        "recipe=joint",
-        f"data.path={shards}",
-        "data.validation=0.1",
-        "data.validation_from=train",
-        "data.labelled=0.1",
-        "probe.every=4",
-        "probe.images=150",
-        "probe.shots=[2]",
-        "probe.steps=5",
-        "probe.neighbors=5",
-        f"out={tmp_path}",
-        "name=run",
-    )
-    cli.pretrain(options)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert {"probe/few_shot_2", "features/rank"} <= rows[-1].keys()
-    assert "failed" not in capsys.readouterr().out
-    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert environment["images"] == {"train": 180}
 
 
 def test_further_seeds_of_one_share_leave_the_others_in_the_curve(tmp_path):
