@@ -136,11 +136,6 @@ class Data:
         identity=False,
         in_result=True,
     )
-    verified: bool = option(
-        True,
-        "false: the Hub's name and the numbers of this preset could not be checked.",
-        place=True,
-    )
     crop_area: float = option(
         0.05,
         "Smallest share of the image that a training crop covers.",

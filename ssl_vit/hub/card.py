@@ -77,7 +77,7 @@ def _metadata(
         metadata["base_model"] = hub_files.split(recipe.init)[0]
     # with data.path= the images may be any: the Hub's data set is not claimed
     hub = None if data.path else data.hub
-    if hub and data.verified:
+    if hub:
         metadata["datasets"] = [hub]
     dataset = {"type": hub or data.name, "name": data.name}
     results = metric_tables.index(result.metrics if result else {}, task, dataset)

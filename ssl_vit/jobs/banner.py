@@ -54,8 +54,6 @@ def print_banner(job: Job) -> None:
 
 def _early_warnings(job: Job) -> Iterator[str]:
     data = job.recipe.data
-    if data.hub and not data.path and not data.verified:
-        yield f"data.hub={data.hub}: that this is its name on the Hub could not be checked"
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)

@@ -80,7 +80,6 @@ VALUES = {
     "data.mean": "[0.4,0.4,0.4]",
     "data.std": "[0.4,0.4,0.4]",
     "data.stream": "true",
-    "data.verified": "false",
     "data.mixup": "0.1",
     "data.cutmix": "0.1",
     "model.timm": "vit_small_patch16_224",
