@@ -184,6 +184,7 @@ IGNORED = [
         "recipe=joint joint.supervised=0 supervised.pool=avg",
         "supervised.pool=avg: objective=joint has no use for it with joint.supervised=0",
     ),
+    ("recipe=mpp data.image_column=x", "data.image_column=x: data=shapes is generated and has no"),
     (
         f"{EVALUATE} probe.mask_images=100",
         "probe.mask_images=100: is for masks, which probe.measures=",

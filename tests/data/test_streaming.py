@@ -42,9 +42,9 @@ def data(place: Path, **more) -> Data:
     return Data(path=str(place), stream=True, size=6, flip=False, crop_area=1.0, **more)
 
 
-def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamReader:
+def reading(place: Path, batch_layout: BatchLayout, window: int = 8, **more) -> StreamReader:
     """With windows of so many images of all processes."""
-    found = sources.load(data(place)).stream
+    found = sources.load(data(place, **more)).stream
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loaders, "WINDOW", window)
@@ -164,7 +164,7 @@ def test_an_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> N
         str(tmp_path / "train.parquet")
     )
     stream_data = data(tmp_path, validation=0.0, unreadable=1.0)
-    some = StreamReader(sources.load(stream_data).stream, BatchLayout(4, 4, 0, 1))
+    some = reading(tmp_path, BatchLayout(4, 4, 0, 1), validation=0.0)
     seen = list(loaders.training_loader(some, stream_data, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unreadable]
