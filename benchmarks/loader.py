@@ -150,7 +150,7 @@ def ours(case: Case, folder: Path, resident: bool = False) -> Way:
     layout = BatchLayout(case.batch, case.batch, 0, 1)
     steps = len(source) // case.batch
     turn = iter(range(10**9))
-    decoded = decode_split(source, data, 1e9, torch.device("cpu"), 1) if resident else None
+    decoded = decode_split(source, data, 1e9, 1) if resident else None
 
     def epoch() -> Iterable[Any]:
         start = next(turn) * steps
@@ -259,7 +259,7 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
         with resources.run_session(run) as accelerator:
             splits = resources.load_splits(run.recipe, accelerator, test=False)
             job = set_up(run, accelerator, splits)
-            decoded = decode_split(splits.train, job.recipe.data, 1e9, accelerator.device, 1)
+            decoded = decode_split(splits.train, job.recipe.data, 1e9, 1)
             settings_ = dataclasses.replace(loop_settings(job.recipe), steps=STEPS, log_every=STEPS)
 
             def batches(decoded: DecodedImages | None) -> Iterable[batching.Batch]:

@@ -32,9 +32,9 @@ class Compute:
     )
     resident: bool | None = option(
         None,
-        "Decode all training images once and keep them in the device's memory: the same batches,"
-        " sooner. null: where they are files of one size, take at most a tenth of that memory, and"
-        " are seen at least twice.",
+        "Decode all training images once and keep them in memory: the same batches, sooner. null:"
+        " where they are files of one size, take at most a tenth of the memory, and are seen at"
+        " least twice.",
     )
     threads: int | None = option(
         None,

@@ -144,18 +144,16 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     return batch_layout.device_batch * (found + 64)
 
 
-def image_loader(
-    images: Dataset, order: object, workers: int, size: int = 0, pin: bool = True
-) -> DataLoader:
-    """A DataLoader whose workers fit into shared memory with batches of `size` bytes; `pin`: where
-    there is a GPU, batches are put into pinned memory."""
+def image_loader(images: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
+    """A DataLoader whose workers fit into shared memory with batches of `size` bytes. Where there
+    is a GPU, batches are put into pinned memory."""
     used = limit_workers(workers, size)
     return DataLoader(
         images,
         batch_sampler=order,  # type: ignore[arg-type]
         collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=used.number,
-        pin_memory=pin and torch.cuda.is_available(),
+        pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own: torch's global generator stays untouched
         prefetch_factor=used.prefetch if used.number else None,
         worker_init_fn=init_worker,
@@ -174,12 +172,7 @@ def training_loader(
     decoded: DecodedImages | None = None,
 ) -> DataLoader:
     """This process's micro-batches of steps start .. stop-1, `accumulation_steps` a step; with
-    `views`, random views of each image; with `decoded`, cut from the decoded images of `source`, on
-    their device and without workers."""
-    if decoded is not None:
-        assert not isinstance(source, StreamReader)
-        steps = _Steps(source, batch_layout, seed, start, stop)
-        return image_loader(ResidentDataset(source, data, decoded), steps, 0, pin=False)
+    `views`, random views of each image; with `decoded`, cut from the decoded images of `source`."""
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
         return image_loader(
@@ -188,8 +181,11 @@ def training_loader(
             workers,
             size,
         )
+    images = ImageDataset(source, data, train=True, views=views)
+    if decoded is not None:
+        images = ResidentDataset(source, data, decoded)
     return image_loader(
-        ImageDataset(source, data, train=True, views=views),
+        images,
         RepeatableOrder(_Steps(source, batch_layout, seed, start, stop)),
         workers,
         size,

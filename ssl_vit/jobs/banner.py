@@ -140,7 +140,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     loading = f"{job.workers} data workers"
     if job.decoded:
-        loading = f"decoded in memory: {job.decoded.description}"
+        loading += f", decoded in memory: {job.decoded.description}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}

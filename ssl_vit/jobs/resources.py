@@ -27,7 +27,7 @@ from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
 from ..data.pixel_values import pixel_type
-from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
+from ..data.resident import DecodedImages, NotResident, decode_split
 from ..errors import UserError
 from ..formatting import option_text
 from ..runs.environment import process_cores
@@ -126,6 +126,11 @@ def _memory(accelerator: Accelerator) -> float:
     """Bytes of memory for one process: its GPU's, or its share of the machine's."""
     if accelerator.device.type == "cuda":
         return torch.cuda.get_device_properties(accelerator.device).total_memory
+    return _host_memory()
+
+
+def _host_memory() -> float:
+    """This process's share of the machine's memory, in bytes."""
     return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
@@ -137,9 +142,7 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
-def resident_images(
-    recipe: Recipe, accelerator: Accelerator, train: Source, step: int
-) -> DecodedImages | None:
+def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages | None:
     """The decoded training images, where compute.resident keeps them in memory from this step on;
     else None.
 
@@ -152,13 +155,7 @@ def resident_images(
     try:
         _check_resident(recipe, len(train), step)
         share = 0.5 if wanted else AUTO_RESIDENT
-        most = share * _memory(accelerator)
-        decoded = decode_split(
-            train, recipe.data, most, accelerator.device, torch.get_num_threads()
-        )
-        if not wanted and not ResidentDataset(train, recipe.data, decoded).matches():
-            return None
-        return decoded
+        return decode_split(train, recipe.data, share * _host_memory(), torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None

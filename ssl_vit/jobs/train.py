@@ -69,9 +69,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         resume(job)
         best_checkpoint.reconcile(job)
         best_checkpoint.check_metric(job)
-        job.decoded = resources.resident_images(
-            run.recipe, accelerator, splits.train, job.state.step
-        )
+        job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
         _measure_baselines(job)
         if accelerator.is_main_process:
             job.trackers = experiment_trackers.start_all(run)
