@@ -12,7 +12,7 @@ import numpy as np
 from ..config.images import BYTES, Data
 from ..errors import UserError
 from ..formatting import option_text, text_line
-from . import headers, transforms
+from . import transforms
 from .base import Source, read_each
 from .channels import VALUES, planes
 from .image_formats import format_of
@@ -105,7 +105,7 @@ def _of_rgb(splits: Mapping[str, Source], of_bytes: str) -> Iterator[str]:
 
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:
-    if isinstance(raw, np.ndarray) or headers.is_jpeg(raw):
+    if isinstance(raw, np.ndarray):
         return _Stored(8, 0, 1)
     form = format_of(raw)
     bits, images = (transforms.whole(read, raw) for read in (form.bits_cut, form.images))
