@@ -15,7 +15,7 @@ LONGEST_LIST = 100  # values of a list
 # of a model: neither a path nor a place that timm would fetch from
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
-KEY, WORD, FLAG, LONG = "key", "word", "flag", "long"
+KEY, WORD, FLAG = "key", "word", "flag"
 REQUIRED: Any = object()  # in place of a default
 Values = dict[str, Any]  # {dotted key: value} of a recipe
 

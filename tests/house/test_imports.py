@@ -41,7 +41,6 @@ LAB_ORDER = (
     "lab_tools",
     "reports",
     "run_table",
-    "serve",
     "studies",
     "planning",
     "plan_tool",
