@@ -21,16 +21,6 @@ class Task(Record):
     coordinates: dict[str, Any] | None = None  # {axis: value}; None: of an earlier version
 
 
-class Claim(Record):
-    """Which arm is said to be better than which, and by what."""
-
-    better: str
-    worse: str
-    measure: str | None = None
-    source: Scalar = None
-    says: Scalar = None
-
-
 class Report(Record):
     """What the report of a study compares."""
 
@@ -45,7 +35,6 @@ class Report(Record):
     differs: list[str] | None = None
     paper: dict[str, Number] | None = None
     pairs: list[str] | None = None  # A:B
-    claim: Claim | None = None
 
     @property
     def roles(self) -> dict[str, str]:

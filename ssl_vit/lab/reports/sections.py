@@ -61,9 +61,9 @@ def build(study: StudyResults, numbers: Numbers) -> list[Section]:
 
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
-    """The study's answer: its claim, then the pairs that it is about, by the main measure and by
-    the probes, then the best of the varied settings; each where the study has it. Of arms that are
-    not compared, what each has."""
+    """The study's answer: the pairs that it is about, by the main measure and by the
+    probes, then the best of the varied settings; each where the study has it. Of arms that are not
+    compared, what each has."""
     main = numbers.measure(numbers.main)
     likely = [one for one in main.results if one.probability is not None]
     others = [one for one in likely if one is not main.best]
@@ -141,10 +141,7 @@ def arms(study: StudyResults, numbers: Numbers) -> Values:
 def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
     seed's two networks."""
-    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
-    claim = numbers.claim
-    own = claim is not None and (claim.arm, claim.other, claim.measure) not in shown
-    found = [*([claim] if claim and own else []), *numbers.pairs]
+    found = numbers.pairs
     if not found:
         return None
     corrected = any(pair.corrected for pair in found)

@@ -81,7 +81,6 @@ class Numbers(NamedTuple):
         main: the name of the measure that the study is judged by.
         pairs: on the main measure: those that are asked for, then arms minus the baseline, then
             minus the reference.
-        claim: what the study's claim says is above zero.
         scaling: accuracy against labels, images or compute, of a study over one of them.
         benchmark: means over tasks, of a study of a benchmark's tasks.
         seen: test images that pre-training has seen, by part and arm, where it has seen some or
@@ -100,7 +99,6 @@ class Numbers(NamedTuple):
     incomparable: dict[str, list[str]]
     main: str
     pairs: list[Pair]
-    claim: Pair | None
     sweeps: list[Sweep]
     costs: list[Cost]
     scaling: ScalingCurve | None
@@ -136,7 +134,6 @@ def compute(study: StudyResults) -> Numbers:
         incomparable=incomparable,
         main=main.name,
         pairs=list(_pairs(study, main)),
-        claim=_claim(study, measures, main),
         sweeps=list(_sweeps(study)),
         costs=list(_costs(study)),
         scaling=scaling_curve.build(study, measures),
@@ -152,17 +149,15 @@ def _broken(study: StudyResults) -> list[str]:
 
 
 def _main(study: StudyResults, measures: list[Measure]) -> Measure:
-    """The measure that the study is judged by: the one it names, that of its claim, of arms that
-    are compared after fine-tuning their top-1, else the first by `Metric.main`."""
+    """The measure that the study is judged by: the one it names, of arms that are compared after
+    fine-tuning their top-1, else the first by `Metric.main`."""
     names = [one.name for one in measures]
-    claimed = study.report.claim.measure if study.report.claim else None
-    wanted = study.report.measure or claimed
-    for name in (claimed, wanted):
-        if name is not None and name not in names:
-            raise UserError(
-                f"{study.folder}: no finished run measured {name}, which the report needs; "
-                f"{suggest(name, names)}"
-            )
+    wanted = study.report.measure
+    if wanted is not None and wanted not in names:
+        raise UserError(
+            f"{study.folder}: no finished run measured {wanted}, which the report needs; "
+            f"{suggest(wanted, names)}"
+        )
     if not names:
         raise UserError(
             f"{study.folder}: nothing was measured that compares; "
@@ -196,14 +191,6 @@ def _pairs(study: StudyResults, main: Measure) -> Iterator[Pair]:
         others = [arm for arm in arms if arm not in (baseline, reference)]
         others = [arm for arm in others if (arm, reference) not in wanted]
         yield from (_pair(study, main, arm, reference) for arm in others)
-
-
-def _claim(study: StudyResults, measures: list[Measure], main: Measure) -> Pair | None:
-    claim = study.report.claim
-    if not claim:
-        return None
-    measure = next((one for one in measures if one.name == claim.measure), main)
-    return _pair(study, measure, claim.better, claim.worse)
 
 
 def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:

@@ -184,7 +184,7 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
         with mistakes.of(where):
             arm_pairs([str(pair)], study.arms, study.vary)
     with mistakes.of():
-        _claim(report, study, where, mistakes)
+        _varied(report, study, where, mistakes)
     if report and not study.vary and not study.benchmark:
         compared = roles or study.points  # a curve is compared with the baseline's
         needed = ("final", "baseline", "candidate") if compared else ("final",)
@@ -225,13 +225,12 @@ def _used(study: Study, where: str, mistakes: Mistakes) -> None:
         mistakes.require(there, f"{where}: report", text)
 
 
-def _claim(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:
-    """Check that a report's claim, axis and measure are about keys that the study varies."""
-    mistakes.reject_unknown(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
+def _varied(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:
+    """Check that a report's axis and measure are about keys that the study varies."""
     if not mistakes.arms:
         return
     keys = list(dict.fromkeys(key for options in study.vary.values() for key in options))
-    for key in ("claim", "axis", "measure"):
+    for key in ("axis", "measure"):
         text = f"{key}: the study varies nothing that it could be about"
         mistakes.require(key not in report or study.vary, where, text)
     axis = report.get("axis")

@@ -62,7 +62,7 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     several = "match" not in raw or len(settings) > 1 or not mistakes.arms
     mistakes.require(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
-    report, points = read_report.read(raw, vary, curve, repeated, where, mistakes)
+    report, points = read_report.read(raw, curve, repeated, where, mistakes)
     own_seeds = mistakes.read_or(seeds, None, raw, where)
     places = mistakes.read_or(listed, [], raw, "places", where)
     study = Study(

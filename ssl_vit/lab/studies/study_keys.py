@@ -51,9 +51,6 @@ REPORT = {
     "differs": "Texts: what differs from the paper.",
     "pairs": "Two arms each, `A:B`: A minus B; several have corrected intervals beside the plain"
     " ones.",
-    "claim": "{better, worse: values that are varied; measure; source; says}: a published finding,"
-    " which the report supports, contradicts or leaves open.",
-    "measure": "The measure that the study is judged by; default: the claim's, else the first.",
+    "measure": "The measure that the study is judged by; default: the first.",
     "axis": "Of varied keys the one along the curves.",
 }
-CLAIM = ("better", "worse", "measure", "source", "says")

@@ -179,13 +179,6 @@ def test_a_pair_the_other_way_round_is_no_other_one(made: Path) -> None:
         reports.write(made, ["mpp:scratch,scratch:mpp"])
 
 
-def test_a_claim_that_is_also_a_pair_has_one_row(tmp_path: Path) -> None:
-    folder = key_studies.study(tmp_path / "made")
-    reports.write(folder, ["0.5:0.15,0.95:0.15"])
-    _, *rows = table((folder / "report.md").read_text(), DIFFERENCES)
-    assert len({(row[0], row[1]) for row in rows}) == len(rows)
-
-
 def test_a_value_that_several_arms_have_names_none() -> None:
     settings = {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
     assert arm_pairs(["2:3"], settings, settings) == [("a", "b")]

@@ -33,7 +33,7 @@ RATE = {
     "seeds": [0, 1],
     "vary": {"corruption.rate": [0.15, 0.5]},
     "parts": {"pretrain": PRETRAIN, "probe": PROBE},
-    "report": {"probes": ["probe"], "claim": {"better": 0.5, "worse": 0.15}},
+    "report": {"probes": ["probe"]},
 }
 TWENTY = ",".join(f"{i / 20:g}" for i in range(1, 21))
 
@@ -198,7 +198,6 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
         ("rate=0.15", "corruption.rate=0.15"),
         ("rate=0.5", "corruption.rate=0.5"),
     ]
-    assert request.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
     assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].options
     task_recipes.check(request.study, request.plan)
     bench.runs.mkdir()
@@ -263,10 +262,6 @@ FILES = {
     "nothing that trains": ({"parts": {"probe": PROBE}}, "vary: no part with tool: pretrain"),
     "match alone": ({"vary": ..., "match": "steps", "arms": {"a": "alone"}}, "match: expected several arms, there is one"),
     "an unknown match": ({"match": "time"}, "match=time: unknown; choices: steps, exaflop"),
-    "a claim about another value": ({"report": {"claim": {"better": 0.5, "worse": 0.2}}}, "claim: worse=0.2: is not varied"),
-    "a claim of one side": ({"report": {"claim": {"better": 0.5}}}, "claim: worse: is missing"),
-    "a claim of one value": ({"report": {"claim": {"better": 0.5, "worse": 0.5}}}, "claim: better and worse are both 0.5"),
-    "an unknown word of a claim": ({"report": {"claim": {"better": 0.5, "worse": 0.15, "sourc": 1}}}, "did you mean source?"),
     "an axis that is not varied": ({"report": {"axis": "optim.lr"}}, "axis: optim.lr is not varied; choices: corruption.rate"),
 }  # fmt: skip
 
@@ -285,9 +280,9 @@ def test_a_files_mistake_is_named_in_one_line(change, says):
     )
 
 
-def test_a_claim_about_nothing_varied_is_refused():
-    with pytest.raises(UserError, match="claim: the study varies nothing that it could be about"):
-        build(GAP | {"report": {"claim": {"better": "mpp", "worse": "scratch"}}}, "x")
+def test_an_axis_about_nothing_varied_is_refused():
+    with pytest.raises(UserError, match="axis: the study varies nothing that it could be about"):
+        build(GAP | {"report": {**GAP["report"], "axis": "optim.lr"}}, "x")
 
 
 def test_words_of_the_command_line_go_to_who_can_use_them(bench):
