@@ -56,9 +56,6 @@ def _names(study: Study, where: str, mistakes: Mistakes) -> None:
             taken = kind != "arms" and name == SEED
             text = f"{kind}: {name}: is each task's seed; take another name"
             mistakes.require(not taken, where, text)
-    for place in study.optional:
-        choices = suggest(str(place), study.places)
-        mistakes.require(place in study.places, where, f"optional: {place} is no place; {choices}")
     for place in study.places:
         text = f"{place} is a place and a part; take another name for one"
         mistakes.require(place not in study.parts, where, text)

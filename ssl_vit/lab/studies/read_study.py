@@ -78,7 +78,6 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
         match,
         points,
         raw.get("benchmark"),
-        tuple(mistakes.read_or(listed, [], raw, "optional", where)),
     )
     for name, body in bodies.items():
         points_of = product([curve] if curve and name in repeated else [])

@@ -66,7 +66,6 @@ class Study:
         match: what these arms have in common.
         points: the places along the curve, as study.json has them.
         benchmark: whose tasks the arms are.
-        optional: places without which the arms that need them are left out.
     """
 
     title: str
@@ -81,7 +80,6 @@ class Study:
     match: str = MATCHES[0]
     points: tuple[CurvePoint, ...] = ()
     benchmark: str | None = None
-    optional: tuple[str, ...] = ()
 
     @property
     def curve(self) -> Axis | None:

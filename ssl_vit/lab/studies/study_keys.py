@@ -7,8 +7,7 @@ STUDY = {
     " `options` and those of its parts are added to; of its keys and parts those are left out that"
     " are null here.",
     "places": "Names that the command line gives a value: `{cifar10}` in options is what"
-    " `cifar10=PATH` says.",
-    "optional": "Of the places those without which the arms that need them are left out.",
+    " `cifar10=PATH` says. Arms that need one that is not given are left out, and named.",
     "seeds": "Whole numbers, or 3 for the first three: each task is run with each. Default: 0"
     " alone.",
     "arms": "{name: description} of what is compared.",

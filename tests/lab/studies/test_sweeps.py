@@ -19,6 +19,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm, task_recipes
+from ssl_vit.lab.studies.optional_places import without_missing
 from ssl_vit.lab.studies.read_study import build, read
 from ssl_vit.lab.studies.request import StudyRequest, parse_request, with_places
 from ssl_vit.lab.study_tool import main
@@ -475,6 +476,18 @@ def test_data_sets_that_are_not_given_are_left_out_and_named() -> None:
     assert set(request.left_out) < set(request.study.report["differs"])
 
 
+def test_pairs_and_published_values_of_arms_that_are_left_out_go_too() -> None:
+    """Whatever study it is; the arms are told by their values."""
+    vary = {"data.path": ["{a}", "{b}", "{c}"]}
+    report = {"probes": ["probe"], "pairs": ["{a}:{b}", "{a}:{c}"]}
+    study = build(RATE | {"places": ["a", "b", "c"], "vary": vary, "report": report}, "x")
+    arms = list(study.arms)
+    found, left_out = without_missing(study, {"a": "/a", "b": "/b"})
+    assert list(found.arms) == arms[:2] and found.places == ("a", "b")
+    assert found.report["pairs"] == ["{a}:{b}"]
+    assert left_out == [f"{arms[2]} is left out: c= is missing"]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -499,7 +512,9 @@ def test_a_place_that_is_none_is_not_given() -> None:
     assert parse_request([*given, "imagenet=./null"]).plan != left_out
     places = {"cifar10": "/c", "tinyimagenet": None}
     two_places = ROOT / "results" / "gap_cifar10.yaml"
-    with pytest.raises(UserError, match=r"^tinyimagenet= is missing: the study needs"):
+    with pytest.raises(
+        UserError, match=r"^tinyimagenet= is missing: the report compares arm supervised"
+    ):
         ssl_vit.study(f"recipe={two_places}", **places)
     assert with_places([f"recipe={two_places}", "cifar10=null"])[1:] == [
         "cifar10=cifar10",
@@ -510,12 +525,11 @@ def test_a_place_that_is_none_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("optional: [imagenet,", "optional: [imagnet,", "optional: imagnet is no place; did you"),
         ("{imagenet: {optim.lr", "{imagnet: {optim.lr", "grid_by_arm: unknown arm imagnet"),
         ("{optim.lr: [0.003", "{optim.warmup: [0.003", "grid_by_arm: imagenet: unknown key optim."),
     ],
 )
-def test_mistakes_in_optional_places_and_grids(tmp_path, old: str, new: str, says: str) -> None:
+def test_mistakes_in_grids_of_arms(tmp_path, old: str, new: str, says: str) -> None:
     text = (RECIPES / "study" / "table4.yaml").read_text()
     assert old in text
     path = tmp_path / "mine.yaml"
