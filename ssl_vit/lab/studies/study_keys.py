@@ -30,7 +30,7 @@ PART = {
     "tool": "pretrain, finetune or evaluate.",
     "seeds": "In place of the study's.",
     "options": "Those of the tool. `{NAME}` is a place or the run of the part NAME of the same arm"
-    " and seed, `{NAME@ARM}` that of another arm, `{seed}` the task's seed.",
+    " and seed, `{seed}` the task's seed.",
     "by_arm": "{arm: options of its own}; arms that are not named do not have the part.",
     "grid": "Axes of this part alone, {key: values} or {any name: mappings of keys that are set"
     " together}, every combination.",

@@ -176,27 +176,6 @@ def test_a_varied_key_in_braces_is_its_value_unless_a_part_has_its_name() -> Non
     assert options["init"] == "{model-model=vit_p8,size=32-0}" and options["data.size"] == "32"
 
 
-def test_another_arms_part_is_named_at_the_same_place_along_the_curve() -> None:
-    options = {"recipe": "finetune", "data.share": "{share}"}
-    scratch = {"recipe": "supervised", "data.share": "{share}"}
-    raw = {
-        "arms": {"a": "one", "b": "other"},
-        "labels": [{"share": 0.1}, {"share": 1}],
-        "parts": {
-            "scratch": {"tool": "pretrain", "options": scratch, "by_arm": {"a": {}}},
-            "final": {
-                "tool": "finetune",
-                "options": options,
-                "by_arm": {"a": {"init": "{scratch}"}, "b": {"init": "{scratch@a}"}},
-            },
-        },
-        "report": {"final": "final", "baseline": "a", "candidate": "b"},
-    }
-    plan = planned(raw)
-    assert plan["final_0.1-b-0"].needs == ("scratch_0.1-a-0",)
-    assert plan["final_1-b-0"].options["init"] == "{scratch_1-a-0}"
-
-
 def test_study_json_says_where_a_task_lies_and_goes_on_without(tmp_path: Path) -> None:
     """One of an earlier version has no coordinates."""
     request = parse_request(["recipe=study/labels", "seeds=1"])

@@ -658,10 +658,6 @@ def test_an_arm_that_the_report_does_not_show_is_said(
     warning = "warning: arms c: in no part that the report shows (final, probes, extra)"
     status, out, _ = checked(tmp_path, capsys, **changed)
     assert status == 0 and warning in out
-    # the part may be of use without: another arm starts from its run
-    fin["by_arm"]["b"] = {"init": "{pre@c}"}
-    status, out, _ = checked(tmp_path, capsys, **changed)
-    assert status == 0 and "in no part that" not in out
 
 
 def test_arms_of_a_fine_tuning_that_compute_the_same_are_a_mistake(
