@@ -271,11 +271,11 @@ declare(Turned())
 """
 
 
-def test_a_plugin_brings_options_metrics_and_words_that_outlive_its_file(
+def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
 ) -> None:
-    """Help, bounds and a run as of an objective of the package; page, card and list of runs also
-    in a process that does not know it."""
+    """Help, bounds and a run as of an objective of the package; page, card and list of runs, in a
+    process that does not know it, have its name and those of its metrics."""
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS)
     code = (
@@ -301,9 +301,9 @@ def test_a_plugin_brings_options_metrics_and_words_that_outlive_its_file(
         "from ssl_vit.hub import card; from ssl_vit.runs.folder import Run;"
         "from ssl_vit.config import recipe_files; from ssl_vit.lab import runs_tool;"
         "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
-        "assert 'Which way up of ' in page and 'how many stand upright' in page;"
+        "assert 'turned of ' in page and 'upright' in page and 'Which way up' not in page;"
         "run = Run(recipe_files.read(folder / 'recipe.yaml'));"
-        "assert 'Which of 2 ways up' in card.write(run, folder / 'export');"
+        "assert '`turned`, an objective of a plugin' in card.write(run, folder / 'export');"
         "runs_tool.main([str(folder.parent)]); import ssl_vit; ssl_vit.load_encoder(folder)"
     )
     done = subprocess.run(

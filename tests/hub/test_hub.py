@@ -33,6 +33,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.mpp import MppDeclaration
+from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
@@ -811,6 +812,7 @@ def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
         "/home/me/runs/first",
         "supervised",
     )
+    run.recipe.groups["supervised"] = SupervisedOptions()
     text = card.write(run, run.export)
     assert "tools/finetune.py recipe=recipe.yaml name=again data.path=IMAGES init=WEIGHTS\n" in text
     assert (
