@@ -68,12 +68,7 @@ def test_a_fault_of_the_disk_is_one_line_whoever_writes(fault, line, capsys) -> 
 
 @needs_full
 def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
-<<<<<<< ours
-    line = "error: standard output cannot be written: No space left on device\n"
-    assert ended(PLAN, full) == (2, line)
-=======
     assert ended(PLAN, full) == (2, "error: No space left on device\n")
->>>>>>> theirs
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])

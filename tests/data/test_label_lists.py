@@ -205,7 +205,7 @@ def test_images_are_counted_not_labels() -> None:
 def test_decoded_images_have_the_same_lists(place) -> None:
     source = source_of(place)
     data = Data(name="own", path=str(place), size=16, label_column="many")
-    kept = resident.decode_split(source, data, 1e9, torch.device("cpu"), 1)
+    kept = resident.decode_split(source, data, 1e9, 1)
     layout = BatchLayout(16, 16, 0, 1)
     both = [
         list(loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=decoded))
