@@ -33,8 +33,6 @@ class Result(NamedTuple):
         value: over the seeds.
         resampled: the interval with the test images resampled too, where predictions are kept.
         exaflop: {seed: of its run and all before it}; empty where one was not counted.
-        probability: that the arm is the best; None with fewer than two different seeds, or where
-            each arm answers its own question.
         gain: over the baseline, in pairs of one seed; positive is better.
     """
 
@@ -44,7 +42,6 @@ class Result(NamedTuple):
     value: SeedSummary
     resampled: Interval | None
     exaflop: dict[int, float]
-    probability: float | None
     gain: SeedSummary | None
 
 
@@ -259,12 +256,11 @@ def _with_results(
 
 
 def compared(measure: Measure, baseline: str | None) -> Measure:
-    """The measure with what its arms gain over the baseline, and how likely each is the best."""
-    chance = _probabilities(measure)
+    """The measure with what its arms gain over the baseline."""
 
     def beside(one: Result) -> Result:
         gain = measure.difference(one.arm, baseline or "") if one.arm != baseline else None
-        return one._replace(probability=chance.get(one.arm), gain=gain)
+        return one._replace(gain=gain)
 
     return measure._replace(
         results=[beside(one) for one in measure.results],
@@ -282,7 +278,6 @@ def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) ->
         value=stats.summarize(list(values.values())),
         resampled=_resampled(study, rows["run"].tolist()) if measure.metric == "top1" else None,
         exaflop=by_seed(rows, "exaflop") if rows["exaflop"].notna().all() else {},
-        probability=None,
         gain=None,
     )
 
@@ -293,15 +288,3 @@ def _resampled(study: StudyResults, runs: Sequence[str]) -> Interval | None:
     if len(correct) < len(runs):
         return None
     return stats.resampled_interval(np.stack(correct).astype(np.int64))
-
-
-def _probabilities(measure: Measure) -> dict[str, float]:
-    """{arm: the probability that it is the best} of the arms with two different values or more."""
-    groups = {
-        one.arm: [measure.sign * value for value in one.seeds.values()]
-        for one in measure.results
-        if len(set(one.seeds.values())) > 1
-    }
-    if len(groups) < 2:
-        return {}
-    return dict(zip(groups, stats.probabilities_of_best(list(groups.values())), strict=True))

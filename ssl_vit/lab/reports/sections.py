@@ -21,16 +21,13 @@ from . import (
 from .axes import arm_label
 from .formats import (
     BEHIND,
-    BEST,
     BOTH,
     NONE,
     SEEDS,
-    chance,
     corrected_level,
     difference_of,
     exaflop,
     number,
-    p_value,
     shown_interval,
     span,
     summary,
@@ -65,8 +62,6 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
     probes, then the best of the varied settings; each where the study has it. Of arms that are not
     compared, what each has."""
     main = numbers.measure(numbers.main)
-    likely = [one for one in main.results if one.probability is not None]
-    others = [one for one in likely if one is not main.best]
     curves = numbers.scaling.comparisons if numbers.scaling else []
     values = {
         "main": main,
@@ -77,9 +72,6 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
         "beside": _better_baseline(study, main),
-        "likely": likely,
-        "second": max(others, key=lambda one: one.probability or 0.0, default=None),
-        "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
 
@@ -139,8 +131,7 @@ def arms(study: StudyResults, numbers: Numbers) -> Values:
 
 
 def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
-    """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
-    seed's two networks."""
+    """Differences in pairs of one seed, and what the number of seeds allows."""
     found = numbers.pairs
     if not found:
         return None
@@ -148,24 +139,15 @@ def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
     head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
     head += [f"95% for all {len(study.pairs)}"] if corrected else []
     rows = [_pair(pair, numbers)[: len(head)] for pair in found]
-    tests = [
-        [minus(pair, numbers), str(seed), whole(one.first), whole(one.second), p_value(one.p)]
-        for pair in found
-        for seed, one in pair.mcnemar.items()
-    ]
-    head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
     level = corrected_level(len(study.pairs)) if corrected else ""
     unasked = [i for i, pair in enumerate(found) if corrected and not pair.corrected]
     differences = Table(head, rows, labels=2, marked=frozenset(unasked), behind=BEHIND)
-    mcnemar = Table(head_of_tests, tests)
     return {
         "differences": captioned(differences, "pairs", study, numbers, corrected=level),
         "corrected": level,
         "shown": len(found),
         "unasked": [minus(found[i], numbers) for i in unasked],
-        "tested": len(tests),
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
-        "tests": captioned(mcnemar, "mcnemar", study, numbers) if tests else "",
     }
 
 
@@ -208,13 +190,11 @@ def measures(study: StudyResults, numbers: Numbers) -> Values:
         "tables": [_measure_table(study, numbers, measure) for measure in shown],
         "measures": shown,
         "n": n,
-        "true_sd": stats.sd_reach(n) if n > 1 else None,
         "no_interval": [one.label for one in shown if _lacks_interval(one)],
         "one_draw": cautions.share_one_draw(study),
         "chose": cautions.choosing_seeds(study),
         "FEW_IMAGES": FEW_IMAGES,
         "RESAMPLES": stats.RESAMPLES,
-        "DRAWS": stats.DRAWS,
     }
 
 
@@ -225,13 +205,13 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     paper = study.report.paper or {}
     if measure.name != "top1" or measure.part != study.final:
         paper = {}
-    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, BEST]
+    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH]
     gain = f"minus {baseline}{', points' if measure.percent else ''}"
     head += [gain if measure.higher else f"{gain}, sign reversed", SEEDS, "paper"]
     rows = []
     for one in every:
         cells = [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
-        cells += [span(one.resampled), chance(one.probability)]
+        cells.append(span(one.resampled))
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
         rows.append([*cells, two_digits(paper.get(one.arm))])
     head, *rows = with_values(head, rows, always=5)

@@ -13,7 +13,7 @@ import numpy as np
 from ... import stats
 from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
-from ...stats import Interval, McNemar, SeedSummary
+from ...stats import Interval, SeedSummary
 from . import scaling_curve, seen_test_images, task_means
 from .formats import format_place
 from .measures import Measure, held_out, tested
@@ -27,16 +27,15 @@ SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task choos
 
 class Pair(NamedTuple):
     """`arm` minus `other` on a measure, seed by seed; positive where `arm` is better. No difference
-    without a seed in common; `resampled` and McNemar's test by seed are of top-1 after
-    fine-tuning, whose predictions are kept. Of several pairs that were asked for, `corrected` is
-    the interval that is wide enough for all of them together."""
+    without a seed in common; `resampled` is of top-1 after fine-tuning, whose predictions are kept.
+    Of several pairs that were asked for, `corrected` is the interval that is wide enough for all of
+    them together."""
 
     arm: str
     other: str
     measure: str
     difference: SeedSummary | None
     resampled: Interval | None
-    mcnemar: dict[int, McNemar]
     corrected: Interval | None = None
 
 
@@ -197,18 +196,15 @@ def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
     difference = measure.difference(arm, other)
     first = study.runs(measure.part, arm)
     second = study.runs(measure.part, other)
-    correct = {}
+    apart = []
     if measure.part in study.finals and measure.name.startswith("top1"):
-        correct = {
-            seed: (study.correct[first[seed].name], study.correct[second[seed].name])
+        apart = [
+            study.correct[first[seed].name].astype(np.int64) - study.correct[second[seed].name]
             for seed in first
             if seed in second
-        }
-    if not correct:
-        return Pair(arm, other, measure.name, difference, None, {})
-    apart_SM = np.stack([a.astype(np.int64) - b for a, b in correct.values()])
-    tests = {seed: stats.mcnemar(a, b) for seed, (a, b) in correct.items()}
-    return Pair(arm, other, measure.name, difference, stats.resampled_interval(apart_SM), tests)
+        ]
+    resampled = stats.resampled_interval(np.stack(apart)) if apart else None
+    return Pair(arm, other, measure.name, difference, resampled)
 
 
 def _sweeps(study: StudyResults) -> Iterator[Sweep]:

@@ -47,7 +47,7 @@ def test_a_pair_is_answered_in_one_sentence_with_its_paired_interval(whole):
         "(95% interval in pairs +2.52 to +7.48 over 3 seeds, which excludes zero)."
     )
     assert best.startswith("Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3)")
-    assert "best of 3 settings with a probability of 99%" in best
+    assert best.endswith("(n = 3) of 3 settings.")
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# Made up", found.answer]
 
 
@@ -80,7 +80,7 @@ def test_a_difference_of_a_loss_is_the_other_way_round(tmp_path, undrawn):
     answer, _ = text_of(tmp_path / "made", recipes=same, report=REPORT | {"measure": "loss"})
     assert answer.startswith("On held-out loss with its sign reversed, as lower is better, ")
     assert "corruption.rate=0.5 minus corruption.rate=0.15 is +0.050 (" in answer
-    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), the best" in answer
+    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3) of 3 settings." in answer
 
 
 def test_a_difference_of_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn):
@@ -94,7 +94,7 @@ def test_a_difference_of_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn)
 
 def test_tables_are_what_scipy_says_of_the_seeds(whole):
     rows = table((whole[0] / "report.md").read_text(), "few shot 5, %: arm")
-    assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds", "best with"]
+    assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds"]
     for row, values in zip(rows[1:], FEW.values(), strict=True):
         low, high = (
             100 * end for end in stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
@@ -113,9 +113,8 @@ def test_one_curve_for_each_measure(whole):
 
 
 def test_a_loss_at_another_rate_is_another_question(whole):
-    folder, found = whole
+    folder, _ = whole
     assert "at each setting's own corruption.rate" in (folder / "report.md").read_text()
-    assert {one.probability for one in found.numbers.measure("loss").results} == {None}
 
 
 @pytest.mark.parametrize("key", ["target", "model.patch", "data.name", "objective", "joint.mpp"])
@@ -220,7 +219,6 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
         "61.00",
         "1.00",
         "58.52 to 63.48",
-        "-",
     ]
     assert "broken lines are not among the arms compared" in text
 
@@ -237,12 +235,10 @@ def test_the_answer_names_a_baseline_that_is_higher_than_all_settings(
     assert (sentence in answer) == higher and ("The baseline, plain, is" in answer) == higher
 
 
-def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
-    answer, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
-    assert "needs two seeds or more that differ" in answer
-    head, *rows = table(text, "few shot 5, %: arm")
+def test_a_table_of_one_seed_has_no_interval(tmp_path, undrawn):
+    _, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
+    _, *rows = table(text, "few shot 5, %: arm")
     assert rows[0][3:] == ["-", "-"]
-    assert "best with" not in head
     assert "One seed has no interval" in text
 
 
@@ -336,8 +332,6 @@ def test_settings_may_be_fine_tuned_and_have_a_baseline(tmp_path, undrawn):
     pair, best = found.answer.split(". Highest ")
     assert "optim.lr=0.2 minus optim.lr=0.1 is +5.00 points" in pair
     assert best.startswith("top-1 after fine-tuning: optim.lr=0.4 with 76.50% (n = 3)")
-    test = found.numbers.pair("mpp", "scratch").mcnemar[0]
-    assert (test.first, test.second) == (20, 0)
     text = (folder / "report.md").read_text()
     rows = table(text, arms.TOP1)
     assert rows[0][-3:-1] == ["minus optim.lr=0.1, points", "95%, seeds"]
