@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ... import stats
-from ...formatting import FEW_IMAGES
+from ...formatting import FEW_IMAGES, format_value
 from ...pages.blocks import Section, Table
 from ...stats import SeedSummary
 from . import (
@@ -18,7 +18,7 @@ from . import (
     scaling_section,
     texts,
 )
-from .axes import arm_label
+from .axes import Axes, arm_label
 from .formats import (
     BEHIND,
     BOTH,
@@ -235,14 +235,28 @@ def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
     if not along.lines:
         return None
     main = numbers.measure(numbers.main)
-    columns, rows, means = figures.cells(numbers, along, main)
+    columns, rows, means = _cells(numbers, along, main)
     body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
     combinations = Table([f"{along.lines} \\ {along.x}", *columns], body)
     return {
-        "figures": list(figures.interaction(study, numbers)),
         "combinations": captioned(combinations, "interaction", study, numbers, main=main),
         "main": main,
     }
+
+
+def _cells(
+    numbers: Numbers, along: Axes, measure: Measure
+) -> tuple[list[str], list[str], list[list[float | None]]]:
+    """Columns, rows and means of every combination of two keys."""
+    written = {
+        arm: (format_value(setting[along.lines]), format_value(setting[along.x]))
+        for arm, setting in numbers.settings.items()
+    }
+    rows = list(dict.fromkeys(row for row, _ in written.values()))
+    columns = list(dict.fromkeys(column for _, column in written.values()))
+    scale = 100 if measure.percent else 1
+    means = {written[one.arm]: scale * one.value.mean for one in measure.results}
+    return columns, rows, [[means.get((row, column)) for column in columns] for row in rows]
 
 
 def _bracketed(means: list[float | None], higher: bool) -> list[str]:
