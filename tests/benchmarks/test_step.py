@@ -1,7 +1,6 @@
-"""benchmarks/ratios.py and step.py: which of two ways takes less time, and how sure that is."""
+"""benchmarks/step.py: which of two ways takes less time, and how sure that is."""
 
 import itertools
-import json
 import math
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 sys.path.insert(0, "benchmarks")
-import ratios
 import step
 
 
@@ -18,27 +16,26 @@ def test_the_interval_of_a_median_has_it_in_95_of_100_cases():
     side of both ends. Counted over all sides, beside the next narrower interval, which is too
     narrow."""
     for n in range(6, 15):
-        found = ratios.median_interval([float(value) for value in range(n)])
-        assert found is not None and found.low + found.high == n - 1
+        low, high = step.spread([float(value) for value in range(n)])["95%"]
+        assert low + high == n - 1
 
         def missed(cut: int, n: int = n) -> float:
             return 2 * sum(math.comb(n, k) for k in range(cut + 1)) / 2**n
 
-        assert missed(int(found.low)) <= 0.05 < missed(int(found.low) + 1)
+        assert missed(int(low)) <= 0.05 < missed(int(low) + 1)
 
 
 def test_fewer_than_six_values_have_no_interval():
-    assert ratios.median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
-    assert ratios.spread([1.0, 2.0, 3.0])["95%"] is None
-    assert ratios.median_interval([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]) == (1, 6)
+    assert step.spread([1.0, 2.0, 3.0, 4.0, 5.0])["95%"] is None
+    assert step.spread([6.0, 1.0, 5.0, 2.0, 4.0, 3.0])["95%"] == [1, 6]
 
 
 def test_ratios_are_taken_within_rounds():
     """A host that is twice as slow in some rounds changes both ways, not their ratio: medians apart
     would say 1.9."""
     slow = (1, 2, 1, 2, 2)
-    assert ratios.paired([95 * s for s in slow], [100 * s for s in slow]) == pytest.approx(0.95)
-    assert ratios.paired([95.0, 190.0, 190.0], [100.0, 100.0, 200.0]) == pytest.approx(0.95)
+    assert step.paired([95 * s for s in slow], [100 * s for s in slow]) == pytest.approx(0.95)
+    assert step.paired([95.0, 190.0, 190.0], [100.0, 100.0, 200.0]) == pytest.approx(0.95)
 
 
 def timed(shares: list[list[float]], counted: float = 0.5) -> list[step.Timed]:
@@ -58,8 +55,7 @@ def test_an_order_that_a_new_process_turns_round_is_not_found():
     same = [[0.95] * 5, [1.01] * 5, [0.96] * 5, [0.95] * 5, [0.94] * 5, [0.95] * 5]
     found = step.summarized(timed(same), ["timm"])["over peers"]["mpp"]["timm"]
     assert found["median"] == 0.95 and found["95%"] == [0.94, 1.01]
-    pooled = ratios.median_interval(list(itertools.chain(*same)))
-    assert pooled is not None and pooled.high < 1
+    assert step.spread(list(itertools.chain(*same)))["95%"][1] < 1
 
 
 def test_a_peer_is_compared_in_time_and_per_multiply_add():
@@ -78,11 +74,3 @@ def test_one_process_measures_every_way_in_every_round(monkeypatch):
     assert set(found.rounds_ms) == {"floor", "mpp", "update", "supervised", "timm"}
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in found.rounds_ms.values())
     assert found.counted["supervised"] == pytest.approx(1, abs=0.05) and found.counted["mpp"] < 1
-
-
-def test_a_saved_report_is_read_back_and_has_a_list_on_a_line(tmp_path, capsys):
-    report = {"case": {"rounds, ms": {"mpp": [[1.0, 2.0], [3.0, 4.0]]}, "slower": []}}
-    ratios.finish(report, tmp_path / "step.json", save=True)
-    text = (tmp_path / "step.json").read_text()
-    assert json.loads(text) == report
-    assert "[1.0, 2.0]" in text and capsys.readouterr().out == text
