@@ -5,8 +5,7 @@ nothing else; beside timm's loader and `datasets` with set_transform.
 
 FOLDER holds cifar10/ and tinyimagenet/ as parquet files. One thread, no workers; in each round all
 ways take turns with the same images, and ratios are taken within a round; of 6 rounds or more their
-medians have 95% intervals. One JSON object comes out; `slower` names the ratios that are more than
-5% above those of results/loader.json, which save=true writes.
+medians have 95% intervals. One JSON object comes out; save=true writes it to results/loader.json.
 
 `step` is the CPU time of training steps on fixed batches over that of the same steps with a loader
 (recipe=mpp, CIFAR-10, vit_p8, batch 128): 1 where loading costs nothing.
@@ -35,11 +34,11 @@ import datasets
 import numpy as np
 import PIL
 import pyarrow.parquet
-import ratios
 import timm
 import torch
 import torchvision
 from PIL import Image
+from step import finish, given_options, spread
 from timm.data import create_dataset, create_loader
 from timm.data.readers import add_img_extensions
 from torch.utils.data import DataLoader
@@ -57,7 +56,6 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 from ssl_vit.training.allocator import keep_freed_memory
 
-COMMITTED = ratios.RESULTS / "loader.json"
 DEFAULTS = {
     "data": os.environ.get("SSL_VIT_DATA", "data"),
     "rounds": "9",
@@ -150,7 +148,7 @@ def ours(case: Case, folder: Path, resident: bool = False) -> Way:
     layout = BatchLayout(case.batch, case.batch, 0, 1)
     steps = len(source) // case.batch
     turn = iter(range(10**9))
-    decoded = decode_split(source, data, 1e9, torch.device("cpu"), 1) if resident else None
+    decoded = decode_split(source, data, 1e9, 1) if resident else None
 
     def epoch() -> Iterable[Any]:
         start = next(turn) * steps
@@ -241,7 +239,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
             if name != "bare decode"
         },
         "over bare decode": {
-            name: ratios.spread(
+            name: spread(
                 [len(case.encoded) / images * a / b for a, b in zip(times, floor, strict=True)]
             )
             for name, times in taken.items()
@@ -259,7 +257,7 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
         with resources.run_session(run) as accelerator:
             splits = resources.load_splits(run.recipe, accelerator, test=False)
             job = set_up(run, accelerator, splits)
-            decoded = decode_split(splits.train, job.recipe.data, 1e9, accelerator.device, 1)
+            decoded = decode_split(splits.train, job.recipe.data, 1e9, 1)
             settings_ = dataclasses.replace(loop_settings(job.recipe), steps=STEPS, log_every=STEPS)
 
             def batches(decoded: DecodedImages | None) -> Iterable[batching.Batch]:
@@ -280,24 +278,21 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
                     ratio = train(fixed) / train(batches(ways[name]))
                     if turn >= 0:
                         found[name].append(ratio)
-    return {name: ratios.spread(shares) for name, shares in found.items()}
+    return {name: spread(shares) for name, shares in found.items()}
 
 
 def main() -> None:
-    given = ratios.options(DEFAULTS, sys.argv[1:])
+    given = given_options(DEFAULTS, sys.argv[1:])
     torch.set_num_threads(1)
     keep_freed_memory()  # as the tools do
     folder = Path(given["data"])
     rounds = int(given["rounds"])
     count = int(given["images"])
-    load = os.getloadavg()[0]
     cases = [cifar(folder, 4 * count), photographs(folder, count)]
     report: dict[str, Any] = {case.name: measure(case, rounds) for case in cases}
-    slower = ratios.slower(report, ratios.read(COMMITTED), "over bare decode")
-    report["step"] = of_a_step(folder, rounds)
-    report |= {"slower": slower, "rounds": rounds, "threads": 1}
+    report |= {"step": of_a_step(folder, rounds), "rounds": rounds, "threads": 1}
     libraries = [torch, torchvision, timm, datasets, np, PIL]
-    ratios.finish(report | ratios.provenance(load, libraries), COMMITTED, given["save"] == "true")
+    finish(report, "loader.json", given["save"] == "true", libraries)
 
 
 if __name__ == "__main__":

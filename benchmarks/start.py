@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ratios import spread
+from step import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -19,14 +19,16 @@ process's rounds, and what is reported are median and 95% interval over the proc
 there must be 6 for an interval. `over floor`
 has every way over the floor, `over peers` every recipe over every peer; `over peers, per
 multiply-add` divides these by `counted`, as peers compute the whole encoder. `rounds, ms` has every
-measurement. One JSON object comes out; `slower` names the ratios that are more than 5% above those
-of results/step.json, which save=true writes.
+measurement. One JSON object comes out; save=true adds its cases to results/step.json.
 """
 
 import importlib
 import importlib.util
+import json
 import os
+import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -36,13 +38,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-os.environ |= {"OMP_NUM_THREADS": "1"}
 
-import ratios
+import psutil
 import timm
 import torch
-from gpu_speed import Floor
-from torch import nn
+from scipy import special
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vit import costs
@@ -52,9 +53,10 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
+from ssl_vit.stats import TAIL
 from ssl_vit.training.allocator import keep_freed_memory
 
-COMMITTED = ratios.RESULTS / "step.json"
+ROOT = Path(__file__).resolve().parent.parent
 CLASSES = 1000
 RECIPES = "mpp,mpp+target=grid_color,mpp+target=pixels,simmim,mae,moco_v3,supervised"
 PEERS = "timm,transformers,vit_pytorch,stable_pretraining"
@@ -86,6 +88,90 @@ class Timed(NamedTuple):
     rounds_ms: dict[str, list[float]]
     counted: dict[str, float]
     memory: dict[str, float]
+
+
+def given_options(known: dict[str, str], words: list[str]) -> dict[str, str]:
+    """The defaults with KEY=VALUE of the command line over them."""
+    found = dict(known)
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known:
+            sys.exit(f"{key}=: expected one of {', '.join(known)}")
+        found[key] = value
+    return found
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Their median, its 95% interval, the least and the most.
+
+    The interval goes from one value to another in order of size (the sign test's): of 6 to 8 values
+    from the least to the most, of 9 to 11 from the second to the last but one. None of fewer than
+    6, which are all on one side of the median in more than 1 of 20 cases.
+    """
+    n = len(values)
+    ordered = sorted(values)
+    outside = [k for k in range(n // 2) if special.bdtr(k, n, 0.5) <= TAIL]
+    ends = [ordered[outside[-1]], ordered[n - 1 - outside[-1]]] if outside else None
+    return {
+        "median": round(statistics.median(values), 3),
+        "95%": [round(end, 3) for end in ends] if ends else None,
+        "least": round(ordered[0], 3),
+        "most": round(ordered[-1], 3),
+    }
+
+
+def paired(times: list[float], others: list[float]) -> float:
+    """The median over rounds of one way's time over another's in the same round: what slows a whole
+    round down slows both."""
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
+
+
+def commit() -> str:
+    """The revision measured, with a + where files differ from it."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+
+def finish(report: dict[str, Any], name: str, save: bool, libraries: list[Any]) -> None:
+    """Print the report, with machine, versions and revision, as one JSON object; with `save` it is
+    added to results/NAME."""
+    path = ROOT / "results" / name
+    before = json.loads(path.read_text()) if save and path.exists() else {}
+    report = before | report
+    report |= {"load": round(os.getloadavg()[0], 1), "cores": psutil.cpu_count()}
+    report["capability"] = torch.backends.cpu.get_cpu_capability()
+    report["versions"] = {library.__name__: library.__version__ for library in libraries}
+    text = json.dumps(report | {"commit": commit()}, indent=2)
+    # lists of numbers on one line
+    text = re.sub(r"\[\s+([^][{}]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    print(text)
+    if save:
+        path.write_text(text + "\n")
+
+
+class Floor(nn.Module):
+    """The matrix products and the attention of all blocks on all tokens, and nothing else."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        model = recipe.model
+        self.heads = model.heads
+        sizes = [(model.width, 3 * model.width), (model.width, model.width)]
+        sizes += [(model.width, model.mlp), (model.mlp, model.width)]
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(nn.Linear(*size, bias=False) for size in sizes)
+            for _ in range(model.depth)
+        )
+        for layer in self.blocks.modules():
+            if isinstance(layer, nn.Linear):  # values neither grow nor shrink to subnormal numbers
+                nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        for qkv, projection, up, down in self.blocks:
+            q, k, v = qkv(x_BTD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            x_BTD = down(up(projection(mixed)))
+        return x_BTD
 
 
 def resolved(words: list[str], model: str, size: int, batch: int, precision: str) -> Recipe:
@@ -298,14 +384,14 @@ def summarized(found: list[Timed], peers: list[str]) -> dict[str, Any]:
 
     def over(way: str, other: str, work: float = 1) -> dict[str, Any]:
         pairs = [(one.rounds_ms[way], one.rounds_ms[other]) for one in found]
-        return ratios.spread([ratios.paired(*pair) / work for pair in pairs])
+        return spread([paired(*pair) / work for pair in pairs])
 
     first = found[0]
     ways = [name for name in first.rounds_ms if name != "floor"]
     rounds_ms = {name: [one.rounds_ms[name] for one in found] for name in first.rounds_ms}
     report: dict[str, Any] = {
         "took, ms": {
-            name: ratios.spread([statistics.median(rounds) for rounds in taken])
+            name: spread([statistics.median(rounds) for rounds in taken])
             for name, taken in rounds_ms.items()
         },
         "over floor": {name: over(name, "floor") for name in ways},
@@ -335,26 +421,21 @@ def installed(peers: str) -> list[str]:
 
 
 def main() -> None:
-    given = ratios.options(DEFAULTS, sys.argv[1:])
+    given = given_options(DEFAULTS, sys.argv[1:])
     peers = installed(given["peers"])
-    load = os.getloadavg()[0]
     fixed = ", ".join(given[key] for key in ("device", "precision"))
-    # of each case, as those that were measured before stay in the committed file
+    # of each case, as those that were measured before stay in the file
     origin: dict[str, Any] = {key: int(given[key]) for key in ("processes", "rounds")}
-    origin |= {"load": round(load, 1), "commit": ratios.commit()}
-    cases = {
+    origin |= {"load": round(os.getloadavg()[0], 1), "commit": commit()}
+    report: dict[str, Any] = {
         f"{model}, {given['size']} px, batch {given['batch']}, {fixed}": origin
         | summarized(in_processes(given, model, peers), peers)
         for model in given["models"].split(",")
     }
-    before = ratios.read(COMMITTED)
-    report: dict[str, Any] = before | cases if given["save"] == "true" else dict(cases)
-    report["slower"] = ratios.slower(cases, before, "over floor")
     libraries = [torch, timm]
     libraries += [importlib.import_module("transformers")] if "transformers" in peers else []
     report |= {"threads": 1, "memory": given["memory"]}
-    report |= ratios.provenance(load, libraries)
-    ratios.finish(report, COMMITTED, given["save"] == "true")
+    finish(report, "step.json", given["save"] == "true", libraries)
 
 
 if __name__ == "__main__":

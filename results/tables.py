@@ -1,151 +1,434 @@
-"""The tables of docs/methods.md and its figure, from the committed runs.
+"""The tables of README.md and docs/ that are computed from results/*.json, as they stand there.
 
-python results/tables.py methods results/methods_64px.json results/methods_doubled.json
-python results/tables.py ranks results/methods_64px.json results/methods_doubled.json \\
-    docs/methods_rank.svg
+python results/tables.py            all, each under its name and its page
+python results/tables.py primary    one
 
-The first file has the runs of study/methods, the second those of study/methods_doubled, which are
-twice as long.
+Intervals are 95%: Student's t over the seeds, of a difference in pairs of a seed.
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ssl_vit import stats
-from ssl_vit.lab.reports import svg_plots
-from ssl_vit.pages.figure_style import LIGHT
-from ssl_vit.stats import Interval
+import numpy as np
+import pandas as pd
+from scipy import stats
 
-AVERAGE, TOKEN = "random", "random_token"
-DOUBLED = "_doubled"  # ends the arms of the second file
-# {arm: its name, the untrained encoder with the same feature}
+FOLDER = Path(__file__).parent
+SHARES = {"1%": 0.01, "10%": 0.1}  # of the labels
 ARMS = {
-    "mpp": ("MPP", AVERAGE),
-    "mae": ("MAE", AVERAGE),
-    "ijepa": ("I-JEPA", AVERAGE),
-    f"ijepa{DOUBLED}": ("I-JEPA, twice as long", f"{AVERAGE}{DOUBLED}"),
-    AVERAGE: ("untrained, mean of the patches", None),
-    "moco_v3": ("MoCo v3", TOKEN),
-    "dino": ("DINO", TOKEN),
-    "ibot": ("iBOT", TOKEN),
-    TOKEN: ("untrained, class token", None),
+    "scratch": "scratch",
+    "direct": "scratch, fine-tuning alone",
+    "mpp": "MPP",
+    "mae": "MAE",
+    "supervised": "supervised, Tiny ImageNet",
 }
-# the contrasts that were planned: all but what was tried after them
-PLANNED = [arm for arm, (_, untrained) in ARMS.items() if untrained and not arm.endswith(DOUBLED)]
-MEASURES = {"knn": "k-NN", "linear": "linear probe"}
-Rows = list[dict[str, Any]]
+METHODS = {  # {arm: its name, the untrained encoder with the same feature}
+    "mpp": ("MPP", "random"),
+    "mae": ("MAE", "random"),
+    "moco_v3": ("MoCo v3", "random_token"),
+    "dino": ("DINO", "random_token"),
+    "ibot": ("iBOT", "random_token"),
+    "ijepa": ("I-JEPA", "random"),
+}
+FEATURES = {"random": "mean of the patches", "random_token": "class token"}
+RATES = {1e-4: "1e-4", 3e-4: "3e-4", 1e-3: "1e-3", 3e-3: "3e-3", 1e-2: "1e-2"}
+Try = dict[str, Any]  # a run of a tuning
 
 
-def by_seed(rows: Rows, arm: str, metric: str) -> dict[int, float]:
-    """{seed: %} of the test images."""
-    return {
-        row["seed"]: 100 * row["metrics"][metric]["value"]
-        for row in rows
-        if (row["part"], row["arm"]) == ("probe", arm)
-    }
+def table(head: str, rows: Iterable[str]) -> str:
+    """In Markdown; cells at the start of a row that are those of the row above are left empty."""
+    lines = []
+    above: list[Any] = [None]
+    for row in (head, *rows):
+        cells = [cell.strip() for cell in row.split("|")]
+        new = next(i for i, pair in enumerate(zip(cells, above, strict=False)) if len({*pair}) > 1)
+        shown = [""] * new + cells[new:]
+        lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in shown))
+        above = cells
+    return "\n".join([lines[0], "|" + "---|" * len(above), *lines[1:]])
 
 
-def methods(rows: Rows) -> str:
-    """One table a measure: each arm, and what it is above its untrained encoder, in pairs of a
-    seed."""
-    return "\n\n".join(_of_measure(rows, *measure) for measure in MEASURES.items())
+@cache
+def read(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def _of_measure(rows: Rows, metric: str, name: str) -> str:
-    lines = [
-        f"| {name}, % | n | mean | sd | minus untrained | 95% | 95%, all {len(PLANNED)} |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for arm, (title, untrained) in ARMS.items():
-        own = by_seed(rows, arm, metric)
-        found = stats.summarize([*own.values()])
-        sd = "" if found.sd is None else f"{found.sd:.2f}"
-        cells = [title, str(found.n), f"{found.mean:.2f}", sd]
-        if untrained:
-            others = by_seed(rows, untrained, metric)
-            apart = stats.summarize([own[seed] - others[seed] for seed in own])
-            together = stats.simultaneous(apart, len(PLANNED)) if arm in PLANNED else None
-            cells += [f"{apart.mean:+.2f}", ends(apart.interval), ends(together)]
-        else:
-            cells += ["", "", ""]
-        lines.append(row(cells))
-    return "\n".join(lines)
-
-
-def row(cells: Sequence[str]) -> str:
-    """Of a table in Markdown."""
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
-
-
-def ends(interval: Interval | None) -> str:
-    return f"{interval.low:+.2f} to {interval.high:+.2f}" if interval else ""
-
-
-def rank_lines(rows: Rows) -> dict[str, list[svg_plots.Point]]:
-    """{objective: its effective rank as a multiple of that of its first weights, by its steps as a
-    multiple of those that it has in study/methods}."""
-    lines = {}
-    for arm, (title, _) in ARMS.items():
-        curves = [
-            {int(step): rank for step, rank in row["effective_rank"].items()}
-            for row in rows
-            if (row["part"], row["arm"]) == ("pretrain", arm)
+@cache
+def runs(study: str) -> pd.DataFrame:
+    """A row for each metric of each run: part, arm, metric, value, exaFLOP with all runs before it;
+    by seed."""
+    found = read(study)
+    if isinstance(found, list):
+        rows = [
+            (one["part"], one["arm"], one["seed"], metric, value["value"], one.get("total_exaflop"))
+            for one in found
+            for metric, value in one["metrics"].items()
         ]
-        steps = sorted(curves[0]) if curves else []
-        if steps:
-            length = 2 if arm.endswith(DOUBLED) else 1
-            shares = [[length * step / steps[-1]] * len(curves) for step in steps]
-            times = [[one[step] / one[0] for one in curves] for step in steps]
-            lines[title] = [
-                svg_plots.Point(*both, None) for both in zip(shares, times, strict=True)
-            ]
-    return lines
+    else:
+        rows = [
+            (one["part"], arm["arm"], int(seed), one["name"].split()[0], value, None)
+            for one in found["numbers"]["measures"]
+            for arm in one["results"]
+            for seed, value in arm["seeds"].items()
+        ]
+    columns = ["part", "arm", "seed", "metric", "value", "exaflop"]
+    return pd.DataFrame(rows, columns=columns).set_index("seed")
 
 
-def ranks(rows: Rows) -> str:
-    """The figure of rank_lines, as SVG."""
-    lines = rank_lines(rows)
-    panel = svg_plots.Panel("effective rank, times that at step 0", lines, {})
-    x = svg_plots.XAxis("steps, times those of the confirmation")
-    return svg_plots.svg(svg_plots.points([panel], x, [*lines], LIGHT))
+def of(study: str, part: str, arm: str, metric: str = "top1", column: str = "value") -> pd.Series:
+    """By seed."""
+    rows = runs(study)
+    return rows[(rows.part == part) & (rows.arm == arm) & (rows.metric == metric)][column]
 
 
-def read(file: Path, doubled: Path) -> Rows:
-    """The runs of both files, the arms of the second one by names of their own.
-
-    Raises:
-        SystemExit: a file cannot be read, has no probes of an arm, or its runs are not as long.
-    """
-    try:
-        first, second = (json.loads(one.read_text()) for one in (file, doubled))
-    except OSError as error:
-        sys.exit(f"error: {error}")
-    rows = first + [row | {"arm": f"{row['arm']}{DOUBLED}"} for row in second]
-    arms = dict.fromkeys([*ARMS, *(untrained for _, untrained in ARMS.values() if untrained)])
-    missing = [arm for arm in arms if not by_seed(rows, arm, "knn")]
-    if missing:
-        sys.exit(f"error: {file}, {doubled}: no probes of {', '.join(missing)}")
-    for arm in ARMS:
-        if arm.endswith(DOUBLED):
-            once, twice = (exaflop(rows, one) for one in (arm.removesuffix(DOUBLED), arm))
-            if not 1.99 < twice / once < 2.01:
-                sys.exit(f"error: {doubled}: {twice / once:.2f} times the compute of {file}'s")
-    return rows
+def final(study: str, label: str, arm: str, column: str = "value") -> pd.Series:
+    """After fine-tuning on a share of the labels."""
+    return of(study, f"final_{SHARES[label]:g}", arm, column=column)
 
 
-def exaflop(rows: Rows, arm: str) -> float:
-    """Of one run of pre-training."""
-    return next(row["exaflop"] for row in rows if (row["part"], row["arm"]) == ("pretrain", arm))
+def gain(study: str, label: str, arm: str, other: str = "scratch") -> pd.Series:
+    return final(study, label, arm) - final(study, label, other)
+
+
+def reach(n: int, family: int = 1) -> float:
+    """Half the interval of a mean of n values in standard deviations; of `family` intervals that
+    hold together (Bonferroni)."""
+    return float(stats.t.ppf(1 - 0.025 / family, n - 1)) / n**0.5
+
+
+def mean(values: pd.Series) -> str:
+    return f"{100 * values.mean():.2f}"
+
+
+def spread(values: pd.Series) -> str:
+    return f"{values.count()} | {mean(values)} | {100 * values.std():.2f}"
+
+
+def ends(values: pd.Series, family: int = 1) -> str:
+    half = reach(values.count(), family) * values.std()
+    low, high = 100 * (values.mean() - half), 100 * (values.mean() + half)
+    return f"{low:+.2f} to {high:+.2f}"
+
+
+def points(apart: pd.Series) -> str:
+    return f"{100 * apart.mean():+.2f} ({ends(apart)})"
+
+
+def zero(apart_SE: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The share at which a difference known at 1% and 10% is zero by its mean, on a line over the
+    logarithm; the shares below and above it at which its interval excludes zero."""
+    place_X = np.linspace(0, 1, 2001)
+    apart_SX = np.outer(apart_SE[:, 0], 1 - place_X) + np.outer(apart_SE[:, 1], place_X)
+    half_X = reach(len(apart_SE)) * apart_SX.std(0, ddof=1)
+    share_X = 0.01 * 10 ** place_X[np.abs(apart_SX.mean(0)) > half_X]
+    first, last = apart_SE.mean(0)
+    found = 0.01 * 10 ** (first / (first - last))
+    return found, share_X[share_X < found], share_X[share_X > found]
+
+
+def times(study: str, label: str, arm: str, form: str = ".3g") -> str:
+    """How many times the labels scratch would need to be as accurate."""
+    scratch = pd.concat([final(study, one, "scratch") for one in SHARES], axis=1).dropna()
+    found, below, above = zero((-scratch).add(final(study, label, arm), axis=0).to_numpy())
+    if not len(below):  # not even with the fewest that were tried
+        least, end = 0.01 / SHARES[label], above.min() / SHARES[label]
+        return f"less than {least:.3g} (95%: below {end:.3g})"
+    shares = (found, below.max(), above.min())
+    value, low, high = (f"{share / SHARES[label]:{form}}" for share in shares)
+    return f"{value} ({low} to {high})"
+
+
+def resampled(label: str) -> str:
+    """MAE minus scratch, seeds and test images resampled together (the pigeonhole bootstrap of Owen,
+    2007), the seeds' part stretched to the width of Student's t (Hesterberg, 2015)."""
+    right = np.load(FOLDER / "worth_right.npz")
+    images, seeds = int(right["images"]), final("worth", label, "mae").index
+    names = [f"final_{SHARES[label]:g}-{{}}-{seed}" for seed in seeds]
+    mae_SM, scratch_SM = (
+        np.array([np.unpackbits(right[name.format(arm)], count=images) for name in names], int)
+        for arm in ("mae", "scratch")
+    )
+    column_SU, count_U = np.unique(mae_SM - scratch_SM, axis=1, return_counts=True)
+    mean_S, n = column_SU @ count_U / images, len(seeds)
+    generator = np.random.default_rng(0)
+    seeds_BS = generator.multinomial(n, np.full(n, 1 / n), 10_000) / n
+    images_BU = generator.multinomial(images, count_U / images, 10_000) / images
+    stretch = (n / (n - 1)) ** 0.5 * reach(n) * n**0.5 / stats.norm.ppf(0.975)
+    mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1)
+    mean_B += (stretch - 1) * (seeds_BS @ mean_S - mean_S.mean())
+    low, high = 100 * np.quantile(mean_B, [0.025, 0.975])
+    return f"{low:+.2f} to {high:+.2f}"
+
+
+def tries(study: str, *parts: str) -> dict[str, list[Try]]:
+    """{arm: its tries in these parts of a tuning}."""
+    found: dict[str, list[Try]] = {}
+    for one in read(study):
+        if one["part"] in parts:
+            found.setdefault(one["arm"], []).append(one)
+    return found
+
+
+def score(one: Try) -> float:
+    """Of held-out images, by which a try was judged."""
+    metrics = one["metrics"]
+    return float((metrics.get("probe_knn") or metrics["accuracy"])["value"])
+
+
+def headline() -> str:
+    rows = []
+    for label in SHARES:
+        rows.append(f"{label} | none, tuned scratch | {mean(final('worth', label, 'scratch'))} | ")
+        for arm in ("mae", "mpp"):
+            apart = gain("worth", label, arm)
+            clear = abs(apart.mean()) > reach(apart.count()) * apart.std()
+            text = points(apart) + ("" if clear else ": not distinguished")
+            rows.append(f"{label} | {ARMS[arm]} | {mean(final('worth', label, arm))} | {text}")
+    return table(
+        "labels | pre-training | top-1, % | points over tuned scratch (95% interval)", rows
+    )
+
+
+def arms() -> str:
+    rows = []
+    for label, study in (("1%", "worth_tuning"), ("10%", "worth_tuning_10")):
+        tried = {arm: len(own) for arm, own in tries(study, "sweep", "long").items()}
+        ways = [arm for arm in tried if arm.startswith(("scratch", "direct"))]
+        tried["scratch"] = sum(tried[arm] for arm in ways)
+        for arm, title in ARMS.items():
+            own, spent = (final("worth", label, arm, one) for one in ("value", "exaflop"))
+            above = " | "
+            if arm != "scratch":
+                above = f"{points(gain('worth', label, arm))} | {times('worth', label, arm)}"
+            cost = f"{tried[arm]} | {1e5 * spent.mean():.2f}"
+            rows.append(f"{label} | {title} | {spread(own)} | {above} | {cost}")
+        if label == "1%":
+            scratch, teacher = (final("worth", label, "scratch", x) for x in ("value", "exaflop"))
+            folds, student = (
+                pd.DataFrame(read(f"worth_{name}")).set_index("seed")
+                for name in ("folds", "self_training")
+            )
+            student.total_exaflop += teacher
+            both = f"{tried['scratch']} + {tried['mae']}"
+            for title, own, count in (
+                ("MAE, tuned on its own labels", folds, tried["mae"]),
+                ("self-training from scratch", student, both),
+            ):
+                above = points((own.top1 - scratch).dropna())
+                cost = f"{count} | {1e5 * own.total_exaflop.mean():.2f}"
+                rows.append(f"{label} | {title} | {spread(own.top1)} | {above} | | {cost}")
+    return table(
+        "labels | arm | n | top-1, % | sd | minus scratch, points (95%) |"
+        " times scratch's labels (95%) | tries | 1e-5 exaFLOP",
+        rows,
+    )
+
+
+def primary() -> str:
+    apart = {label: gain("worth", label, "mae") for label in SHARES}
+    p_values = {label: float(stats.ttest_1samp(one, 0).pvalue) for label, one in apart.items()}
+    rows = []
+    for label, one in apart.items():
+        # Holm (1979): the lower p-value against half of 5%, then the other against 5%
+        clear = min(p_values.values()) <= 0.025 and p_values[label] <= 0.05
+        rows.append(
+            f"MAE minus scratch at {label} | {points(one)} | {ends(one, len(SHARES))} |"
+            f" {'' if clear else 'not '}distinguished | {resampled(label)}"
+        )
+    return table(
+        "primary contrast | points (95%) | both together (Bonferroni) | by Holm's procedure |"
+        " test images resampled too",
+        rows,
+    )
+
+
+def differences() -> str:
+    rows = []
+    for study, arm, other, measure in (
+        ("labels_long", "mpp", "scratch", "top1, 1% of the labels, 9,000 steps"),
+        ("methods", "mae", "scratch", "top1, 1%"),
+        ("methods", "mae", "mpp", "top1, 1%"),
+        ("methods", "mae", "mpp", "top1, 10%"),
+        ("methods", "supervised", "scratch", "top1, 1%"),
+        ("methods", "supervised", "scratch", "top1, 10%"),
+        ("methods", "supervised", "mpp", "top1, 1%"),
+        ("methods", "mpp_pixels", "mpp", "top1, 10%"),
+        ("methods", "moco_v3", "mpp", "top1, 10%"),
+        ("methods_grid", "mpp_grid", "methods mpp", "knn"),
+        ("methods_grid", "mpp_grid", "methods mpp", "few_shot_25"),
+    ):
+        metric, _, label = measure.partition(", ")
+        part = f"final_{SHARES[label]:g}" if label in SHARES else "final" if label else "probe"
+        where, _, base = other.rpartition(" ")
+        one = of(study, part, arm, metric) - of(where or study, part, base, metric)
+        seeds = f"{one.index.min()}-{one.index.max()}"
+        rows.append(f"{study} | {arm} | {other} | {measure} | {seeds} | {points(one)}")
+    return table("study | A | B | measure | seeds | A minus B (95%)", rows)
+
+
+def factors() -> str:
+    rows = []
+    for arm in ("mae", "supervised", "mpp_pixels", "simmim"):
+        both = pd.concat([gain("methods", label, arm) for label in SHARES], axis=1)
+        found, below, above = zero(both.to_numpy())
+        crossing = ""
+        if len(below) and len(above):
+            crossing = f"{found:.1%} ({below.max():.1%} to {above.min():.1%})"
+        rows.append(f"methods | {arm} | 1% | {times('methods', '1%', arm, '.1f')} | {crossing}")
+    return table("study | arm | at | times scratch's labels (95%) | crosses scratch at (95%)", rows)
+
+
+def checks() -> str:
+    rows = []
+    for label, title, study, part in (
+        ("1%", "as tuned", "worth", "final_0.01"),
+        ("1%", "second-best settings", "worth", "second"),
+        ("1%", "fine-tuned 3 times as long", "worth", "long_1"),
+        ("1%", "trained 3 times as long before fine-tuning", "worth_longer", "final"),
+        ("10%", "as tuned", "worth", "final_0.1"),
+        ("10%", "fine-tuned 3 times as long", "worth", "long_10"),
+    ):
+        scratch, mae = (of(study, part, arm) for arm in ("scratch", "mae"))
+        apart = mae - scratch
+        moved = (apart - gain("worth", label, "mae")).dropna()
+        rows.append(
+            f"{label} | {title} | {apart.count()} | {mean(scratch)} | {mean(mae)} |"
+            f" {points(apart)} | {'' if title == 'as tuned' else points(moved)}"
+        )
+    return table(
+        "labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%) |"
+        " minus that as tuned (95%)",
+        rows,
+    )
+
+
+def paid() -> str:
+    rows = []
+    for label in SHARES:
+        for arm in ("mpp", "mae", "supervised"):
+            apart = gain("worth", label, arm, "direct")
+            rows.append(f"{label} | {ARMS[arm]} | {apart.count()} | {points(apart)}")
+    return table(f"labels | minus {ARMS['direct']} | n | points (95%)", rows)
+
+
+def frozen() -> str:
+    titles = ARMS | {"random": "untrained", "scratch": "scratch before fine-tuning"}
+    rows = []
+    for label, share in SHARES.items():
+        for arm in ("random", "scratch", "mpp", "mae", "supervised"):
+            part, cells = f"frozen_{share:g}", ""
+            for metric in ("knn", "linear"):
+                own, base = (of("worth", part, one, metric) for one in (arm, "random"))
+                cells += f" | {mean(own)} | {'' if arm == 'random' else points(own - base)}"
+            rows.append(f"{label} | {titles[arm]} | {own.count()}{cells}")
+    return table(
+        "labels | frozen | n | k-NN, % | minus untrained (95%) | linear probe, % |"
+        " minus untrained (95%)",
+        rows,
+    )
+
+
+def tuning(study: str) -> str:
+    """The best setting of each arm at each length, that which was chosen in brackets."""
+    rows = []
+    for arm, own in tries(study, "sweep", "long").items():
+        cells = ""
+        for part in ("sweep", "long"):
+            one = max((one for one in own if one["part"] == part), key=score)
+            rate, mixed = one["values"]["optim.lr"], one["values"]["data.mixup"]
+            text = f"{100 * score(one):.1f}: {rate:g}{' mixed' if mixed else ''}"
+            text += ", an end of the grid" if rate in (0.003, 0.3) else ""
+            cells += f" | [{text}]" if one is max(own, key=score) else f" | {text}"
+        minutes = sum(one["seconds"] for one in own) / 60
+        rows.append(f"{arm} | {len(own)}{cells} | {minutes:.0f}")
+    return table("arm | tries | short | long | device-minutes", rows)
+
+
+def tuning_1() -> str:
+    return tuning("worth_tuning")
+
+
+def tuning_10() -> str:
+    return tuning("worth_tuning_10")
+
+
+def reached(arm: str, part: str) -> tuple[str, dict[float, str], float]:
+    """The name of an objective with its steps, what each learning rate reached, the best one."""
+    own = tries("methods_tuning", part)[arm]
+    (steps,) = {int(one["options"][6].removeprefix("optim.steps=")) for one in own}
+    found = {one["values"]["optim.lr"]: f"{100 * score(one):.1f}" for one in own}
+    best = max(own, key=score)["values"]["optim.lr"]
+    return f"{METHODS[arm][0]}, {steps:,} steps", found, best
+
+
+def methods_short() -> str:
+    """In bold what went on."""
+    rows = []
+    for arm, (_, untrained) in METHODS.items():
+        title, found, _ = reached(arm, "short")
+        found |= {rate: f"**{found[rate]}**" for rate in reached(arm, "long")[1]}
+        cells = (found[rate] for rate in RATES)
+        rows.append(f"{title} | {FEATURES[untrained]} | {' | '.join(cells)}")
+    return table(f"arm, short round | feature | {' | '.join(RATES.values())}", rows)
+
+
+def methods_long() -> str:
+    rows = []
+    for arm in METHODS:
+        title, found, best = reached(arm, "long")
+        cells = (found.get(rate, "") for rate in RATES)
+        edge = ", an end of the grid" if best in (min(RATES), max(RATES)) else ""
+        rows.append(f"{title} | {' | '.join(cells)} | {RATES[best]}{edge}")
+    return table(f"arm, long round | {' | '.join(RATES.values())} | chosen", rows)
+
+
+def confirmed(metric: str, name: str) -> str:
+    rows = []
+    for untrained, feature in FEATURES.items():
+        base = of("methods_64px", "probe", untrained, metric)
+        for arm in (arm for arm, about in METHODS.items() if about[1] == untrained):
+            own = of("methods_64px", "probe", arm, metric)
+            longer = of("methods_doubled", "probe", arm, metric)
+            apart = own - base
+            change = f"{100 * apart.mean():+.2f} | {ends(apart)} | {ends(apart, len(METHODS))}"
+            rows.append(f"{METHODS[arm][0]} | {spread(own)} | {change}")
+            if len(longer):  # a second try, corrected for nothing
+                apart = longer - of("methods_doubled", "probe", untrained, metric)
+                change = f"{100 * apart.mean():+.2f} | {ends(apart)} | "
+                rows.append(f"{METHODS[arm][0]}, twice as long | {spread(longer)} | {change}")
+        rows.append(f"untrained, {feature} | {spread(base)} | | | ")
+    return table(f"{name}, % | n | mean | sd | minus untrained | 95% | 95%, all 6", rows)
+
+
+def methods_knn() -> str:
+    return confirmed("knn", "k-NN")
+
+
+def methods_linear() -> str:
+    return confirmed("linear", "linear probe")
+
+
+PAGES = {
+    "README.md": (headline,),
+    "docs/results.md": (arms, primary, differences, factors),
+    "docs/worth.md": (tuning_1, tuning_10, checks, paid, frozen),
+    "docs/methods.md": (methods_short, methods_long, methods_knn, methods_linear),
+}
+
+
+def main(names: list[str]) -> None:
+    known = {one.__name__: one for tables in PAGES.values() for one in tables}
+    if unknown := sorted(set(names) - known.keys()):
+        sys.exit(f"error: {', '.join(unknown)}: expected some of {', '.join(known)}")
+    for page, tables in PAGES.items():
+        for one in tables:
+            if not names or one.__name__ in names:
+                print(f"{one.__name__}, {page}\n\n{one()}\n")
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["methods", *files] if len(files) == 2:
-            print(methods(read(*map(Path, files))))
-        case ["ranks", *files, out] if len(files) == 2:
-            Path(out).write_text(ranks(read(*map(Path, files))))
-        case _:
-            sys.exit(__doc__)
+    main(sys.argv[1:])

@@ -51,12 +51,10 @@ OPTIONS = [
         "log.every=5",
     ),
     *(
-        "log.tensorboard=false",
         "compute.precision=float32",
         "compute.threads=1",
         "optim.dropout=0.1",
     ),
-    "checkpoint.failures=10000",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
     "torn": lambda data: data[: random.randrange(len(data))],

@@ -1,12 +1,11 @@
 """Lines and branches of each module that the tests run, in all processes that they start or fork,
 and which test runs which line.
 
-    python robustness/baseline.py make FOLDER only=coverage
-    python robustness/baseline.py make FOLDER only=coverage tests=tests/test_rng.py,tests/objectives
-    python robustness/coverage_by_module.py FOLDER/coverage.json      prints it as a table
+    python robustness/coverage_by_module.py FOLDER workers=2
+    python robustness/coverage_by_module.py FOLDER tests=tests/test_rng.py,tests/objectives
 
-Needs `coverage` (the extra [dev]). FOLDER/coverage.sqlite and FOLDER/outcomes.json, which mutants.py
-reads, are large and stay out of the repository. Processes that are killed leave no lines.
+Prints a table, and writes FOLDER/coverage.json and what mutants.py reads: FOLDER/coverage.sqlite and
+FOLDER/outcomes.json. Needs `coverage` (the extra [dev]). Processes that are killed leave no lines.
 """
 
 import json
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tree import ROOT
+from tree import ROOT, write
 
 PACKAGE = "ssl_vit"
 # subprocess, fork: measured too; _exit: such processes write what they measured
@@ -143,5 +142,8 @@ def table(modules: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    record = json.loads(Path(sys.argv[1]).read_text())
-    print("\n".join(table(record["value"]["modules"])))
+    place = Path(sys.argv[1]).resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    made = measure(place, dict(word.split("=", 1) for word in sys.argv[2:]))
+    write(place / "coverage.json", made)
+    print("\n".join(table(made["modules"])))

@@ -1,11 +1,13 @@
 """How many small faults the tests catch: mutants of lines that tests run, each against tests that
 run its line.
 
-    python robustness/baseline.py make FOLDER only=mutants count=100 seed=0
-    python robustness/baseline.py make FOLDER only=mutants of=OLD/mutants.json     the same ones again
-    python robustness/baseline.py make FOLDER only=mutants module=ssl_vit/rng.py count=3
+    python robustness/mutants.py FOLDER count=100 seed=0 workers=2
+    python robustness/mutants.py FOLDER of=OLD/mutants.json     the same ones again
+    python robustness/mutants.py FOLDER module=ssl_vit/rng.py count=3
 
-Needs the coverage of the same commit in FOLDER. Each mutant is made in a clone of the commit, and
+Needs the coverage of the same commit in FOLDER (coverage_by_module.py) and no changed files; writes
+FOLDER/mutants.json. A mutant runs what the code would not do: run them where nothing is precious.
+A minute each, beside other work on 2 virtual cores. Each mutant is made in a clone of the commit, and
 runs the cheapest tests of its line, from at most 3 files, within 60 s. `survived` means by these.
 A test that catches one must pass without it in the same clone. What is found goes to
 FOLDER/mutants.jsonl at once, and an interrupted measurement goes on there.
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 import coverage_by_module
 import mutate
 from mutate import Mutant
-from tree import ROOT, commit, environment, git, renames
+from tree import ROOT, commit, environment, git, renames, write
 
 FILES, BUDGET = 3, 60.0  # of tests of a mutant; seconds that they took when coverage was measured
 CAUGHT, SURVIVED, TIMED_OUT, NOT_JUDGED = "caught", "survived", "timed out", "not judged"
@@ -226,3 +228,10 @@ def _end(process: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):  # nothing is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1]).resolve()
+    found = measure(place, dict(word.split("=", 1) for word in sys.argv[2:]))
+    write(place / "mutants.json", found)
+    print(json.dumps(found["counts"]))

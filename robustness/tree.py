@@ -1,13 +1,13 @@
-"""This checkout: where it is, which commit, which files were moved; and its tools as commands."""
+"""This checkout: where it is, which commit, which files were moved; and a file of what was measured
+of it."""
 
+import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 
 # As the tests: one thread, no network
 CALM = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
@@ -18,23 +18,9 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | CALM | {"PYTHONPATH": str(ROOT)} | more
 
 
-def tool(*words: str, status: int = 0, root: Path = ROOT) -> str:
-    """Standard output of a tool, `python -m ssl_vit WORDS`.
-
-    Raises:
-        RuntimeError: it ended with another status.
-    """
-    command = [sys.executable, "-m", "ssl_vit", *words]
-    done = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True)
-    if done.returncode != status:
-        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}\n{done.stderr[-3000:]}")
-    return done.stdout
-
-
-def git(*words: str, root: Path = ROOT) -> str:
-    return subprocess.run(
-        ["git", *words], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
+def git(*words: str) -> str:
+    command = ["git", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def commit() -> str:
@@ -58,8 +44,6 @@ def renames(old: str, new: str) -> dict[str, str]:
     return found
 
 
-def cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "unknown"
+def write(path: Path, value: Any) -> None:
+    """As JSON, with the commit that it was measured at."""
+    path.write_text(json.dumps({"made": {"commit": commit()}, "value": value}, indent=1) + "\n")

@@ -3,7 +3,7 @@
 resolve                       the complete, checked Recipe
 pretrain, finetune, evaluate  one run from its options to its folder; what it measured
 embed                         features of every image of a data set; the images nearest to one
-figures                       what encoders have learned, drawn
+figures                       what an encoder has learned, drawn
 study, plan                   many runs, compared; what a run or a study will cost
 report, list_runs             pages of runs and studies; the runs of a folder, ranked
 export                        an encoder for transformers or ONNX

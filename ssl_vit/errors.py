@@ -1,10 +1,5 @@
-"""Errors of users, printed in one line with an exit status, and output streams that cannot fail
-where a run would fail with them. Imports no torch.
-
-A reader that leaves (`| head`), a full disk behind `> log` and a closed stream are faults of the
-output: without `guard_streams` they surface as an OSError somewhere in the middle of the work and
-would be reported as one of the run's folder.
-"""
+"""Errors of users, printed in one line with an exit status, and output streams that end no run.
+Imports no torch."""
 
 import difflib
 import errno
@@ -14,9 +9,8 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, TextIO
+from contextlib import contextmanager
+from typing import Any
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # that an error lists
@@ -25,71 +19,44 @@ MOST_PRINTED = 2000  # characters of a text of others
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-class OutputError(Exception):
-    """Standard output cannot be written. Not an OSError, so that no handler for files catches
-    it."""
+class _Lasting(io.FileIO):
+    """A standard stream that drops what cannot be written."""
 
-    def __init__(self, error: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {error.strerror}")
-        self.pipe = error.errno == errno.EPIPE
-
-
-class _Descriptor(io.RawIOBase):
-    """An open file descriptor. Once an error was raised it drops what comes: the end of the process
-    flushes once more."""
-
-    def __init__(self, descriptor: int, lasting: bool) -> None:
-        super().__init__()
-        self.descriptor = descriptor
-        self.lasting = lasting
-        self.broken = False
-
-    def fileno(self) -> int:
-        return self.descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self.descriptor)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: bytes) -> int:  # type: ignore[override]
-        if self.broken:
-            return len(content)
+    def write(self, content: Any) -> int:
         try:
-            return os.write(self.descriptor, content)
-        except OSError as error:
-            if self.lasting:
-                # and the next is tried again: a disk that is full may have room then
-                return len(content)
-            self.broken = True
-            raise OutputError(error) from None
+            return super().write(content) or 0
+        except OSError:  # the next is tried again: a disk that is full may have room then
+            return len(content)
 
 
 def guard_streams(lasting: bool = False) -> None:
-    """Replace both standard streams by ones that are safe to write to; a tool calls this first.
-
-    A character that the terminal's encoding lacks is replaced, never an error.
+    """Prepare both standard streams; a tool calls this first. A character that the terminal's
+    encoding lacks is replaced, and one that is closed from the start takes everything.
 
     Args:
-        lasting: what cannot be written is dropped and the work goes on, as training must. Otherwise
-            the first write to standard output that fails raises OutputError, for `report_errors`.
+        lasting: what cannot be written (the reader left, the disk of the log is full) is dropped
+            and the work goes on, as training must. Otherwise `report_errors` ends the tool.
     """
-    sys.stdout = _safe(sys.stdout, lasting)
-    sys.stderr = _safe(sys.stderr, lasting=True)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif lasting:
+            raw = _Lasting(stream.fileno(), "w", closefd=False)
+            by_lines = stream.line_buffering or raw.isatty()
+            buffered = io.BufferedWriter(raw)
+            text = io.TextIOWrapper(buffered, stream.encoding, "replace", line_buffering=by_lines)
+            setattr(sys, name, text)
+        else:
+            stream.reconfigure(errors="replace")
 
 
-def _safe(stream: TextIO | None, lasting: bool) -> TextIO:
-    """The same stream, safe; where the process was started with it closed, one that takes
-    everything."""
-    if stream is None:
-        return Path(os.devnull).open("w")
-    descriptor = _Descriptor(stream.fileno(), lasting)
-    by_lines = bool(stream.line_buffering) or descriptor.isatty()
-    raw: Any = descriptor  # a RawIOBase that can write, which the stubs know no type for
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), stream.encoding, "replace", line_buffering=by_lines
-    )
+def _flush() -> None:
+    """Write what is left of the output, or drop it: the end of the process would try once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class UserError(ValueError):
@@ -158,6 +125,11 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         yield
         # a full disk may show only now: at the end of the process it would go unreported
         sys.stdout.flush()
+    except BrokenPipeError:
+        if isinstance(getattr(sys.stdout.buffer, "raw", None), _Lasting):  # it was another pipe
+            raise
+        _flush()
+        sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in DISK:
             raise
@@ -167,15 +139,8 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
             sys.stderr.write(f"error: {line}\n")  # in one write: other ranks write too
         elif everywhere and not isinstance(error, ReportedError):
             sys.stderr.write(f"error on process {rank}: {line}\n")
-        with suppress(OutputError):
-            sys.stdout.flush()
+        _flush()
         sys.exit(getattr(error, "status", UserError.status))
-    except OutputError as error:
-        if error.pipe:
-            # silently, as any program before `| head`
-            sys.exit(BROKEN_PIPE)
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
     except KeyboardInterrupt:
         print(
             "interrupted; the same command goes on from the last checkpoint, if there is one",

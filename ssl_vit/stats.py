@@ -1,8 +1,8 @@
-"""Intervals and tests for results of a few seeds on one test split: Student's t, a bootstrap over
-seeds and images, McNemar's test, Wilson's interval.
+"""Intervals for results of a few seeds on one test split: Student's t, a bootstrap over seeds and
+images, Wilson's interval.
 
-Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples, G groups. All
-intervals are two-sided, 95%.
+Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples. All intervals are
+two-sided, 95%.
 """
 
 import math
@@ -13,7 +13,6 @@ import numpy as np
 from scipy import special  # not scipy.stats, whose import takes half a second of every command
 
 RESAMPLES = 10_000
-DRAWS = 100_000
 TAIL = 0.025  # on each side
 ENTRIES = 4_000_000  # of one block of resampled counts: bounds memory when many columns differ
 
@@ -35,15 +34,6 @@ class SeedSummary(NamedTuple):
     mean: float
     sd: float | None
     interval: Interval | None
-
-
-class McNemar(NamedTuple):
-    """Two classifiers on the same images: how many only the first classifies correctly, how many
-    only the second, and the exact two-sided p-value."""
-
-    first: int
-    second: int
-    p: float
 
 
 def as_json(value: Any) -> Any:
@@ -111,37 +101,6 @@ def difference(one: float, n: int, other: float, m: int) -> Interval:
     return Interval(low, high)
 
 
-def sd_reach(n: int) -> Interval:
-    """The interval of the true standard deviation in multiples of that of n >= 2 normal values
-    (chi-square)."""
-    low = math.sqrt((n - 1) / special.chdtri(n - 1, TAIL))
-    high = math.sqrt((n - 1) / special.chdtri(n - 1, 1 - TAIL))
-    return Interval(low, high)
-
-
-def probabilities_of_best(groups: Sequence[Sequence[float]], draws: int = DRAWS) -> list[float]:
-    """The probability of each group that it has the highest true mean; they sum to 1.
-
-    A group's true mean is drawn as its mean plus Student's t with n - 1 degrees of freedom times sd
-    / sqrt(n): the posterior of a normal mean under the prior 1 / sd (Gelman et al., Bayesian Data
-    Analysis, 3.2). Groups are independent, each with its own sd; a draw in which several are
-    highest is divided among them.
-
-    Args:
-        groups: the values over seeds, at least two in each group.
-        draws: the number of draws.
-    """
-    assert all(len(group) > 1 for group in groups)
-    generator = np.random.default_rng(0)  # the same values give the same probabilities
-    mean_GB = np.empty((len(groups), draws))
-    for i, group in enumerate(groups):
-        found = summarize(group)
-        noise_B = generator.standard_t(found.n - 1, draws) * (found.sd or 0.0)
-        mean_GB[i] = found.mean + noise_B / math.sqrt(found.n)
-    first_GB = mean_GB == mean_GB.max(0)
-    return (first_GB / first_GB.sum(0)).mean(1).tolist()
-
-
 def resampled_interval(
     correct_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0, family: int = 1
 ) -> Interval | None:
@@ -187,16 +146,3 @@ def resampled_interval(
 
 def _blocks(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
-
-
-def mcnemar(first_M: np.ndarray, second_M: np.ndarray) -> McNemar:
-    """McNemar's exact test that two classifiers have the same accuracy.
-
-    Args:
-        first_M, second_M: booleans: whether each classifies the same images correctly.
-    """
-    first = int((first_M & ~second_M).sum())
-    second = int((second_M & ~first_M).sum())
-    # both tails of the binomial distribution of probability 1/2, which is symmetric
-    tail = float(special.bdtr(min(first, second), first + second, 0.5))
-    return McNemar(first, second, min(1.0, 2 * tail))

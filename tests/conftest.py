@@ -17,7 +17,7 @@ from ssl_vit import formatting
 from ssl_vit.jobs import cli
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
-# robustness/fuzz.py and mutations.py look further.
+# robustness/fuzz.py looks further.
 settings.register_profile("plain", deadline=None, derandomize=True)
 settings.load_profile("plain")
 
@@ -30,7 +30,6 @@ SLOWEST_FIRST = [
     "lab/studies/test_studies.py",
     "lab/studies/test_slurm.py",
     "jobs/test_train.py",
-    "robustness/test_chaos.py",
     "runs/test_identity.py",
     "jobs/test_finetune.py",
     "training/test_preemption.py",
@@ -39,7 +38,6 @@ SLOWEST_FIRST = [
     "hub/test_hub.py",
     "test_errors.py",
     "training/test_nonfinite.py",
-    "robustness/test_fuzz.py",
     "evaluation/test_frozen.py",
     "training/test_stalls.py",
 ]

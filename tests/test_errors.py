@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers.launching import interpreter
@@ -44,25 +43,18 @@ def full():
         yield file.fileno()
 
 
-def images(folder: Path) -> Path:
-    folder.mkdir()
-    for i in range(4):
-        Image.new("RGB", (16, 16), (i, 0, 0)).save(folder / f"{i}.png")
-    return folder
-
-
 def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
     assert ended(PLAN, left) == (128 + signal.SIGPIPE, "")
 
 
-FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/overlap.json")
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/report.md")
 BROKEN = OSError(errno.EIO, "Input/output error")
 
 
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        (FULL_DISK, "error: runs/gap/overlap.json: No space left on device\n"),
+        (FULL_DISK, "error: runs/gap/report.md: No space left on device\n"),
         (BROKEN, "error: Input/output error\n"),
     ],
 )
@@ -76,24 +68,7 @@ def test_a_fault_of_the_disk_is_one_line_whoever_writes(fault, line, capsys) -> 
 
 @needs_full
 def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
-    line = "error: standard output cannot be written: No space left on device\n"
-    assert ended(PLAN, full) == (2, line)
-
-
-@pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
-def test_an_output_that_is_lost_is_not_taken_for_the_folder_of_the_shards(
-    way: str, tmp_path: Path, request
-) -> None:
-    command = [
-        interpreter(),
-        "tools/shards.py",
-        f"data.path={images(tmp_path / 'own')}",
-        f"out={tmp_path}/out",
-        "workers=1",
-    ]
-    status, errors = ended(command, request.getfixturevalue(way))
-    assert "out=" not in errors and "Traceback" not in errors
-    assert status == (2 if way == "full" else 128 + signal.SIGPIPE)
+    assert ended(PLAN, full) == (2, "error: No space left on device\n")
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])

@@ -3,7 +3,7 @@ to be shown everywhere."""
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from helpers.options import TINY, altered
 from helpers.reports import do_not_draw
 from ssl_vit import metrics, rng
 from ssl_vit.config import declaration
-from ssl_vit.config.probe import DENSE, MEASURES
+from ssl_vit.config.probe import MEASURES
 from ssl_vit.config.records.run import Measured
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
@@ -36,13 +36,13 @@ from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 
 # The evaluate tool's and those of a test split, which need images and a classifier to be made
-TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy", "patch_knn")
+TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
-    for name in ("_metrics", "_baselines", "_learned"):
+    for name in ("_metrics", "_baselines"):
         monkeypatch.setattr(metric_rows, name, getattr(metric_rows, name).copy())
 
 
@@ -86,7 +86,6 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe.probe.measures = MEASURES
     names = ProbesDuringTraining([], [], recipe.probe, 2, Accelerator(cpu=True)).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
-    assert {*DENSE} == {"segmentation", "patch_knn"}, "TESTED has their metrics"
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
         assert has_row(name) and find_metric(name).unit == metrics.SHARE, name
@@ -200,25 +199,3 @@ def test_one_row_shows_a_metric_everywhere(
     assert measure.label == "held-out confused views"
     assert measure.percent and not measure.higher
     assert "held-out confused views, %" in (study / "report.md").read_text()
-
-
-def test_rows_of_a_runs_file_are_texts_and_give_way(registry: None) -> None:
-    """A format that reads attributes, escape sequences and what is no row are left out; what a
-    plugin registers replaces what was read."""
-    row = asdict(Metric("agreement", sentence="of before"))
-    wrong = [{"name": "x"}, row | {"name": "y", "sentence": "\x1b[2J"}, row | {"higher": 1}, {}]
-    wrong.append(row | {"name": "alignment", "unit": metrics.LOSS})
-    beats = asdict(Baseline("guess", "guessing", "any", "{:.2f} (guess)", ("agreement",)))
-    formats = ("{0.__class__}", "{:>999999999}", "{:.3f} {:.3f}", "", "{")
-    bad = [beats | {"name": f"b{n}", "to_beat": text} for n, text in enumerate(formats)]
-    metrics.learn([*wrong, row | {"name": "loss"}], [*bad, beats])
-    assert not any(map(has_row, ("x", "y", "agreement", "alignment")))
-    assert find_metric("loss").unit == metrics.LOSS
-    assert [one.name for one in metrics.all_baselines()][-1] == "guess"
-    metrics.learn([json.loads(json.dumps(row))], [json.loads(json.dumps(beats))])
-    assert find_metric("agreement").sentence == "of before"
-    metrics.register(Metric("agreement", sentence="of now"))
-    metrics.learn([row], [])
-    assert find_metric("agreement").sentence == "of now"
-    with pytest.raises(ValueError, match="agreement"):
-        metrics.register(Metric("agreement", sentence="of another"))

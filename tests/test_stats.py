@@ -64,23 +64,6 @@ def test_an_interval_that_touches_zero_does_not_exclude_it():
     assert stats.Interval(-1.0, -0.1).excludes_zero
 
 
-def test_mcnemar_by_hand():
-    """Of 6 discordant images 1 is the first's: p = 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
-    first = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0], bool)
-    second = np.array([0, 1, 1, 1, 1, 1, 1, 1, 0], bool)
-    assert stats.mcnemar(first, second) == (1, 5, pytest.approx(14 / 64))
-    assert stats.mcnemar(first, first) == (0, 0, 1.0)
-
-
-@given(hnp.arrays(bool, st.tuples(st.just(2), st.integers(1, 60))))
-def test_mcnemar_is_the_binomial_sum(right):
-    found = stats.mcnemar(*right)
-    n, few = found.first + found.second, min(found.first, found.second)
-    tail = sum(math.comb(n, k) for k in range(few + 1)) / 2**n
-    assert found.p == pytest.approx(min(1.0, 2 * tail))
-    assert found.first - found.second == right[0].sum() - right[1].sum()
-
-
 def by_hand(right_SM, resamples, generator):
     """The same interval, one resample at a time and by picking rows and columns."""
     seeds, images = right_SM.shape
@@ -214,54 +197,3 @@ def test_with_the_images_an_interval_is_never_inside_that_of_the_seeds(
         stats.resampled_interval(right, 500),
     )
     assert both.low <= alone.low and both.high >= alone.high
-
-
-def test_two_of_one_spread_by_hand():
-    """Equal means: a half each. n = 2 each, means 2 apart, sd / sqrt(n) = 1: the difference of two
-    Cauchy variables is a Cauchy variable of scale 2, so P(first best) = 1/2 + atan(2 / 2) / pi =
-    3/4."""
-    assert stats.probabilities_of_best([[0, 1], [1, 0]]) == pytest.approx([0.5, 0.5], abs=0.01)
-    assert stats.probabilities_of_best([[1, 3], [-1, 1]]) == pytest.approx([0.75, 0.25], abs=0.01)
-
-
-def test_the_best_of_many_seeds_is_the_normal_one():
-    generator = np.random.default_rng(0)
-    base = generator.normal(size=400)
-    base = (base - base.mean()) / base.std(ddof=1)
-    share = stats.probabilities_of_best([(base + 0.1).tolist(), base.tolist()])
-    assert share[0] == pytest.approx(scipy_stats.norm.cdf(0.1 / math.sqrt(2 / 400)), abs=0.01)
-
-
-def test_values_that_agree_are_certain_or_shared():
-    assert stats.probabilities_of_best([[1, 1], [2, 2], [2, 2]]) == [0, 0.5, 0.5]
-
-
-@settings(max_examples=30)
-@given(
-    st.lists(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=4), min_size=2, max_size=6)
-)
-def test_probabilities_sum_to_one_and_repeat(groups):
-    share = stats.probabilities_of_best(groups, draws=500)
-    assert sum(share) == pytest.approx(1)
-    assert share == stats.probabilities_of_best(groups, draws=500)
-
-
-@pytest.mark.parametrize("spread", [(1, 1, 1), (0.3, 1, 3)])
-def test_probabilities_are_not_too_sure(spread):
-    """Of the settings told to be the best with about p, at least about p are it, for equal spreads
-    and for others; n = 3."""
-    generator, hits, claimed = np.random.default_rng(2), [], []
-    for _ in range(400):
-        truth = generator.normal(size=3)
-        drawn = truth[:, None] + np.array(spread)[:, None] * generator.normal(size=(3, 3))
-        share = stats.probabilities_of_best(drawn.tolist(), draws=1000)
-        hits.append(int(np.argmax(share) == np.argmax(truth)))
-        claimed.append(max(share))
-    assert np.mean(hits) > np.mean(claimed) - 3 * math.sqrt(0.25 / 400)
-
-
-def test_how_well_three_seeds_know_their_sd():
-    """(n - 1) s^2 / sigma^2 is chi-square: 2 / 7.378 and 2 / 0.0506 from the tables, for n = 3."""
-    assert stats.sd_reach(3) == pytest.approx(
-        (math.sqrt(2 / 7.378), math.sqrt(2 / 0.0506)), rel=1e-3
-    )

@@ -1,7 +1,6 @@
 """Write the page of a run, the report of a study, or the page over all runs of a folder.
 
 python tools/report.py runs/mpp
-python tools/report.py runs/mpp --serve
 python tools/report.py runs
 python tools/report.py runs/gap --json
 """

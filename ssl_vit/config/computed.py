@@ -13,7 +13,6 @@ from .schema import GONE, RENAMED, Recipe, defaults, options
 
 FACTS = ("data", "init", "plugin")  # of images, first weights and a plugin
 UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
-PLUGIN = ("plugin:text", "plugin:code")  # hashes of which one that is the same is enough
 
 
 class Difference(NamedTuple):
@@ -80,12 +79,9 @@ def differences(
         undecided: keys that do not count.
     """
     default = defaults() | GONE
-    found = [
+    found = (
         Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (there, here)))
         for key in {**there, **here}
         if key not in undecided and (":" not in key or (key in there and key in here))
-    ]
-    same = {one.key for one in found if one.there == one.here}
-    if not same.isdisjoint(PLUGIN):
-        same.update(PLUGIN)
-    return [one for one in found if one.key not in same]
+    )
+    return [one for one in found if one.there != one.here]

@@ -325,6 +325,16 @@ def target(name: str) -> TargetDeclaration:
     return _named("target", name, targets())
 
 
+def known_or_bare(name: str) -> ObjectiveDeclaration:
+    """The objective of that name; of one that is not known here, as a plugin's, a declaration of
+    its name and nothing else."""
+    found = objectives().get(name)
+    if found is None:
+        found = ObjectiveDeclaration()
+        found.name = name
+    return found
+
+
 def describe_targets() -> str:
     """What each target predicts of a patch, for the help of `target`."""
     found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)

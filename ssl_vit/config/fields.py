@@ -15,7 +15,7 @@ LONGEST_LIST = 100  # values of a list
 # of a model: neither a path nor a place that timm would fetch from
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
-KEY, WORD, FLAG, LONG = "key", "word", "flag", "long"
+KEY, WORD, FLAG = "key", "word", "flag"
 REQUIRED: Any = object()  # in place of a default
 Values = dict[str, Any]  # {dotted key: value} of a recipe
 
@@ -52,7 +52,6 @@ class Option:
     brought: str = ""  # what first weights bring: "always", or "evaluation": where it is left out
     per_process: bool = False  # may differ between the processes of a run
     pace: bool = True  # changes the time of a step
-    curve: bool = True  # changes the loss curve by more than another seed does
     requires: tuple[str, Any] | None = None  # (key, value) without which it has no effect
     metavar: str = ""  # of a tool's option: stands in --help for a value without a default
     form: str = KEY  # how it is typed; a recipe's keys have this one form
@@ -150,7 +149,8 @@ TYPE_NAMES = {
 def type_name(option: Option) -> str:
     """The type of a key in words."""
     if option.is_list and option.choices is not None:
-        return f"a list in brackets: some of {', '.join(option.choices)}"
+        null = " or null" if option.is_optional else ""
+        return f"a list in brackets: some of {', '.join(option.choices)}{null}"
     if option.is_list:
         return "a list of numbers or null" if option.is_optional else "a list of numbers"
     text = str(getattr(option.kind, "__name__", option.kind))

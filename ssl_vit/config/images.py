@@ -22,7 +22,7 @@ class Data:
     )
     path: str | None = option(
         None,
-        "Local copy of the data set, or any image folder, parquet file or tar shards.",
+        "Local copy of the data set, or any image folder, parquet files or tars.",
         check=is_path,
         identity=False,
         private=True,
@@ -30,9 +30,7 @@ class Data:
         splits=SPLITS,
         per_process=True,
     )
-    hub: str | None = option(
-        None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS, curve=False
-    )
+    hub: str | None = option(None, "Data set on the Hugging Face Hub.", place=True, splits=SPLITS)
     size: int = option(
         224,
         "Side of the training image in pixels.",
@@ -40,13 +38,6 @@ class Data:
         maximum=2**14,
         reading=True,  # the embedded set is drawn at this size
         preprocessing=True,
-    )
-    window: int | None = option(
-        None,
-        "Read shards (parquet, tar) in place, this many rows at a time; null: load all at once.",
-        above=0,
-        maximum=2**40,
-        reading=True,
     )
     stream: bool = option(
         False,
@@ -60,7 +51,6 @@ class Data:
         check=is_split,
         expected="a split's name",
         splits=("train", "validation"),  # a share of it may be held out
-        curve=False,
     )
     share: float = option(
         1.0,
@@ -72,8 +62,8 @@ class Data:
     )
     share_seed: int | None = option(
         None,
-        "Draw of data.share and data.labelled: null: the fixed random one; a number: a draw of its"
-        " own, with each class's share of it.",
+        "Draw of data.share: null: the fixed random one; a number: a draw of its own, with each"
+        " class's share of it.",
         minimum=0,
         below=2**31,
         subset=True,
@@ -96,30 +86,18 @@ class Data:
         subset=True,
         pace=False,
     )
-    labelled: float = option(
-        1.0,
-        "Share of the training images whose labels are shown, those that data.share takes; the"
-        " others count as unlabelled, of which an objective learns that needs no labels too.",
-        above=0,
-        maximum=1,
-        training=True,
-        subset=True,
-        pace=False,
-    )
     labels: bool = option(
         True,
         "false: no labels are used, such as those that folders are taken for.",
         splits=SPLITS,
-        curve=False,
     )
     test: str | float = option(
         "test",
         "Test images: a split, or the share cut off data.train before all else, which no run with"
-        " that share and the same data.window, data.label_column and data.group trains on.",
+        " that share and the same data.label_column and data.group trains on.",
         check=is_tested,
         expected="a split's name, or a share above 0 and below 1",
         splits=("test",),
-        curve=False,
     )
     group: str | None = option(
         None,
@@ -128,14 +106,11 @@ class Data:
         splits=("validation", "test"),
         pace=False,
     )
-    image_column: str | None = option(
-        None, "Column of the images; null: found.", splits=SPLITS, curve=False
-    )
+    image_column: str | None = option(None, "Column of the images; null: found.", splits=SPLITS)
     label_column: str | None = option(
         None,
         "Column of the labels; null: found, unless it holds lists of them.",
         splits=SPLITS,
-        curve=False,
     )
     mask_column: str | None = option(
         None,
@@ -160,12 +135,6 @@ class Data:
         maximum=1,
         identity=False,
         in_result=True,
-    )
-    verified: bool = option(
-        True,
-        "false: the Hub's name and the numbers of this preset could not be checked.",
-        place=True,
-        curve=False,
     )
     crop_area: float = option(
         0.05,

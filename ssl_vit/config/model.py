@@ -20,27 +20,7 @@ HYBRIDS = {  # timm's Vision Transformers on such a ResNet's feature map
 }
 STEM_CHANNELS = 64  # of the ResNets' first convolution at width factor 1
 STAGE_CHANNELS = (256, 512, 1024, 2048)  # of their stages
-POSITIONS = (
-    "learned",
-    "learned_2d",
-    "sincos_2d",
-    "rotary",
-    "relative",
-    "relative_bias",
-    "none",
-)
-
-
-def timm_import(
-    positions: str, timm: str = CLASSIC, stages: list[int] | None = None, width_factor: float = 1.0
-) -> str:
-    """The import after which timm.create_model opens an export: timm lacks the paper's relative
-    positions and ResNets of other sizes than BiT's, which this package registers."""
-    if positions == "relative":
-        return "import timm, ssl_vit.models.relative"
-    if stages and not in_timm(timm, stages, width_factor):
-        return "import timm, ssl_vit.models.resnet"
-    return "import timm"
+POSITIONS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")
 
 
 def in_timm(timm: str, stages: list[int], width_factor: float) -> bool:
@@ -89,9 +69,7 @@ class Model:
     positions: str = option(
         "learned",
         "Positions of the patches: learned (one embedding each), learned_2d (one for each row and"
-        " each column), sincos_2d (fixed), rotary (axial), relative (query times an embedding of"
-        " the distance in raster order; opens in timm only beside this package), relative_bias (a"
-        " learned number for each head and each distance in rows and columns) or none.",
+        " each column), sincos_2d (fixed), rotary (axial) or none.",
         choices=POSITIONS,
     )
     stem_width: int = option(
@@ -140,5 +118,8 @@ class Model:
 
     @property
     def opened_by(self) -> str:
-        """The import that timm needs to open an export."""
-        return timm_import(self.positions, self.timm, self.stages, self.width_factor)
+        """The import after which timm.create_model opens an export: timm lacks ResNets of other
+        sizes than BiT's, which this package registers."""
+        if self.stages and not in_timm(self.timm, self.stages, self.width_factor):
+            return "import timm, ssl_vit.models.resnet"
+        return "import timm"

@@ -21,7 +21,6 @@ class Compute:
         "Precision of the forward and backward pass.",
         choices=("auto", "float32", "bfloat16"),
         identity=True,
-        curve=False,
     )
     compile: bool | None = option(None, "Use torch.compile; null: where there is a GPU.")
     workers: int | None = option(
@@ -33,9 +32,9 @@ class Compute:
     )
     resident: bool | None = option(
         None,
-        "Decode all training images once and keep them in the device's memory: the same batches,"
-        " sooner. null: where they are files of one size, take at most a tenth of that memory, and"
-        " are seen at least twice.",
+        "Decode all training images once and keep them in memory: the same batches, sooner. null:"
+        " where they are files of one size, take at most a tenth of the memory, and are seen at"
+        " least twice.",
     )
     threads: int | None = option(
         None,
@@ -69,9 +68,6 @@ class Checkpoint:
         check=lambda v: METRIC.fullmatch(v) is not None,
         expected="a metric's name, such as accuracy or loss",
         in_result=True,
-    )
-    failures: int = option(
-        3, "Failed saves in a row after which the run stops.", above=0, maximum=2**31
     )
 
 
@@ -115,13 +111,13 @@ class Eval:
 @dataclass
 class Log:
     every: int = option(20, "Steps between logged rows.", above=0, maximum=2**40)
-    trackers: list[str] = option(
-        ["tensorboard"],
+    trackers: list[str] | None = option(
+        None,
         "Where rows and final figures go besides metrics.jsonl; wandb, trackio and mlflow are"
-        " installed separately, and write to this machine unless their own settings say otherwise.",
+        " installed separately, and write to this machine unless their own settings say otherwise;"
+        " null: nowhere.",
         choices=TRACKERS,
     )
-    tensorboard: bool = option(True, "false: no TensorBoard events, whatever log.trackers has.")
 
 
 @dataclass

@@ -68,9 +68,8 @@ class Optim:
     )
     nonfinite: str = option(
         "stop",
-        "Where the loss or a gradient is not finite: stop, skip that update, or roll back to the"
-        " last checkpoint.",
-        choices=("stop", "skip", "back"),
+        "Where the loss or a gradient is not finite: stop, or skip that update.",
+        choices=("stop", "skip"),
         identity=False,
         in_result=True,
     )

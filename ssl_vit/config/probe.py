@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from .fields import option
 
 MEASURES = ["few_shot", "linear", "knn", "top1"]  # top1: with the head that a run trained
-DENSE = ["segmentation", "patch_knn"]  # measures of patches, which need masks and no labels
+SEGMENTATION = "segmentation"  # the measure of patches, which needs masks and no labels
 # What some of them choose on held-out images
 CHOSEN = {
     "linear": "the learning rate of the linear probe",
-    "segmentation": "the learning rate of the segmentation probe",
+    SEGMENTATION: "the learning rate of the segmentation probe",
 }
 
 
@@ -33,8 +33,8 @@ class Probe:
     )
     measures: list[str] = option(
         MEASURES[:3],
-        "What is measured; segmentation (linear) and patch_knn need masks.",
-        choices=[*MEASURES, *DENSE],
+        "What is measured; segmentation needs masks.",
+        choices=[*MEASURES, SEGMENTATION],
     )
     feature: str = option(
         "encoder",
@@ -66,19 +66,10 @@ class Probe:
     )
     steps: int = option(2000, "Linear probe, segmentation: steps.", above=0, maximum=2**31)
     batch: int = option(1024, "Linear probe, segmentation: batch size.", above=0, maximum=2**22)
-    neighbors: int = option(
-        20, "k of the k-nearest-neighbour probes, knn and patch_knn.", above=0, maximum=2**31
-    )
+    neighbors: int = option(20, "k of the k-nearest-neighbour probe.", above=0, maximum=2**31)
     mask_images: int | None = option(
         5000,
-        "segmentation and patch_knn: training images that they learn from, a fixed random choice;"
-        " null: all.",
-        above=0,
-        maximum=2**31,
-    )
-    bank: int = option(
-        20_000,
-        "patch_knn: patches of those images that are compared with, a fixed random choice.",
+        "Segmentation: training images that it learns from, a fixed random choice; null: all.",
         above=0,
         maximum=2**31,
     )

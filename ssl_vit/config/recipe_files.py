@@ -16,6 +16,7 @@ from .schema import FIXED_TOP, Recipe
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 STUDIES = "study"  # the folder of RECIPES that holds studies
 TABLES = RECIPES / "tables"  # files that are not recipes
+PAPER = TABLES / "paper.yaml"  # whose rows are: recipe=paper/NAME has the path PAPER / NAME
 PRESETS = {
     "data": TABLES / "datasets.yaml",
     "model": TABLES / "models.yaml",
@@ -42,7 +43,8 @@ def study_names() -> list[str]:
 
 def _names() -> list[str]:
     found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
-    return sorted(name for name in found if not name.startswith(f"{TABLES.name}/"))
+    files = [name for name in found if not name.startswith(f"{TABLES.name}/")]
+    return sorted([*files, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
 
 
 def first_recipes() -> list[str]:
@@ -50,22 +52,27 @@ def first_recipes() -> list[str]:
     return [
         name
         for name in recipe_names()
-        if load(RECIPES / f"{name}.yaml").presets.get("data.name") == EMBEDDED
+        if load(find_recipe(name)).presets.get("data.name") == EMBEDDED
     ]
 
 
 def summary(name: str) -> str:
-    """What a recipe's first comment says up to a colon or full stop; a study's title."""
-    path = RECIPES / f"{name}.yaml"
+    """What a recipe's first comment says up to a colon or full stop, or the one beside its name in
+    the paper's table; a study's title."""
     if name in study_names():
-        return str(load_yaml(path)["title"])
+        return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
+    path = find_recipe(name)
+    if path.parent == PAPER:
+        row = re.search(rf"^{path.name}:.*?# (.*)", PAPER.read_text(encoding="utf-8"), re.MULTILINE)
+        return row[1] if row else ""
     comment = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
     text = " ".join(line.strip("# \n") for line in comment)
     return re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
 
 
 def find_recipe(name: str | None) -> Path:
-    """A recipe's file, from its name under recipes/ or its path.
+    """A recipe's file, from its name under recipes/ or its path. That of a row of the paper's table
+    is PAPER / NAME, which this module alone reads.
 
     Raises:
         UserError: there is none.
@@ -91,6 +98,9 @@ def _packaged(name: str) -> Path | None:
     parts = name.split("/")
     if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts}:
         return None
+    if parts[0] == PAPER.stem:
+        row = "/".join(parts[1:])
+        return PAPER / row if row in load_yaml(PAPER) else None
     path = RECIPES / f"{name}.yaml"
     return path if is_path(str(path)) and path.is_file() else None
 
@@ -122,6 +132,17 @@ def without_group(known: Values, group: str) -> Values:
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
 
 
+def _mapping(path: Path) -> dict[str, Any]:
+    """What a recipe file, or a row of the paper's table, holds.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if path.parent == PAPER:
+        return dict(load_yaml(PAPER)[path.name])
+    return load_yaml(path)
+
+
 def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
     """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
     counts as though it stood in the file, unless the file gives it itself.
@@ -133,7 +154,7 @@ def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
     Raises:
         UserError: a file cannot be read, or the bases form a circle.
     """
-    mapping = load_yaml(path)
+    mapping = _mapping(path)
     base = mapping.pop("base", None)
     presets, own = _of_mapping(mapping, path)
     if base is None:
@@ -152,14 +173,14 @@ def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
 def bases(path: Path) -> list[str]:
     """The names of the recipes that a recipe file is based on, the nearest first. The file is one
     that `load` takes."""
-    base = load_yaml(path).get("base")
+    base = _mapping(path).get("base")
     return [] if base is None else [str(base), *bases(find_base(base, path))]
 
 
 def names_images(path: Path) -> bool:
     """Whether a recipe file or one of its bases chooses images. That a file of recipes/ says
     `data: shapes` is no choice, but what it does without one."""
-    mapping = load_yaml(path)
+    mapping = _mapping(path)
     base = mapping.pop("base", None)
     presets, own = _of_mapping(mapping, path)
     found = {key: (presets | own).get(key) for key in ("data.path", "data.hub", "data.name")}

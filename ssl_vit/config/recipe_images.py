@@ -68,7 +68,7 @@ def images_taken(source: InitSource, data: Data) -> str | None:
 
 def without_images(known: Values) -> Values:
     """The values without those of the recipe's images. What training does with any images
-    (data.mixup, data.cutmix, data.labelled) stays."""
+    (data.mixup, data.cutmix) stays."""
     kept = keys(lambda option: option.training and option.key.startswith("data."))
     return without_group(known, "data") | {key: known[key] for key in kept if key in known}
 

@@ -20,7 +20,7 @@ from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten
-from .probe import CHOSEN, DENSE, Probe
+from .probe import CHOSEN, SEGMENTATION, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
@@ -55,7 +55,6 @@ class Recipe:
         below=2**63,
         expected="a whole number of 64 bits",
         pace=False,
-        curve=False,
     )
     resume: bool = option(
         True,
@@ -230,13 +229,13 @@ def learns_labels(recipe: Recipe) -> bool:
 def uses_labels(recipe: Recipe) -> bool:
     """Whether a run learns labels of images, or measures on them."""
     if recipe.objective == "probe":
-        return not set(recipe.probe.measures) <= set(DENSE)
+        return not set(recipe.probe.measures) <= {SEGMENTATION}
     return learns_labels(recipe) or bool(recipe.probe.every)
 
 
 def measures_masks(recipe: Recipe) -> bool:
     """Whether an evaluation reads masks."""
-    return recipe.objective == "probe" and not set(DENSE).isdisjoint(recipe.probe.measures)
+    return recipe.objective == "probe" and SEGMENTATION in recipe.probe.measures
 
 
 def chosen_on_held_out(recipe: Recipe) -> list[str]:

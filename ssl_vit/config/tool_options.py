@@ -1,5 +1,5 @@
 """The command line of a tool: a dataclass of options, of which its parser, its errors, its --help
-and its part of docs/options.md (docs/make_options.py) come. No torch here.
+and its part of docs/options.md (docs/make_reference.py) come. No torch here.
 
 Those of the engine's tools are in tools.py, those of the lab's in lab/lab_tools.py.
 """
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from ..errors import UserError, suggest
 from ..formatting import option_text
 from . import parsing, recipe_files, values
-from .fields import FLAG, LONG, REQUIRED, WORD, Option, options_of
+from .fields import FLAG, REQUIRED, WORD, Option, options_of
 from .options import WIDTH, describe, heading_lines, indented, option_lines
 from .options import help_text as recipe_text
 from .resolve import resolve
@@ -289,7 +289,7 @@ def help_text(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
 
 def option_name(option: Option) -> str:
     """An option's name as it is typed: with dashes where it has them."""
-    return f"--{option.key}" if option.form in (FLAG, LONG) else option.key
+    return f"--{option.key}" if option.form == FLAG else option.key
 
 
 def heading(option: Option) -> str:

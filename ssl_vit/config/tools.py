@@ -24,13 +24,10 @@ FIGURES = (
     "reconstruction",
     "predicted",
 )
-FEATURE_FORMATS = ("parquet", "npz")
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
 TOP = 5
 MOST_IMAGES = 2000  # of figures, unless images= says otherwise
-VTAB_SIZE = 384  # pixels; the paper's resolution for all tasks (B.1.1)
 LARGEST = 999_999_999
-LARGEST_SIDE = 2**14  # pixels
 IMAGES = "The images, as for training (pretrain --help)."
 
 
@@ -133,36 +130,36 @@ class EvaluateOptions(JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(ToolOptions):
-    """Which figures, of which encoders and images."""
+    """Which figures, of which encoder and images."""
 
-    summary = "draw what encoders have learned"
+    summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
     purpose = (
-        "Draw what encoders have learned, side by side: filters, positions, attention distance,"
-        " rollout, the class token's attention, features and what the objective predicts. Each"
-        " figure is a .png, a .svg and a .npz with its data; figures.html shows them."
+        "Draw what an encoder has learned, beside fresh weights: filters, positions, attention"
+        " distance, rollout, the class token's attention, features and what the objective predicts."
+        " Each figure is a .png, a .svg and a .npz with its data; figures.html shows them."
     )
     examples = (
         "python tools/figures.py init=runs/mpp",
-        "python tools/figures.py init=scratch,runs/mpp data=cifar10 data.path=PATH",
+        "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
         "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
     )
     positional = "init"
     uses = (
         RecipeKeys(
             ("data", "data.*"),
-            f"{IMAGES} Default: those of the first run.",
+            f"{IMAGES} Default: those of the run.",
         ),
         RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
         RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
         RecipeKeys(("compute.threads",), "As for training."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
-    init: list[str] = option(
+    init: str = option(
         REQUIRED,
-        f"One encoder or several: {PLACES}. scratch beside a run is what that run began with.",
-        expected=f"one or several, as in scratch,runs/mpp; choices: {PLACES}",
-        metavar="PLACE,...",
+        f"The encoder: {PLACES}. Fresh weights beside a run are those that it began with.",
+        expected=PLACES,
+        metavar="PLACE",
     )
     figures: list[str] | None = option(
         None,
@@ -184,8 +181,8 @@ class FigureOptions(ToolOptions):
     )
     shown: int = count(6, "Images that figures show.", 64)
     out: str | None = out(
-        "Holds the folder. Default: figures/ in the folder of the one run; of several encoders"
-        " runs/figures-LABELS.",
+        "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
+        " runs/figures-LABEL.",
         None,
     )
     name: str | None = folder_name("The folder.")
@@ -193,27 +190,27 @@ class FigureOptions(ToolOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(ToolOptions):
-    """What is embedded, how it is written, and a query."""
+    """What is embedded, and a query."""
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
     lasting = True
     purpose = (
-        "Write the features of every image of a data set in shards (parquet or npz), or resume"
-        " that; find the images nearest to a query. Several processes share the shards."
+        "Write the features of every image of a data set in shards of parquet, or resume that; find"
+        " the images nearest to a query. Several processes share the shards."
     )
     examples = (
         "python tools/embed.py init=runs/mpp data.path=IMAGES",
         "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
         "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 model=vit_ti16"
-        " data=cifar10 data.path=IMAGES split=test probe.layer=6 format=npz",
+        " data=cifar10 data.path=IMAGES split=test probe.layer=6",
     )
     positional = "init"
     uses = (
         RecipeKeys(
             (
                 "data",
-                *("data.path", "data.hub", "data.size", "data.window", "data.image_column"),
+                *("data.path", "data.hub", "data.size", "data.image_column"),
                 *("data.label_column", "data.labels", "data.test", "data.group"),
                 *("data.unreadable", "data.eval_mode", "data.eval_crop"),
                 *("data.mean", "data.std"),
@@ -251,7 +248,6 @@ class EmbedOptions(ToolOptions):
         metavar="NAME,...",
     )
     patches: bool = option(False, "Write the features of all patches too.")
-    format: str = one_of("parquet", "Format of a shard.", FEATURE_FORMATS)
     rows: int | None = count(
         None,
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
@@ -270,72 +266,6 @@ class EmbedOptions(ToolOptions):
     def shard_rows(self) -> int:
         """Images per shard."""
         return self.rows or (PATCH_ROWS if self.patches else ROWS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverlapOptions(ToolOptions):
-    summary = "find a study's or a run's test images among training images"
-    command = "data.find_overlap:main"
-    purpose = (
-        "Find test images of a study or run among training images, a run's also those of its first"
-        " weights: the same pixels, or a near hash. Needs pip install 'ssl_vit[overlap]'."
-    )
-    examples = ("python tools/overlap.py runs/gap_cifar10",)
-    positional = "folder"
-    folder: Path = path(
-        "Of the study or run; overlap.json is written into it, which a study's report shows.",
-        form=WORD,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardOptions(ToolOptions):
-    """The shards to write."""
-
-    summary = "convert images into pre-resized parquet shards"
-    command = "data.make_shards:main"
-    purpose = (
-        "Convert images into pre-resized parquet shards, which training reads fast; or resume that."
-    )
-    examples = (
-        "python tools/shards.py data.path=IMAGES out=FOLDER",
-        "python tools/shards.py data=imagenet data.path=IMAGES out=FOLDER size=256 rows=10000"
-        " format=jpeg quality=90 workers=16",
-    )
-    uses = (RecipeKeys(("data", "data.*"), IMAGES),)
-    out: Path = path("Where the shards are written.")
-    size: int = count(256, "Shorter side in pixels.", LARGEST_SIDE)
-    rows: int = count(10_000, "Images per shard.", 2**31)
-    format: str = one_of("jpeg", "Format of an image.", ("jpeg", "webp"))
-    quality: int = count(90, "Of the format.", 100)
-    workers: int | None = count(None, "Processes; default: the cores.", 4096)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareOptions(ToolOptions):
-    """Which tasks are written where."""
-
-    summary = "write VTAB-1k's tasks as parquet files"
-    command = "evaluation.prepare_vtab:main"
-    purpose = (
-        "Write VTAB-1k's tasks (recipes/tables/vtab.yaml) as parquet files of squares, for"
-        " recipe=study/vtab. Tasks that are there already are left as they are."
-    )
-    examples = (
-        "python tools/prepare.py source=$HOME/tensorflow_datasets out=VTAB",
-        "python tools/prepare.py source=FOLDER out=VTAB tasks=dtd,clevr_count",
-    )
-    source: Path = path(
-        "Holds BUILDER[/CONFIG] of each task: as tensorflow-datasets wrote it, which has to be"
-        " installed then, or SPLIT.parquet with the same features as columns."
-    )
-    out: Path = path(
-        "Gets TASK/tune/{train,validation}.parquet and TASK/final/{train,test}.parquet."
-    )
-    tasks: list[str] | None = option(
-        None, "Some of the 19 tasks; default: all.", expected="names", metavar="NAME,..."
-    )
-    size: int = count(VTAB_SIZE, "Side in pixels of what is no square or larger.", 4096)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from .work import (
     frozen_parameters,
     momentum_parameters,
     parameters,
-    relative_offsets,
     tokens,
 )
 
@@ -51,7 +50,7 @@ def _encoder_bytes(recipe: Recipe, size: int, w: int, mask: int, fused: bool) ->
     seen = recipe.declared.visible_tokens(recipe, t)
     block = block_bytes(seen, model.width, model.mlp, w, mask)
     block += 0 if fused else w * model.heads * seen * seen
-    block += _option_bytes(recipe, seen, w, fused)
+    block += _option_bytes(recipe, seen, w)
     stem = (STEM_BYTES if model.hybrid else w * recipe.data.channels) * size**2
     ends = stem + 8 * seen * model.width + (4 * t * model.width if mask else 0)
     return ends + model.depth * block
@@ -77,13 +76,12 @@ def block_bytes(t: int, width: int, mlp: int, w: int, mask: int) -> int:
     return 8 * t * width + w * (6 * width + 2 * mlp) * t + mask * (2 * width + mlp) * t
 
 
-def _option_bytes(recipe: Recipe, t: int, w: int, fused: bool) -> int:
+def _option_bytes(recipe: Recipe, t: int, w: int) -> int:
     """Of a block on `t` tokens, what the options of model= add; see `activation_bytes`.
 
     LayerScale: the two branches before it. Norms of queries and keys: their inputs and outputs.
     SwiGLU: beside the two values of GELU's the gate's and the product. Rotary: queries and keys
-    before the rotation. Relative: queries and their products with all distances. Both relative
-    ones with a fused kernel: the bias; relative_bias without: attention in float32.
+    before the rotation.
     """
     model = recipe.model
     d = model.width
@@ -96,11 +94,6 @@ def _option_bytes(recipe: Recipe, t: int, w: int, fused: bool) -> int:
         total += 2 * t * model.mlp * w
     if model.positions == "rotary":
         total += 2 * t * d * w
-    if model.positions == "relative":
-        total += t * w * (d + model.heads * relative_offsets(recipe))
-        total += w * model.heads * t * t if fused else 0
-    if model.positions == "relative_bias":
-        total += (4 if fused else 4 - w) * model.heads * t * t
     return total
 
 

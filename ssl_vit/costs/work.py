@@ -77,16 +77,8 @@ def _position_parameters(recipe: Recipe) -> int:
     counts = {
         "learned": tokens(recipe) * model.width,
         "learned_2d": side * model.width,
-        "relative": model.depth * relative_offsets(recipe) * (model.width // model.heads),
-        # two for pairs with the class token, one for itself
-        "relative_bias": ((2 * side - 1) ** 2 + 3) * model.heads,
     }
     return counts.get(model.positions, 0)
-
-
-def relative_offsets(recipe: Recipe) -> int:
-    """Distances between patches in raster order."""
-    return 2 * patches(recipe) - 1
 
 
 def plain_block_parameters(width: int, mlp: int) -> int:
@@ -116,8 +108,6 @@ def encoder_multiply_adds(
     block = block_multiply_adds(t, model.width, model.mlp)
     if model.activation == "swiglu":
         block += t * model.width * model.mlp
-    if model.positions == "relative":
-        block += seen * relative_offsets(recipe) * model.width
     return stem + n * inputs * model.width + model.depth * block
 
 
@@ -144,7 +134,7 @@ def unwanted_multiply_adds(recipe: Recipe) -> int:
 
 def computes_wanted(recipe: Recipe) -> bool:
     """Whether the last block can compute some patches alone (models/attention.py)."""
-    return recipe.model.positions not in ("rotary", "relative", "relative_bias")
+    return recipe.model.positions != "rotary"
 
 
 def encoder_passes(recipe: Recipe) -> int:

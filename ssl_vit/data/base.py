@@ -1,13 +1,10 @@
-"""The Source interface, and shares of a source, which are computed and need no list of rows.
-
-Legend: S shards.
-"""
+"""The Source interface, and shares of a source, which are computed and need no list of rows."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -118,14 +115,13 @@ def read_each(
 
 
 class ReadUnits(NamedTuple):
-    """The U units in which a whole split is read: single images, or row groups of them.
+    """The U images of a whole split, without reading them.
 
     `names` returns the relative paths of the files, where images are files; it is called for large
     sets only.
     """
 
-    rows_U: np.ndarray  # rows in each
-    bytes_U: np.ndarray  # bytes of their encoded images, without reading them
+    bytes_U: np.ndarray  # bytes of each encoded image
     names: Callable[[], Iterable[str]] = list
 
 
@@ -134,9 +130,6 @@ class FullSource(Source):
 
     @abstractmethod
     def units(self) -> ReadUnits: ...
-
-    def clear_cache(self) -> None:
-        """Free the memory of rows that were read."""
 
 
 def relative_paths(files: Iterable[str]) -> list[str]:
@@ -152,17 +145,6 @@ def file_bytes(path: str | Path | None) -> int:
         return Path(path or "").stat().st_size
     except OSError:
         return 0
-
-
-class ShardedSource(Protocol):
-    """A source whose rows lie in shards, one after the other."""
-
-    sizes_S: np.ndarray
-
-    def __len__(self) -> int: ...
-
-    def set_cache_size(self, rows: int, streams: int) -> None:
-        """Keep in memory the shards of so many rows, read side by side in so many streams."""
 
 
 class View(Source):
@@ -230,54 +212,11 @@ def origin(source: Source) -> FullSource:
     return cast(FullSource, source)
 
 
-class SameRows(View):
-    """A source with other labels; of a source in shards, in the same shards."""
-
-    def __init__(self, whole: Source) -> None:
-        super().__init__(whole, len(whole))
-
-    @property
-    def sizes_S(self) -> np.ndarray:
-        return cast(ShardedSource, self.whole).sizes_S
-
-    def set_cache_size(self, rows: int, streams: int) -> None:
-        cast(ShardedSource, self.whole).set_cache_size(rows, streams)
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-
-class PartlyLabelled(SameRows):
-    """A source that shows the labels of one part of it, `shown`; those of the others are -1."""
-
-    def __init__(self, whole: Source, shown: View) -> None:
-        super().__init__(whole)
-        self.shown = shown
-        self.shows_N = np.zeros(len(whole), bool)
-        self.shows_N[shown.whole_rows()] = True
-
-    @property
-    def label_range(self) -> tuple[int, int]:
-        return min(-1, self.whole.label_range[0]), self.whole.label_range[1]
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        images, labels = super().fetch(rows)
-        return images, self._shown(labels, rows)
-
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return self._shown(super().label_of(rows), rows)
-
-    def _shown(self, labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        shown = labels.copy()
-        shown[~self.shows_N[rows]] = UNLABELLED
-        return shown
-
-
-class WithoutLabels(SameRows):
+class WithoutLabels(View):
     """A source whose labels are left out."""
 
     def __init__(self, whole: Source) -> None:
-        super().__init__(whole)
+        super().__init__(whole, len(whole))
         self.classes = []
         self.label_source = ""
         self.lists = None
@@ -291,6 +230,9 @@ class WithoutLabels(SameRows):
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         return self.unlabelled(len(rows))
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows
 
 
 def without_lists(source: Source, what: str) -> Source:
@@ -344,51 +286,3 @@ def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
     """All rows of a source with one label an image, as `stratified`."""
     rows_N = np.arange(len(whole))
     return stratified(whole.label_of(rows_N), rows_N, key)
-
-
-class ShardedSubset(View):
-    """The same share of every shard, so that the subset can be read in windows too.
-
-    Rows first .. last-1 of the whole are taken as the range first/len .. last/len, and each shard
-    gives that range of its own keyed permutation. These are about `last - first` rows, and exactly
-    that many where all shards have one size. Because the permutations do not depend on the range,
-    a larger share from the same `first` contains a smaller one.
-    """
-
-    def __init__(self, whole: Source, first: int, last: int, key: int) -> None:
-        self.sharded = cast(ShardedSource, whole)
-        self.whole_sizes_S = self.sharded.sizes_S
-        self.key = key
-        self.first_S = self._cut(first / len(whole))
-        self.sizes_S = self._cut(last / len(whole)) - self.first_S
-        super().__init__(whole, int(self.sizes_S.sum()))
-        self.start_S = np.cumsum(self.whole_sizes_S) - self.whole_sizes_S
-        self.end_S = np.cumsum(self.sizes_S)
-
-    def set_cache_size(self, rows: int, streams: int) -> None:
-        self.sharded.set_cache_size(rows * len(self.sharded) // len(self), streams)
-
-    def _cut(self, share: float) -> np.ndarray:
-        """A share of each shard's rows as an integer.
-
-        Rounding all shards alike would err by up to half a row each: 0.01 of a thousand shards of
-        30 rows would be none. Each shard rounds at a threshold of its own instead, and the
-        thresholds are spread evenly over 0 .. 1, so that the sum is right.
-        """
-        count = len(self.whole_sizes_S)
-        threshold_S = (rng.permute(np.arange(count), count, rng.key(self.key)) + 0.5) / count
-        return np.minimum(
-            np.floor(share * self.whole_sizes_S + threshold_S).astype(np.int64), self.whole_sizes_S
-        )
-
-    def _rows(self, rows: np.ndarray) -> np.ndarray:
-        shard = np.searchsorted(self.end_S, rows, side="right")
-        whole_rows = np.empty_like(rows)
-        for s in np.unique(shard).tolist():
-            in_shard = shard == s
-            offset = rows[in_shard] - (self.end_S[s] - self.sizes_S[s])
-            permuted = rng.permute(
-                self.first_S[s] + offset, int(self.whole_sizes_S[s]), rng.key(self.key, s)
-            )
-            whole_rows[in_shard] = self.start_S[s] + permuted
-        return whole_rows

@@ -1,7 +1,7 @@
 """Which samples form a step, and the Batch.
 
-Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs (permuted whole, or in
-windows where data are read in shards), so any step can be computed directly.
+Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, so any step can be
+computed directly.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,6 @@ from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from . import augment, channels, label_lists, pixel_values, transforms
 from .base import Source, read_each
-from .sampler import WindowSampler
 
 REPLACEMENTS = 20  # images tried in place of one that cannot be read
 
@@ -97,13 +96,11 @@ class Samples(NamedTuple):
     key: np.ndarray
 
 
-def samples_at(
-    first: int, count: int, length: int, seed: int, windows: WindowSampler | None = None
-) -> Samples:
+def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
     """The samples at stream positions first .. first+count-1 of a split of `length` images."""
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     key = rng.key(seed, epoch)
-    index = windows.rows(place, key) if windows else rng.permute(place, length, key)
+    index = rng.permute(place, length, key)
     return Samples(index, rng.key(seed, epoch, index))
 
 

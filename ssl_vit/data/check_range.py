@@ -12,7 +12,7 @@ import numpy as np
 from ..config.images import BYTES, Data
 from ..errors import UserError
 from ..formatting import option_text, text_line
-from . import headers, transforms
+from . import transforms
 from .base import Source, read_each
 from .channels import VALUES, planes
 from .image_formats import format_of
@@ -58,31 +58,29 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> Check
     if not (data.path or data.hub):
         return found  # drawn
     if data.is_rgb:
-        found.warnings.extend(_of_rgb(splits, data, of_bytes))
+        found.warnings.extend(_of_rgb(splits, of_bytes))
         return found
     for split, source in splits.items():
         _of_range(split, source, data, found)
     return found
 
 
-def _read(
-    source: Source, data: Data, read: Callable[[bytes | np.ndarray], Read]
-) -> dict[str, Read]:
+def _read(source: Source, read: Callable[[bytes | np.ndarray], Read]) -> dict[str, Read]:
     """{name: what `read` makes of it} of the images that can be read."""
     found = {}
-    for row in rows_to_measure(source, data, LOOKED_AT):
+    for row in rows_to_measure(source, LOOKED_AT):
         one = np.array([row])
         for _, made in read_each(source, one, source.fetch(one)[0], read, []):
             found[text_line(source.name(row))] = made
     return found
 
 
-def _of_rgb(splits: Mapping[str, Source], data: Data, of_bytes: str) -> Iterator[str]:
+def _of_rgb(splits: Mapping[str, Source], of_bytes: str) -> Iterator[str]:
     """Warnings of images that lose bits or pages on their way to RGB of 8 bits."""
     seen = {
         f"{name} of {split}": one
         for split, source in splits.items()
-        for name, one in _read(source, data, _stored).items()
+        for name, one in _read(source, _stored).items()
     }
     many = f"{len(seen):,} images that were looked at"
     wide = {name: one for name, one in seen.items() if one.bits > 8}
@@ -107,7 +105,7 @@ def _of_rgb(splits: Mapping[str, Source], data: Data, of_bytes: str) -> Iterator
 
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:
-    if isinstance(raw, np.ndarray) or headers.is_jpeg(raw):
+    if isinstance(raw, np.ndarray):
         return _Stored(8, 0, 1)
     form = format_of(raw)
     bits, images = (transforms.whole(read, raw) for read in (form.bits_cut, form.images))
@@ -127,7 +125,7 @@ def _of_range(split: str, source: Source, data: Data, found: Checked) -> None:
         count_V[:] += np.bincount(array.ravel(), minlength=VALUES)
         return 8 * array.itemsize
 
-    bits = _read(source, data, bits_of)
+    bits = _read(source, bits_of)
     if not bits:
         return
     key = f"data.range={option_text(list(data.pixel_range))}"

@@ -1,9 +1,8 @@
 """Fingerprints: hashes of the images of a split, independent of where they are. No torch here.
 
 A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all files
-or images are hashed (of parquet files read in place, those of row groups), and the contents of an
-even sample of about WHOLE bytes. An image outside of the sample that is replaced by another of the
-same name and size is not noticed.
+or images are hashed, and the contents of an even sample of about WHOLE bytes. An image outside of
+the sample that is replaced by another of the same name and size is not noticed.
 """
 
 import hashlib
@@ -79,7 +78,7 @@ def _with_groups(train: Source, of_whole: str) -> str:
 
 
 def _step(whole: FullSource, units: ReadUnits) -> int:
-    """Every how many units the contents are hashed of."""
+    """Every how many images the contents are hashed of."""
     if isinstance(whole, SyntheticImages):
         return len(whole) // FEW
     return max(1, -(-int(units.bytes_U.sum()) // WHOLE))
@@ -91,7 +90,6 @@ def _fingerprint_masks(whole: FullSource) -> str:
     digest = hashlib.sha256()
     for rows in _chosen(units, _step(whole, units)):
         _digest(digest, whole.fetch_masks(rows))
-    whole.clear_cache()
     return digest.hexdigest()[:16]
 
 
@@ -120,7 +118,7 @@ def fingerprint_source(source: Source) -> str:
     whole = origin(source)
     units = whole.units()
     step = _step(whole, units)
-    digest = hashlib.sha256(f"{len(units.rows_U)} {whole.classes} {step}".encode())
+    digest = hashlib.sha256(f"{len(units.bytes_U)} {whole.classes} {step}".encode())
     if step > 1:
         digest.update("\n".join(units.names()).encode(errors="surrogateescape"))
         digest.update(units.bytes_U.astype("<i8").tobytes())
@@ -128,34 +126,13 @@ def fingerprint_source(source: Source) -> str:
         images, labels = whole.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
-    whole.clear_cache()
     return digest.hexdigest()[:16]
 
 
 def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
-    """Rows of every `step`th unit, at most ROWS at a time."""
-    end_U = np.cumsum(units.rows_U)
-    if (units.rows_U == 1).all():
-        rows = np.arange(0, len(end_U), step)
-        yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
-        return
-    for u in range(0, len(end_U), step):
-        rows = np.arange(end_U[u] - units.rows_U[u], end_U[u])
-        yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
-
-
-def fingerprint_files(folder: Path) -> str:
-    """A hash of the names and sizes of all files in and below a folder, and of their contents; of
-    more than WHOLE bytes, of the first ones of each file, about WHOLE in all."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    files = {name: path for name, path in sorted(paths.items()) if path.is_file()}
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    read = WHOLE if sum(sizes.values()) <= WHOLE else WHOLE // len(files)
-    digest = hashlib.sha256(f"{read} {sizes}".encode(errors="surrogateescape"))
-    for path in files.values():
-        with path.open("rb") as file:
-            digest.update(file.read(read))
-    return digest.hexdigest()[:16]
+    """Every `step`th row, at most ROWS at a time."""
+    rows = np.arange(0, len(units.bytes_U), step)
+    yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
 
 
 def _listed(place: Path) -> str:

@@ -1,19 +1,17 @@
 """Finds the splits at data.path= or on the Hub: image folders, parquet files, tars, `save_to_disk`
 folders."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import datasets
-import pyarrow.parquet
 
 from ..config.schema import Data
 from ..errors import UserError
 from ..formatting import count_of
-from . import columns, image_files, layout, schemas, shard_index, shards
+from . import columns, image_files, layout, schemas, tars
 from .array_cells import array_shape
 from .base import Source
 from .columns import FoundColumns
@@ -36,8 +34,8 @@ NOTHING: Mapping[str, SplitClasses] = MappingProxyType({})
 
 
 class FolderContents(NamedTuple):
-    """The data of a folder or file: their kind (parquet, tar, images, saved), the files of each
-    split for shards, what was left out, and what was guessed."""
+    """The data of a folder or file: their kind (parquet, tar, images, saved), the parquet files or
+    tars of each split, what was left out, and what was guessed."""
 
     kind: str
     files: dict[str, list[Path]]
@@ -101,10 +99,10 @@ def inspect_path(place: Path) -> FolderContents:
 
 
 def find_splits(data: Data) -> FoundSplits:
-    """Every split at data.path or on the Hub; with data.window, in shards.
+    """Every split at data.path or on the Hub.
 
     Raises:
-        UserError: there are no images or, with data.window, no shards.
+        UserError: there are no images.
     """
     datasets.disable_progress_bars()
     if not data.path:
@@ -113,19 +111,12 @@ def find_splits(data: Data) -> FoundSplits:
     contents = inspect_path(Path(data.path))
     if contents.kind == "tar":
         return _tars(contents, data)
-    if data.window and contents.kind != "parquet":
-        text = "holds no shards, which are parquet files or tars"
-        raise UserError(f"data.window={data.window}: {location(data)} {text}")
     if contents.kind in IMAGE_KINDS:
         return _images(contents, data)
     if contents.kind == "saved":
         saved, guesses = from_disk(data)
         return _tables(saved, data, contents.skipped, guesses)
-    everything = [file for some in contents.files.values() for file in some]
-    shard_index.index_files(everything, shard_index.group_rows)  # names one that is cut off
     classes = _file_classes(contents, data)
-    if data.window:
-        return _in_place(contents, data, classes)
     try:
         opened = open_splits(lambda: load_files("parquet", contents.files, stream=False), data)
     except UserError:
@@ -184,7 +175,7 @@ def _image_stream(source: Source) -> datasets.IterableDataset:
 def _streamed_lists(column: str) -> UserError:
     return UserError(
         f"data.label_column={column}: holds a list of labels for each image, which a stream does"
-        " not read; expected data.stream=false, or data.window= to read parquet or tars in place"
+        " not read; expected data.stream=false"
     )
 
 
@@ -208,12 +199,7 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     if data.group is not None:
         text = f"{location(data)} holds tars, which have no columns"
         raise UserError(f"data.group={data.group}: {text}")
-    found = {
-        name: shards.Tars(some, data.label_column or "") for name, some in contents.files.items()
-    }
-    if any(source.lists for source in found.values()):
-        for source in found.values():  # all splits alike: shards made of them have one column
-            source.take_lists()
+    found = tars.open_splits(contents.files, data.label_column or "")
     if data.label_column and all(_has_no_label(source) for source in found.values()):
         text = f"no image in {location(data)} has such a label"
         choices = "expected cls, for the .cls files, or a key of the .json files"
@@ -226,7 +212,7 @@ def _tars(contents: FolderContents, data: Data) -> FoundSplits:
     return FoundSplits(dict(found), contents.skipped, guesses)
 
 
-def _has_no_label(source: shards.Tars) -> bool:
+def _has_no_label(source: tars.Tars) -> bool:
     return source.label_range[1] < 0 and not (source.lists and source.lists.empty)
 
 
@@ -261,17 +247,10 @@ def _tables(
     classes: Mapping[str, SplitClasses] = NOTHING,
 ) -> FoundSplits:
     """Splits read by `datasets`. Labels that are texts have the same classes in all splits."""
-    features = {name: rows.features for name, rows in opened.items()}
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
-        columns.check_group(features[train], data.group, location(data))
-    named, more = _labelled(
-        features,
-        data,
-        classes,
-        texts=lambda name, label: opened[name].unique(label),
-        images=lambda name: len(opened[name]),
-    )
+        columns.check_group(opened[train].features, data.group, location(data))
+    named, more = _labelled(opened, data, classes)
     splits: dict[str, Source] = {
         name: TableSource(opened[name], one, data.group) for name, one in named.items()
     }
@@ -279,31 +258,27 @@ def _tables(
 
 
 def _labelled(
-    features: Mapping[str, columns.Features],
-    data: Data,
-    classes: Mapping[str, SplitClasses],
-    texts: Callable[[str, str], Iterable[Any]],
-    images: Callable[[str], int],
+    opened: Mapping[str, Any], data: Data, classes: Mapping[str, SplitClasses]
 ) -> tuple[dict[str, FoundColumns], list[str]]:
     """The columns of each split, and what was guessed. Labels that are texts have the same classes
     in all splits, sorted; none where they look like captions.
 
     Args:
-        features: of each split.
+        opened: the splits.
         data: which columns are wanted.
         classes: of a split by its files, as far as it is known.
-        texts: the different texts of a split's column.
-        images: the number of a split's images.
     """
-    named = {name: _columns(one, data, classes.get(name)) for name, one in features.items()}
+    named = {
+        name: _columns(rows.features, data, classes.get(name)) for name, rows in opened.items()
+    }
     of_texts = {
         name: one.label
         for name, one in named.items()
-        if one.label and columns.holds_texts(features[name][one.label])
+        if one.label and columns.holds_texts(opened[name].features[one.label])
     }
-    together = {text for name, label in of_texts.items() for text in texts(name, label)}
+    together = {text for name, label in of_texts.items() for text in opened[name].unique(label)}
     known = sorted(together - {None})
-    rows = sum(map(images, of_texts))
+    rows = sum(len(opened[name]) for name in of_texts)
     guesses = []
     if not data.label_column and rows >= CAPTIONS and 2 * len(known) > rows:
         text = f"its labels are {len(known):,} different texts for {rows:,} images"
@@ -313,35 +288,6 @@ def _labelled(
         used = label if known else None
         named[name] = named[name]._replace(label=used, classes=known, texts=True)
     return named, guesses
-
-
-def _in_place(
-    contents: FolderContents, data: Data, classes: Mapping[str, SplitClasses]
-) -> FoundSplits:
-    """Parquet files that are read in place, for data.window."""
-    features = {
-        name: datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(some[0]))
-        for name, some in contents.files.items()
-    }
-
-    def texts(name: str, label: str) -> Iterator[Any]:
-        with ThreadPoolExecutor(shard_index.READERS) as pool:
-            each = pool.map(
-                lambda file: shards.column_of(file, label).unique(), contents.files[name]
-            )
-            for values in each:
-                yield from values.to_pylist()
-
-    def images(name: str) -> int:
-        found = shard_index.index_files(contents.files[name], shard_index.group_rows)
-        return int(sum(map(sum, found)))
-
-    named, more = _labelled(features, data, classes, texts, images)
-    splits: dict[str, Source] = {}
-    for name, one in named.items():
-        several = one.label is not None and holds_lists(features[name][one.label])
-        splits[name] = shards.Parquet(contents.files[name], one, several)
-    return FoundSplits(splits, contents.skipped, contents.guesses + more)
 
 
 def _stream(

@@ -72,10 +72,9 @@ class Files(FullSource):
         return self.group_N[rows]
 
     def units(self) -> ReadUnits:
-        """Single files."""
         size_U = np.array([file_bytes(self.path_of(row)) for row in range(len(self))], np.int64)
         names = map(os.fsdecode, self.names.to_pylist())
-        return ReadUnits(np.ones_like(size_U), size_U, lambda: names)
+        return ReadUnits(size_U, lambda: names)
 
     def name(self, row: int) -> str:
         return f"row {row} ({os.fsencode(self.path_of(row)).decode(errors='backslashreplace')})"

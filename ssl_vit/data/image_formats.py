@@ -51,7 +51,7 @@ class ImageFormat(ABC):
     Attributes:
         endings: of the names of its files.
         kind: "images", or "arrays", which are taken for images only where a folder has nothing
-            else: they may be anything, and shards are to be read by other programs.
+            else: they may be anything.
     """
 
     endings: tuple[str, ...]

@@ -3,7 +3,7 @@ whole splits."""
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,40 +14,26 @@ from ..config.schema import Data
 from ..config.shared_groups import ViewOptions
 from ..errors import UserError
 from .augment import VIEWS
-from .base import ShardedSource, Source
+from .base import Source
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
 from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
-from .sampler import WindowSampler
 from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
 from .workers import RepeatableOrder, init_worker, limit_workers
-
-
-def _windows(source: Source, data: Data, batch: int) -> WindowSampler | None:
-    if not data.window:
-        return None
-    return WindowSampler(cast(ShardedSource, source).sizes_S, data.window, batch)
 
 
 class _Steps:
     """A DataLoader's batch sampler: the samples of each micro-batch of steps start .. stop-1."""
 
     def __init__(
-        self,
-        source: Source,
-        data: Data,
-        batch_layout: BatchLayout,
-        seed: int,
-        start: int,
-        stop: int,
+        self, source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
     ) -> None:
         self.length = len(source)
         self.batch_layout = batch_layout
         self.seed = seed
         self.start = start
         self.stop = stop
-        self.windows = _windows(source, data, batch_layout.global_batch)
 
     def __iter__(self) -> Iterator[Samples]:
         layout = self.batch_layout
@@ -55,7 +41,7 @@ class _Steps:
         for step in range(self.start, self.stop):
             for i in range(layout.accumulation_steps):
                 first = step * layout.global_batch + layout.chunk_index(i) * size
-                yield samples_at(first, size, self.length, self.seed, self.windows)
+                yield samples_at(first, size, self.length, self.seed)
 
 
 class _StreamBatch(NamedTuple):
@@ -85,23 +71,22 @@ class _Streamed(Dataset):
 class StreamReader:
     """This process's images of a stream; they do not depend on the number of workers.
 
-    Each process shuffles the images that it reads within windows of data.window / processes images.
+    Each process shuffles the images that it reads within windows of WINDOW / processes images.
     The n-th image of process p of P has the index p + nP.
 
     Raises:
         UserError: fewer shards than processes.
     """
 
-    def __init__(self, stream: Stream, data: Data, batch_layout: BatchLayout) -> None:
+    def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
         if stream.shards < batch_layout.processes:
             raise UserError(
                 f"data.stream=true: {stream.where}: {stream.shards} shards for"
-                f" {batch_layout.processes} processes; expected at least one each (tools/shards.py"
-                " writes more)"
+                f" {batch_layout.processes} processes; expected at least one each"
             )
         self.stream = stream
         self.batch_layout = batch_layout
-        self.window = max(1, (data.window or WINDOW) // batch_layout.processes)
+        self.window = max(1, WINDOW // batch_layout.processes)
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
@@ -140,13 +125,11 @@ class StreamReader:
                 yield image, cells[order[image - start]]
 
 
-def step_indices(
-    step: int, source: Source | StreamReader, data: Data, batch: int, seed: int
-) -> np.ndarray:
+def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:
     """The indices of a step's global batch in the training split."""
     if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
-    return samples_at(step * batch, batch, len(source), seed, _windows(source, data, batch)).index
+    return samples_at(step * batch, batch, len(source), seed).index
 
 
 def _as_is(batch: Batch) -> Batch:
@@ -161,18 +144,16 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     return batch_layout.device_batch * (found + 64)
 
 
-def image_loader(
-    images: Dataset, order: object, workers: int, size: int = 0, pin: bool = True
-) -> DataLoader:
-    """A DataLoader whose workers fit into shared memory with batches of `size` bytes; `pin`: where
-    there is a GPU, batches are put into pinned memory."""
+def image_loader(images: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
+    """A DataLoader whose workers fit into shared memory with batches of `size` bytes. Where there
+    is a GPU, batches are put into pinned memory."""
     used = limit_workers(workers, size)
     return DataLoader(
         images,
         batch_sampler=order,  # type: ignore[arg-type]
         collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=used.number,
-        pin_memory=pin and torch.cuda.is_available(),
+        pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own: torch's global generator stays untouched
         prefetch_factor=used.prefetch if used.number else None,
         worker_init_fn=init_worker,
@@ -191,12 +172,7 @@ def training_loader(
     decoded: DecodedImages | None = None,
 ) -> DataLoader:
     """This process's micro-batches of steps start .. stop-1, `accumulation_steps` a step; with
-    `views`, random views of each image; with `decoded`, cut from the decoded images of `source`, on
-    their device and without workers."""
-    if decoded is not None:
-        assert not isinstance(source, StreamReader)
-        steps = _Steps(source, data, batch_layout, seed, start, stop)
-        return image_loader(ResidentDataset(source, data, decoded), steps, 0, pin=False)
+    `views`, random views of each image; with `decoded`, cut from the decoded images of `source`."""
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
         return image_loader(
@@ -205,15 +181,12 @@ def training_loader(
             workers,
             size,
         )
-    if data.window:
-        # two ranges of rows for each micro-batch: its parts of the window may be the last and the
-        # first ones
-        cast(ShardedSource, source).set_cache_size(
-            data.window // batch_layout.processes, 2 * batch_layout.accumulation_steps
-        )
+    images = ImageDataset(source, data, train=True, views=views)
+    if decoded is not None:
+        images = ResidentDataset(source, data, decoded)
     return image_loader(
-        ImageDataset(source, data, train=True, views=views),
-        RepeatableOrder(_Steps(source, data, batch_layout, seed, start, stop)),
+        images,
+        RepeatableOrder(_Steps(source, batch_layout, seed, start, stop)),
         workers,
         size,
     )
@@ -308,14 +281,8 @@ def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
     """The first `count` training samples (at most one epoch of them), as training batches of
-    `size`. Where shards are read in windows, those of one window of `count`, which lie in few
-    shards."""
+    `size`."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
-    windows = None
-    if data.window and not data.stream:
-        windows = WindowSampler(cast(ShardedSource, source).sizes_S, count, 1)
     for start in range(0, count, size):
-        yield images.__getitems__(
-            samples_at(start, min(size, count - start), len(source), seed, windows)
-        )
+        yield images.__getitems__(samples_at(start, min(size, count - start), len(source), seed))

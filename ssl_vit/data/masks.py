@@ -14,7 +14,7 @@ from .. import rng
 from ..config.schema import Data
 from ..errors import UserError
 from . import image_formats, transforms
-from .base import ShardedSubset, Source, Subset
+from .base import Source, Subset
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
@@ -45,13 +45,10 @@ def known_classes(splits: Splits, data: Data) -> int | None:
     return data.mask_classes or splits.train.masks.classes
 
 
-def chosen(source: Source, most: int | None, data: Data) -> Source:
-    """At most so many images of a split: a fixed random choice; with a window about so many, as
-    many of each shard."""
+def chosen(source: Source, most: int | None) -> Source:
+    """At most so many images of a split: a fixed random choice."""
     if most is None or most >= len(source):
         return source
-    if data.window:
-        return ShardedSubset(source, 0, most, CHOICE_KEY)
     return Subset(source, 0, most, CHOICE_KEY)
 
 

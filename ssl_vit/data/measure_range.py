@@ -4,16 +4,13 @@ given: once, before a run begins; its recipe.yaml has them from then on.
 Legend: C channels, V values of 16 bits.
 """
 
-from typing import cast
-
 import numpy as np
 
 from ..config.images import BYTES, Data, unmeasured
 from ..errors import UserError
-from .base import ShardedSource, Source, read_each
+from .base import Source, read_each
 from .batching import samples_at
 from .channels import VALUES, planes
-from .sampler import WindowSampler
 
 MEASURED = 512  # training images
 QUANTILES = (0.001, 0.999)  # of the values of 16 bits that are their range
@@ -52,7 +49,7 @@ def _histogram(data: Data, train: Source) -> tuple[np.ndarray, bool]:
     count_CV = np.zeros((data.channels, VALUES), np.int64)
     of_bytes = True
     unreadable: list[str] = []
-    rows = rows_to_measure(train, data, MEASURED)
+    rows = rows_to_measure(train, MEASURED)
     for row in rows:  # one at a time: an image may have a hundred million values
         raw, _ = train.fetch(np.array([row]))
         read = read_each(
@@ -68,14 +65,9 @@ def _histogram(data: Data, train: Source) -> tuple[np.ndarray, bool]:
     return count_CV, of_bytes
 
 
-def rows_to_measure(source: Source, data: Data, most: int) -> np.ndarray:
-    """The first rows (at most so many) of a source in a fixed random order; with a window, of few
-    shards, as in loaders.first_batches."""
-    count = min(most, len(source))
-    windows = None
-    if data.window and not data.stream:
-        windows = WindowSampler(cast(ShardedSource, source).sizes_S, count, 1)
-    return samples_at(0, count, len(source), SEED, windows).index
+def rows_to_measure(source: Source, most: int) -> np.ndarray:
+    """The first rows (at most so many) of a source in a fixed random order."""
+    return samples_at(0, min(most, len(source)), len(source), SEED).index
 
 
 def quantiles(count_V: np.ndarray) -> tuple[int, int]:

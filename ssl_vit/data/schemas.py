@@ -12,8 +12,8 @@ import pyarrow.parquet
 from ..config.schema import Data
 from ..errors import UserError
 from . import columns
-from .shard_index import READERS
 
+READERS = 16  # files read at a time: on a network disk most of the time is waiting
 DIFFERENT_CLASSES = "its files name different classes"
 
 
@@ -47,15 +47,14 @@ def find_classes(
         where: opens errors.
 
     Raises:
-        UserError: files of a split have their images in different columns, or cannot be read as one
-            table.
+        UserError: a file is damaged, or files of a split have different columns.
     """
     found: dict[str, SplitClasses] = {}
     for split, some in files.items():
         kinds = _kinds(some, data, where)
         images = {one.image for one in kinds}
         apart = {one.every for one in kinds}
-        if len(images) > 1 or (len(apart) > 1 and not data.window):
+        if len(images) > 1 or len(apart) > 1:
             texts = sorted(", ".join(sorted(one)) for one in apart)
             raise UserError(
                 f"{where}: files of its split {split} have different columns: {' and '.join(texts)}"
@@ -79,9 +78,7 @@ def check_same_columns(files: Mapping[str, Sequence[Path]], where: str) -> None:
     }
     if len(set(names.values())) > 1:
         text = "; ".join(f"{split}: {columns}" for split, columns in sorted(names.items()))
-        raise UserError(
-            f"{where}: its splits have different columns: {text}; data.window= reads them in place"
-        )
+        raise UserError(f"{where}: its splits have different columns: {text}; expected the same")
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
@@ -97,9 +94,17 @@ def _kinds(files: Sequence[Path], data: Data, where: str) -> set[_Columns]:
     with ThreadPoolExecutor(READERS) as pool:
         schemas = {
             (tuple(one.names), (one.metadata or {}).get(b"huggingface")): one
-            for one in pool.map(pyarrow.parquet.read_schema, files)
+            for one in pool.map(_schema, files)
         }
     return {_columns(schema, data, where) for schema in schemas.values()}
+
+
+def _schema(file: Path) -> pyarrow.Schema:
+    try:
+        return pyarrow.parquet.read_schema(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        text = " ".join(str(error).split())[:300]
+        raise UserError(f"data.path={file}: {text}") from None
 
 
 def _columns(schema: pyarrow.Schema, data: Data, where: str) -> _Columns:

@@ -15,12 +15,9 @@ from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
 from ..formatting import some
 from .base import (
-    PartlyLabelled,
     Rows,
-    ShardedSubset,
     Source,
     Subset,
-    View,
     stratified,
     stratified_rows,
 )
@@ -40,29 +37,16 @@ class Cut(NamedTuple):
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """The share data.share of the training images."""
-    if data.share == 1:
-        return train
-    return _drawn(train, data.share, data)
-
-
-def partly_labelled(train: Source, data: Data) -> Source:
-    """The training images with labels for the share data.labelled alone: the images that
-    data.share would take of them."""
-    if data.labelled == 1:
-        return train
-    return PartlyLabelled(train, _drawn(train, data.labelled, data))
-
-
-def _drawn(train: Source, share: float, data: Data) -> View:
-    """A share of the training images: a smaller one lies inside a larger one.
+    """The share data.share of the training images: a smaller one lies inside a larger one.
 
     Raises:
-        UserError: data.share_seed beside images without labels or with lists of them, or no rows.
+        UserError: data.share_seed beside images without labels or with lists of them.
     """
-    count = share_count(share, len(train))
+    if data.share == 1:
+        return train
+    count = share_count(data.share, len(train))
     if data.share_seed is None:
-        return part(train, 0, count, SHARE_KEY, data)
+        return Subset(train, 0, count, SHARE_KEY)
     if not _one_label(train):
         reason = "takes shares of classes, and the training images have not one label each"
         raise UserError(f"data.share_seed={data.share_seed}: {reason}")
@@ -74,35 +58,17 @@ def _one_label(source: Source) -> bool:
     return source.lists is None and source.label_range[1] >= 0
 
 
-def part(whole: Source, first: int, last: int, key: int, data: Data) -> Subset | ShardedSubset:
-    """Positions first .. last-1 of a permuted source; with a window, the same share of every shard.
-
-    Raises:
-        UserError: that are no rows.
-    """
-    if not data.window:
-        return Subset(whole, first, last, key)
-    found = ShardedSubset(whole, first, last, key)
-    if not len(found):
-        text = f"{last - first} of {len(whole)} images in {len(found.sizes_S)} shards come to none"
-        raise UserError(
-            f"data.window={data.window}: {text}; expected a larger data.share=, data.labelled=,"
-            " data.validation= or data.test="
-        )
-    return found
-
-
 def cut_test(whole: Source, data: Data) -> Cut | None:
     """The test share cut off all training images: by group where data.group names them, else by
     class where they have one label each; None where data.test names a split.
 
     Raises:
-        UserError: there are fewer than two images or groups; as `part`.
+        UserError: there are fewer than two images or groups.
     """
     if isinstance(data.test, str):
         return None
     count = held_out_count(data.test, _at_least_two(whole, data))
-    if data.group is None and not data.window and _one_label(whole):
+    if data.group is None and _one_label(whole):
         rows_N = stratified_rows(whole, rng.key(TEST_KEY))
         how = "of each class alike" if data.labels else ""
         return Cut(Rows(whole, rows_N[count:]), Rows(whole, rows_N[:count]), how)
@@ -129,9 +95,7 @@ def _at_least_two(train: Source, data: Data) -> int:
 def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
     if data.group is not None:
         return _cut_groups(whole, count, key, data)
-    kept = part(whole, count, len(whole), key, data)
-    how = "the same share of every shard" if data.window else ""
-    return Cut(kept, part(whole, 0, count, key, data), how)
+    return Cut(Subset(whole, count, len(whole), key), Subset(whole, 0, count, key), "")
 
 
 def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:

@@ -1,7 +1,6 @@
-"""The recipe's `data` -> one Source per split (embedded, shards, image folder, Hub)."""
+"""The recipe's `data` -> one Source per split (embedded, files, Hub)."""
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +10,10 @@ from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
 from . import formats, layout, shares, synthetic
-from .base import FullSource, Masks, PartlyLabelled, ReadUnits, Source, WithoutLabels
+from .base import FullSource, Masks, ReadUnits, Rows, Source, Subset, WithoutLabels
 from .formats import FoundSplits, FoundStreams
 from .image_files import FOLDERS
+from .label_lists import UNLABELLED
 from .layout import HELD_OUT, ROLE
 from .open_datasets import location
 from .shares import Cut
@@ -51,8 +51,7 @@ class SyntheticImages(FullSource):
         return list(synthetic.masks(rows, self.size, self.split))
 
     def units(self) -> ReadUnits:
-        each_U = np.ones(len(self), np.int64)
-        return ReadUnits(each_U, each_U * 3 * self.size**2)
+        return ReadUnits(np.full(len(self), 3 * self.size**2))
 
     def name(self, row: int) -> str:
         return f"{self.split} image {row}"
@@ -70,8 +69,6 @@ class Splits(NamedTuple):
         guesses: assumptions about the data; each is printed as a warning.
         label_source: what the training images have one label each of; empty where they have none,
             or lists.
-        testable: whether there are test images with labels, requested or not.
-        clipped: what check_range found of data.range.
     """
 
     train: Source
@@ -81,15 +78,14 @@ class Splits(NamedTuple):
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
     label_source: str = ""
-    testable: bool = False
     clipped: Mapping[str, float] = {}
 
 
 def every_split(data: Data) -> FoundSplits:
-    """Each split that a recipe's `data` names; with a window, in shards.
+    """Each split that a recipe's `data` names.
 
     Raises:
-        UserError: a place that holds no images or, with a window, no shards.
+        UserError: a place that holds no images.
     """
     if data.name == EMBEDDED and not (data.path or data.hub):
         if data.channels != 3:
@@ -130,11 +126,6 @@ def _shown(source: Source, data: Data) -> Source:
     return source if data.labels else WithoutLabels(source)
 
 
-def in_parquet(data: Data) -> bool:
-    """Whether a recipe's `data` are local parquet files, which can be read in place."""
-    return bool(data.path and formats.inspect_path(Path(data.path)).kind == "parquet")
-
-
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
     """The splits that a recipe's `data` names.
 
@@ -167,7 +158,6 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     else:
         held_out = _held_out(shares.training_share(rest, data), splits, data)
         train = held_out.kept
-    train = shares.partly_labelled(train, data)
     tested = None
     if test:
         tested = splits[names["data.test"]] if share is None else share.part
@@ -178,17 +168,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         notes=_notes(found, data, names, train, held_out, share),
         guesses=(*_guesses(found, data), *_same_held_out(data, names, splits)),
         label_source=whole.label_source if data.labels and whole.lists is None else "",
-        testable=_is_testable(data, splits, whole),
     )
-
-
-def _is_testable(data: Data, splits: Mapping[str, Source], train: Source) -> bool:
-    """Whether the split or the share of data.test has images and labels."""
-    if not isinstance(data.test, str):
-        return data.labels and bool(train.label_source)
-    chosen = layout.choose(data.test, splits)
-    there = chosen is not None and len(splits[chosen]) > 0
-    return data.labels and there and bool(splits[chosen or ""].label_source)
 
 
 def _check_authors(data: Data, train: Source) -> None:
@@ -326,8 +306,6 @@ def _notes(
     if found.skipped:
         notes.append(f"left out: {', '.join(found.skipped)}")
     notes.append(f"labels: {describe_labels(whole, data)}")
-    if isinstance(train, PartlyLabelled):
-        notes.append(f"labels: shown for {len(train.shown):,} of {len(train):,} training images")
     return tuple(notes)
 
 
@@ -367,8 +345,13 @@ def _place(data: Data) -> str:
 
 
 def labelled_images(train: Source) -> Source:
-    """The training images whose labels are shown."""
-    return train.shown if isinstance(train, PartlyLabelled) else train
+    """The training images that have a label, or a list of them."""
+    lowest, highest = train.label_range
+    if lowest >= 0 or highest < 0:
+        return train
+    label_N = train.label_of(np.arange(len(train)))
+    first_N = label_N if label_N.ndim == 1 else label_N[:, 0]
+    return Rows(train, np.flatnonzero(first_N != UNLABELLED))
 
 
 def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
@@ -394,5 +377,5 @@ def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:
         return Cut(train, splits[name], "")
     if data.validation == 0:
         count = held_out_count(None, len(train))
-        return Cut(train, shares.part(train, 0, count, shares.HELD_OUT_KEY, data), "")
+        return Cut(train, Subset(train, 0, count, shares.HELD_OUT_KEY), "")
     return shares.cut_held_out(train, data)

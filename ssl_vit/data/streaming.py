@@ -17,9 +17,9 @@ import numpy as np
 from .. import rng
 from ..errors import UserError
 from .base import FullSource, ReadUnits
-from .shards import encoded_bytes
+from .table import encoded_bytes
 
-WINDOW = 10_000  # images that are shuffled at a time, where data.window is null
+WINDOW = 10_000  # images that are shuffled at a time
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
@@ -53,10 +53,10 @@ class InMemoryImages(FullSource):
         return np.array([self.cells[row].label for row in rows.tolist()], np.int64)
 
     def units(self) -> ReadUnits:
-        """Single images, at most PREVIEW, so that the fingerprint does not depend on how many were
+        """Of at most PREVIEW images, so that the fingerprint does not depend on how many were
         taken."""
         size_U = np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
-        return ReadUnits(np.ones_like(size_U), size_U)
+        return ReadUnits(size_U)
 
     def name(self, row: int) -> str:
         return f"shard {self.cells[row].shard}, image {self.cells[row].row}"

@@ -1,6 +1,7 @@
 """Splits that `datasets` reads: parquet files, `save_to_disk` folders, the Hub."""
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -8,12 +9,47 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from . import label_lists, shards
+from ..errors import UserError
+from . import label_lists
 from .array_cells import array_cell
 from .base import FullSource, ReadUnits, file_bytes, relative_paths
 from .columns import FoundColumns
 from .label_lists import UNLABELLED
 from .shares import group_numbers
+
+
+def encoded_bytes(cell: bytes | dict[str, Any] | None) -> bytes:
+    """A cell's encoded image; b"", which no decoder reads, where the cell or its file is missing or
+    may not be read."""
+    if isinstance(cell, bytes):
+        return cell
+    if cell is None or (cell["bytes"] is None and not cell["path"]):
+        return b""
+    try:
+        return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
+    except OSError:
+        return b""
+
+
+def class_indices(texts: pyarrow.ChunkedArray, classes: list[str]) -> pyarrow.ChunkedArray:
+    """The index of each text among the classes."""
+    known = pyarrow.array(classes, pyarrow.large_string())
+    return pyarrow.compute.index_in(texts.cast(pyarrow.large_string()), value_set=known)
+
+
+def lowest_and_highest(name: str, column: pyarrow.ChunkedArray) -> tuple[int, int] | None:
+    """Of labels, -1 where there is none; None of a column without rows.
+
+    Raises:
+        UserError: one does not fit into 64 bits; it names the column.
+    """
+    try:
+        whole = pyarrow.compute.fill_null(column.cast("int64"), -1)  # -1 is no unsigned number
+    except pyarrow.ArrowInvalid:
+        highest = pyarrow.compute.max(column).as_py()
+        raise UserError(f"data.label_column={name}: {highest} is no number of a class") from None
+    found = pyarrow.compute.min_max(whole).as_py()
+    return (found["min"], found["max"]) if len(column) else None
 
 
 class TableSource(FullSource):
@@ -50,8 +86,8 @@ class TableSource(FullSource):
             return UNLABELLED, UNLABELLED
         column = self.rows.data.column(self.label)
         if self.number is not None:
-            column = shards.class_indices(column, self.classes)
-        return shards.lowest_and_highest(self.label, column) or (-1, -1)
+            column = class_indices(column, self.classes)
+        return lowest_and_highest(self.label, column) or (-1, -1)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,7 +96,7 @@ class TableSource(FullSource):
         if self.shape is not None:
             return self._arrays(rows, self.shape), self.label_of(rows)
         got = self.rows[rows.tolist()]
-        images: list[bytes | np.ndarray] = [shards.encoded_bytes(cell) for cell in got[self.image]]
+        images: list[bytes | np.ndarray] = [encoded_bytes(cell) for cell in got[self.image]]
         labels = self._numbers(got[self.label]) if self.label else self.unlabelled(len(rows))
         return images, labels
 
@@ -71,7 +107,7 @@ class TableSource(FullSource):
 
     def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
         cells = self.mask_rows[rows.tolist()][self.masks.column]
-        return [shards.encoded_bytes(cell) for cell in cells]
+        return [encoded_bytes(cell) for cell in cells]
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         if self.label is None:
@@ -96,21 +132,16 @@ class TableSource(FullSource):
         return np.array([-1 if x is None else x for x in labels], np.int64)
 
     def units(self) -> ReadUnits:
-        """Single images, in the table or in files."""
+        """Of images in the table or in files."""
         if self.shape is not None:
-            each_U = np.ones(len(self), np.int64)
-            return ReadUnits(each_U, each_U * -(-self.rows.data.nbytes // max(1, len(self))))
+            return ReadUnits(np.full(len(self), -(-self.rows.data.nbytes // max(1, len(self)))))
         column = self.rows.data.column(self.image)
         inside = pyarrow.compute.binary_length(pyarrow.compute.struct_field(column, "bytes"))
         paths = pyarrow.compute.struct_field(column, "path").to_pylist()
         size_U = pyarrow.compute.fill_null(inside, -1).to_numpy().astype(np.int64)
         outside = np.flatnonzero(size_U < 0)
         size_U[outside] = [file_bytes(paths[row]) for row in outside]
-        return ReadUnits(
-            np.ones_like(size_U),
-            size_U,
-            lambda: relative_paths(paths[row] or "" for row in outside),
-        )
+        return ReadUnits(size_U, lambda: relative_paths(paths[row] or "" for row in outside))
 
     def name(self, row: int) -> str:
         if self.shape is not None:

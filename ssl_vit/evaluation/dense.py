@@ -1,7 +1,7 @@
-"""Segmentation by patch features of a frozen encoder: a linear probe, and k-NN over patches.
+"""Segmentation by patch features of a frozen encoder: a linear probe.
 
-Legend: I images, B images of a batch, N patches, P labelled patches, D width, A width and constant,
-C classes, G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
+Legend: I images, B images of a batch, N patches, D width, A width and constant, C classes,
+G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
 """
 
 import math
@@ -15,14 +15,12 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import rng
 from ..data.batching import Batch
 from ..models.encoder import Encoder
 from . import probes
 from .probes import Scale
 
-AT_ONCE = 64  # images whose patches' classes are counted together
-SEED = 0  # of the probe's batches and of the bank: the same in every run
+SEED = 0  # of the probe's batches: the same in every run
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
@@ -40,13 +38,6 @@ class PatchFeatures(NamedTuple):
 
     x_IND: Tensor
     mask_ISS: Tensor
-
-
-class Bank(NamedTuple):
-    """Patches that others are compared with: features (P, D) and classes (P,)."""
-
-    x_PD: Tensor
-    class_P: Tensor
 
 
 class Scores(NamedTuple):
@@ -92,18 +83,6 @@ def _narrow(mask: Tensor) -> Tensor:
 def count_classes(mask_ISS: Tensor, ignore: int) -> int:
     """The highest class of the masks, and 1; 0 where no pixel has one."""
     return max((int(v) + 1 for v in mask_ISS.unique().tolist() if v != ignore), default=0)
-
-
-def patch_classes(mask_BSS: Tensor, task: SegmentationTask) -> Tensor:
-    """The class (B, N) of most of each patch's pixels, ignored ones left out (ties: the lowest);
-    -1 for a patch without others."""
-    rows, columns = task.grid
-    mask_BNP = rearrange(mask_BSS.long(), "b (h p) (w q) -> b (h w) (p q)", h=rows, w=columns)
-    known_BNP = mask_BNP != task.ignore
-    count_BNC = torch.zeros(*mask_BNP.shape[:2], task.classes, device=mask_BSS.device)
-    at_BNP = torch.where(known_BNP, mask_BNP, 0)
-    count_BNC.scatter_add_(2, at_BNP, known_BNP.to(count_BNC))
-    return torch.where(known_BNP.any(2), count_BNC.argmax(2), -1)
 
 
 def upsampled(
@@ -190,20 +169,6 @@ def scores(confusion_CC: Tensor) -> Scores:
     present_C = union_C > 0
     miou = (right_C[present_C] / union_C[present_C]).mean().item()
     return Scores(miou, (right_C.sum() / counted.sum()).item())
-
-
-def make_bank(
-    train: PatchFeatures, task: SegmentationTask, size: int, device: torch.device
-) -> Bank:
-    """At most `size` patches with a class: those whose hash of (seed, place) is lowest. A bank of
-    patches: Balažević et al., 2023, section 3."""
-    parts = train.mask_ISS.split(AT_ONCE)
-    class_IN = torch.cat([patch_classes(part, task) for part in parts])
-    known_P = (class_IN.flatten() >= 0).nonzero().flatten().numpy()
-    place_P = rng.bits(rng.stream(rng.key(SEED), "patch bank"), known_P)
-    chosen_P = torch.from_numpy(np.sort(known_P[np.argsort(place_P, kind="stable")[:size]]))
-    x_PD = rearrange(train.x_IND, "i n d -> (i n) d")[chosen_P]
-    return Bank(x_PD.to(device), class_IN.flatten()[chosen_P].to(device))
 
 
 def moments(train: PatchFeatures, device: torch.device) -> Scale:

@@ -1,4 +1,4 @@
-"""Features of whole splits in shards, as parquet or npz files; and the images nearest to queries.
+"""Features of whole splits in shards of parquet; and the images nearest to queries.
 
 Legend: B images of a batch, M images of a shard, N patches, D width, Q queries, S sampled images,
 P pairs of them.
@@ -6,7 +6,6 @@ P pairs of them.
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,11 +133,9 @@ def embed(
     )
 
 
-def encode(embedded: Embedded, form: str, classes: list[str]) -> bytes:
-    """The content of a shard's file: columns or arrays `index`, `file`, `label` (null in parquet
-    and -1 in npz for none), `embedding` and, where there are any, `patches`."""
-    if form == "npz":
-        return _as_npz(embedded)
+def encode(embedded: Embedded, classes: list[str]) -> bytes:
+    """The content of a shard's file: columns `index`, `file`, `label` (null for none), `embedding`
+    and, where there are any, `patches`."""
     label = datasets.ClassLabel(names=classes) if classes else datasets.Value("int64")
     vector = datasets.Sequence(datasets.Value("float32"))
     kinds: dict[str, Any] = {
@@ -175,40 +172,12 @@ def _lists(values: np.ndarray) -> pyarrow.Array:
     return column
 
 
-def _as_npz(embedded: Embedded) -> bytes:
-    arrays = {
-        "index": embedded.index,
-        "file": np.array(embedded.file, np.str_),
-        "label": embedded.label,
-        "embedding": embedded.embedding,
-        "unreadable": np.array(embedded.unreadable, np.str_),
-    }
-    if embedded.patches is not None:
-        arrays["patches"] = embedded.patches
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:  # np.savez takes no array named `file`
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
-    return content.getvalue()
-
-
 def decode(file: Path) -> Embedded:
     """A shard's file without its patches.
 
     Raises:
         ValueError, OSError, KeyError: it is damaged.
     """
-    if file.suffix == ".npz":
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            return Embedded(
-                arrays["index"],
-                arrays["file"].tolist(),
-                arrays["label"],
-                arrays["embedding"],
-                None,
-                tuple(arrays["unreadable"].tolist()),
-            )
     table = pyarrow.parquet.read_table(file, columns=["index", "file", "label", "embedding"])
     embedding = table.column("embedding").combine_chunks()
     width = len(embedding.flatten()) // max(1, len(embedding))
@@ -229,9 +198,6 @@ def summary(file: Path) -> tuple[int, tuple[str, ...]]:
     Raises:
         ValueError, OSError, KeyError: it is damaged.
     """
-    if file.suffix == ".npz":
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            return len(arrays["index"]), tuple(arrays["unreadable"].tolist())
     found = pyarrow.parquet.read_metadata(file)
     return found.num_rows, tuple(json.loads(found.metadata[UNREADABLE]))
 

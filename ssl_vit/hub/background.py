@@ -15,6 +15,8 @@ from typing import Any
 from ..callbacks import Callback, Row
 from ..formatting import process_command, process_environment
 from ..objectives.base import Objective
+from ..runs.checkpoint_files import STEP
+from ..runs.files import sweep
 from ..runs.folder import Run
 from . import manifest
 from .payload import step_branch, steps
@@ -108,8 +110,7 @@ class Milestones:
     def _make_room(self, run: Run, size: int) -> bool:
         """Drop pending milestones, oldest first, while there are MAX_PENDING or the disk has no
         room for one of `size` bytes beside the checkpoints; whether it has room then."""
-        for unfinished in run.outbox.glob(".step-*"):  # of a killed process
-            shutil.rmtree(unfinished, ignore_errors=True)
+        sweep(run.outbox, STEP)
         pending = [
             path for _, path in steps(run.outbox) if path.name not in manifest.pushed_branches(run)
         ]

@@ -10,11 +10,12 @@ import yaml
 from omegaconf import OmegaConf
 
 from .. import costs, hub_files
-from ..config import export_files
+from ..config import declaration, export_files
 from ..config.computed import counts
+from ..config.declaration import ObjectiveDeclaration
 from ..config.images import EMBEDDED, Data
 from ..config.public_recipe import without_private
-from ..config.records.run import Environment, ObjectiveFacts, Result
+from ..config.records.run import Environment, Result
 from ..config.schema import Recipe, chosen_on_held_out
 from ..formatting import (
     duration,
@@ -28,10 +29,9 @@ from ..formatting import (
     pixel_text,
     rounded_count,
 )
-from ..pages import metric_tables
+from ..pages import figure_blocks, metric_tables
 from ..runs import seen_text
 from ..runs.folder import Run
-from ..runs.objective_facts import facts_of
 
 TERMS = Path(__file__).with_name("terms.yaml")
 # highest board power in the data sheets, by a word of the device's name
@@ -49,11 +49,13 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     result = None if step else run.result()
     facts = run.environment()
     config = export_files.read_config(export)
-    objective = facts_of(facts, run.recipe.values())
-    values = _description(run.recipe, config, objective, step)
-    values |= _results(run, result, objective, facts)
+    declared = declaration.known_or_bare(run.recipe.objective)
+    values = _description(run.recipe, config, declared, facts.free, step)
+    values |= _results(run, result, facts)
     values |= _cost(run.recipe, result, facts)
-    metadata = _metadata(run.recipe, objective.tag, config["num_classes"] > 0, result)
+    metadata = _metadata(
+        run.recipe, declared.tag or declared.name, config["num_classes"] > 0, result
+    )
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     revision = f" at {escape_markdown(facts.revision)}" if facts.revision else ""
     template = environment.get_template("card.md.j2")
@@ -75,7 +77,7 @@ def _metadata(
         metadata["base_model"] = hub_files.split(recipe.init)[0]
     # with data.path= the images may be any: the Hub's data set is not claimed
     hub = None if data.path else data.hub
-    if hub and data.verified:
+    if hub:
         metadata["datasets"] = [hub]
     dataset = {"type": hub or data.name, "name": data.name}
     results = metric_tables.index(result.metrics if result else {}, task, dataset)
@@ -85,10 +87,14 @@ def _metadata(
 
 
 def _description(
-    recipe: Recipe, config: Mapping[str, Any], facts: ObjectiveFacts, step: int | None
+    recipe: Recipe,
+    config: Mapping[str, Any],
+    declared: ObjectiveDeclaration,
+    free: Sequence[str],
+    step: int | None,
 ) -> dict[str, Any]:
     """The template's values on the model, its data and its recipe; `config` is the export's
-    config.json."""
+    config.json, `free` as in `counts`."""
     classes = config["num_classes"]
     repository = recipe.hub.repo
     branch = f"step-{step:09d}" if step else None
@@ -110,15 +116,15 @@ def _description(
         **_pixels(recipe.data),
         "shape": f"(1, {classes or config['num_features']})",
         "output": "logits" if classes else "pooler_output",
-        "feature": _feature(config, recipe, facts),
-        "objective": _objective(recipe, facts),
+        "feature": _feature(config, recipe, declared),
+        "objective": _objective(recipe, declared.sentence(recipe)),
         "data": _data(recipe),
         **_terms(recipe.data),
         "recipe": markdown_table(
             ("key", "value"),
             [
                 (inline_code(key), escape_markdown(value))
-                for key, value in _values(without_private(recipe), facts.free)
+                for key, value in _values(without_private(recipe), free)
             ],
         ),
         **_command(recipe),
@@ -134,7 +140,7 @@ def _pixels(data: Data) -> dict[str, Any]:
     return {"pixels": "" if data.is_rgb else pixel_text(data.channels, data.pixel_range), **known}
 
 
-def _feature(config: Mapping[str, Any], recipe: Recipe, facts: ObjectiveFacts) -> str:
+def _feature(config: Mapping[str, Any], recipe: Recipe, declared: ObjectiveDeclaration) -> str:
     if recipe.model.convolutional:
         return "The feature is what the network's own pooling gives."
     if config["num_classes"]:
@@ -142,7 +148,7 @@ def _feature(config: Mapping[str, Any], recipe: Recipe, facts: ObjectiveFacts) -
         return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
     if config["global_pool"] == "token":
         return "The feature is the class token."
-    if facts.class_token_is_trained:
+    if declared.class_token_is_trained:
         return "The feature is the mean of the patches."
     return "The feature is the mean of the patches, as the class token got no loss."
 
@@ -209,9 +215,9 @@ def _terms(data: Data) -> dict[str, str]:
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
-def _objective(recipe: Recipe, facts: ObjectiveFacts) -> str:
-    if facts.sentence:
-        return escape_opening(facts.sentence)
+def _objective(recipe: Recipe, sentence: str) -> str:
+    if sentence:
+        return escape_opening(sentence)
     return f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit."
 
 
@@ -225,8 +231,6 @@ def _data(recipe: Recipe) -> str:
             f", not from {escape_markdown(d.hub)} of the Hub" if d.hub else ""
         )
     share = f"; {d.share:.1%} of it was trained on" if d.share < 1 else ""
-    if d.labelled < 1:
-        share += f"; the labels of {d.labelled:.1%} of it were used"
     if not isinstance(d.test, str):
         share += f"; {d.test:.1%} of it was kept for testing"
     held_out = "Nothing was held out" if d.validation == 0 else "A part was held out"
@@ -244,10 +248,9 @@ def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _results(
-    run: Run, result: Result | None, objective: ObjectiveFacts, facts: Environment
-) -> dict[str, Any]:
-    figure = str(objective.figure or "what the objective predicts of held-out images")
+def _results(run: Run, result: Result | None, facts: Environment) -> dict[str, Any]:
+    figure = figure_blocks.predictions(run.recipe.values())
+    figure = figure or "what the objective predicts of held-out images"
     caption = escape_markdown(figure[:1].upper() + figure[1:])
     metrics = result.metrics if result else {}
     measured_on = result.measured_on if result else None

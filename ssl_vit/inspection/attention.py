@@ -11,15 +11,13 @@ import torch
 from einops import rearrange
 from timm.layers import AttentionRope, apply_rot_embed_cat
 from timm.models.vision_transformer import Attention
-from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
 
 from ..models.attention import QueryAttention
 from ..models.encoder import Encoder
-from ..models.relative import RelativeAttention
 from .base import UnavailableError
 
-KINDS = (Attention, QueryAttention, AttentionRope, RelPosAttention, RelativeAttention)
+KINDS = (Attention, QueryAttention, AttentionRope)
 
 
 @torch.no_grad()
@@ -52,9 +50,7 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
         yield attention_weights(attention, received[0], **arguments)
 
 
-def attention_weights(
-    attention: Any, x_BTD: Tensor, rope: Tensor | None = None, shared_rel_pos: Tensor | None = None
-) -> Tensor:
+def attention_weights(attention: Any, x_BTD: Tensor, rope: Tensor | None = None) -> Tensor:
     """Softmax of the scaled products of queries and keys, (B, H, T, T) (paper, equation 6), with
     the norms of queries and keys and the positions that the architecture has.
 
@@ -62,7 +58,6 @@ def attention_weights(
         attention: a module of KINDS.
         x_BTD: what it receives.
         rope: angles of rotary positions, (N, 2d), for patches alone.
-        shared_rel_pos: what is added to the logits, (1, H, T, T).
     """
     projected = attention.qkv(x_BTD)
     query_BHTd, key_BHTd, _ = rearrange(
@@ -70,15 +65,10 @@ def attention_weights(
     )
     query_BHTd = attention.q_norm(query_BHTd)
     key_BHTd = attention.k_norm(key_BHTd)
-    bias_BHTT = shared_rel_pos
-    if isinstance(attention, RelativeAttention):
-        bias_BHTT = attention.bias(query_BHTd, None)
     if rope is not None:
         query_BHTd = _rotated(query_BHTd, rope)
         key_BHTd = _rotated(key_BHTd, rope)
     logit_BHTT = (query_BHTd * attention.scale) @ key_BHTd.transpose(-2, -1)
-    if bias_BHTT is not None:
-        logit_BHTT = logit_BHTT + bias_BHTT
     return logit_BHTT.float().softmax(-1)
 
 

@@ -28,7 +28,7 @@ DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (pa
 
 class FigureKind(NamedTuple):
     """`compute` gives the data of one encoder, or raises UnavailableError; `draw` takes those of
-    several, each with its label."""
+    fresh weights and of the encoder, each with its label."""
 
     compute: Callable[[Subject], Arrays]
     draw: Callable[[Sequence[tuple[str, Arrays]]], Figure]
@@ -175,12 +175,13 @@ def _reconstruction(subject: Subject) -> Arrays:
 
 
 def caption_end(name: str, data: plots.Labelled) -> str:
-    """What a figure's caption says of these encoders beside what it says of all."""
+    """What a figure's caption says of this encoder beside what it says of all."""
     if name != "reconstruction":
         return ""
-    certain = any("certainty" in arrays for _, arrays in data)
+    ((_, arrays),) = data
+    certain = "certainty" in arrays
     texts = ["certainty: the probability that the model gives its prediction"] if certain else []
-    return "; ".join([*texts, *filter(None, [plots.how_drawn(data)])])
+    return "; ".join([*texts, *filter(None, [plots.how_drawn(arrays)])])
 
 
 # name of the files -> the figure

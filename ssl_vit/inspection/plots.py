@@ -1,4 +1,5 @@
-"""How each figure is drawn from its data: a dictionary of arrays for each encoder, with its label.
+"""How each figure is drawn from its data: a dictionary of arrays for fresh weights and one for the
+encoder, each with its label.
 
 Legend: L blocks, H heads.
 """
@@ -215,50 +216,44 @@ def feature_map(data: Labelled) -> Figure:
 
 
 def reconstruction(data: Labelled) -> Figure:
-    """Images, their corruption, prediction and ground truth, the error and the certainty."""
-    groups = []
-    for label, arrays in data:
-        titles = ["original", "corrupted", "predicted", "true", "error"]
-        if "certainty" in arrays:
-            titles.append("certainty")
-        rows = []
-        for image, (original, saw, predicted, true) in enumerate(arrays["panels"]):
-            marked = framed(saw, arrays["random"][image], arrays["kept"][image])
-            row = [original, marked, predicted, true]
-            row.append(heat(arrays["error"][image], 0, LARGEST_ERROR, ERROR_HEAT))
-            if "certainty" in arrays:
-                row.append(heat(arrays["certainty"][image], 0, 1))
-            rows.append(row)
-        groups.append(PanelGroup(label, titles, rows))
-    figure = panels(groups, how_drawn(data), bottom=0.95)
+    """Images, their corruption, prediction and ground truth, the error and the certainty; of one
+    encoder, as fresh weights have no heads."""
+    ((label, arrays),) = data
+    titles = ["original", "corrupted", "predicted", "true", "error"]
     scales = [(ERROR_HEAT, LARGEST_ERROR, "error (share of the range)")]
-    if any("certainty" in arrays for _, arrays in data):
+    if "certainty" in arrays:
+        titles.append("certainty")
         scales.append((HEAT, 1.0, "certainty (probability)"))
+    rows = []
+    for image, (original, saw, predicted, true) in enumerate(arrays["panels"]):
+        marked = framed(saw, arrays["random"][image], arrays["kept"][image])
+        row = [original, marked, predicted, true]
+        row.append(heat(arrays["error"][image], 0, LARGEST_ERROR, ERROR_HEAT))
+        if "certainty" in arrays:
+            row.append(heat(arrays["certainty"][image], 0, 1))
+        rows.append(row)
+    figure = panels([PanelGroup(label, titles, rows)], how_drawn(arrays), bottom=0.95)
     height = figure.get_size_inches()[1]
-    for place, (colours, largest, label) in enumerate(scales, 1):
+    for place, (colours, largest, text) in enumerate(scales, 1):
         left = place / (len(scales) + 1) - 0.15
         axis = figure.add_axes((left, 0.7 / height, 0.3, 0.08 / height))
         bar = figure.colorbar(
             ScalarMappable(Normalize(0, largest), colours), cax=axis, orientation="horizontal"
         )
         bar.ax.tick_params(labelsize=7, length=2, pad=1)
-        axis.set_title(label, fontsize=8, pad=2)
-    _legend_of_kinds(figure, data)
+        axis.set_title(text, fontsize=8, pad=2)
+    _legend_of_kinds(figure, arrays)
     return figure
 
 
-def how_drawn(data: Labelled) -> str:
-    """How predicted and true patches are drawn, by encoder where that is not the same of all; empty
-    where all are in the patches' own colours."""
-    texts = {label: str(arrays["drawn"]) for label, arrays in data if "drawn" in arrays}
-    if len({*texts.values()}) > 1:
-        text = "; ".join(f"{label}: {text}" for label, text in texts.items() if text)
-    else:
-        text = next(iter(texts.values()), "")
+def how_drawn(arrays: Arrays) -> str:
+    """How predicted and true patches are drawn; empty where they are in the patches' own
+    colours."""
+    text = str(arrays.get("drawn", ""))
     return f"predicted and true: {text}" if text else ""
 
 
-def _legend_of_kinds(figure: Figure, data: Labelled) -> None:
+def _legend_of_kinds(figure: Figure, arrays: Arrays) -> None:
     """A legend of the kinds of corrupted patches that there are."""
 
     def square(colour: str, **style: Any) -> Line2D:
@@ -272,18 +267,16 @@ def _legend_of_kinds(figure: Figure, data: Labelled) -> None:
         ),
         "kept": ("kept", square(_hex(KEPT_FRAME), fillstyle="none")),
     }
-    there = [kinds[name] for name in kinds if any(arrays[name].any() for _, arrays in data)]
+    there = [kinds[name] for name in kinds if arrays[name].any()]
     names, handles = [name for name, _ in there], [handle for _, handle in there]
     columns = max(1, len(names))
     figure.legend(handles, names, loc="lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def predicted(data: Labelled) -> Figure:
-    """The columns that an objective makes of images."""
-    groups = []
-    for label, arrays in data:
-        groups.append(PanelGroup(label, list(arrays), rows_of(arrays)))
-    return panels(groups)
+    """The columns that an objective makes of images; of one encoder, as fresh weights have none."""
+    ((label, arrays),) = data
+    return panels([PanelGroup(label, list(arrays), rows_of(arrays))])
 
 
 def _hex(colour: tuple[int, int, int]) -> str:

@@ -77,7 +77,7 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
-    """Draw what encoders have learned, side by side.
+    """Draw what an encoder has learned, beside fresh weights of its model.
 
     Raises:
         UserError: an option, an encoder or the images do not suit, or no figure can be made.

@@ -54,8 +54,6 @@ def print_banner(job: Job) -> None:
 
 def _early_warnings(job: Job) -> Iterator[str]:
     data = job.recipe.data
-    if data.hub and not data.path and not data.verified:
-        yield f"data.hub={data.hub}: that this is its name on the Hub could not be checked"
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
@@ -142,7 +140,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     device, threads = job.accelerator.device.type, torch.get_num_threads()
     loading = f"{job.workers} data workers"
     if job.decoded:
-        loading = f"decoded in memory: {job.decoded.description}"
+        loading += f", decoded in memory: {job.decoded.description}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, Pretrai
 from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
-from ..pages import metric_tables
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.next_steps import next_steps
@@ -35,7 +33,7 @@ class JobKind(NamedTuple):
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
     run: Callable[[Run], Result | None]
-    conclude: Callable[[Run, Result], None]
+    conclude: Callable[[Run], None]
 
 
 def pretrain(options: list[str]) -> None:
@@ -64,7 +62,7 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is not None and os.environ.get("RANK", "0") == "0":
         found = run_result(run, result)
         print(found)
-        job.conclude(run, result)
+        job.conclude(run)
         if as_json:
             print(json.dumps(found.content()))
 
@@ -97,7 +95,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if result is None:
         reuse.check_unfinished(run)
         _check_images(recipe, taken=notice is not None)
-        experiment_trackers.check_installed(recipe.log.trackers)
+        experiment_trackers.check_installed(recipe.log.trackers or ())
     elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
         for warning in reuse.check(run):
             print(f"warning: {warning}", flush=True)
@@ -165,14 +163,15 @@ def _probe(run: Run) -> Result | None:
     return evaluate(run)
 
 
-def _conclude(run: Run, result: Result) -> None:
+def _conclude(run: Run) -> None:
     """Print the run's files and what to type next."""
     for image in sorted(run.figures.glob("*.png")):
         print(f"image       {image}")
     if (run.folder / "report.html").exists():
         print(f"page        {run.folder / 'report.html'}")
-    curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
-    print(f"curves      {shell_command(sys.executable, *curves)}")
+    if "tensorboard" in (run.recipe.log.trackers or ()):
+        curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
+        print(f"curves      {shell_command(sys.executable, *curves)}")
     if run.recipe.hub.repo:
         _print_hub_status(run)
     # quoted for Python, too
@@ -186,11 +185,8 @@ def _conclude(run: Run, result: Result) -> None:
         f"print({name}.{shown})"
     )
     print(f"load        {shell_command(sys.executable, '-c', load)}")
-    beaten = metric_tables.is_beaten(result.metrics, result.measured_on)
-    with suppress(UserError):  # a finished run whose environment.json was lost
-        facts = run.environment()
-        for step in next_steps(run.folder, Path(run.recipe.out), run.recipe, facts, beaten):
-            print(f"next        {step.what}:\n{step.command}")
+    for step in next_steps(run.folder, Path(run.recipe.out), run.recipe):
+        print(f"next        {step.what}:\n{step.command}")
 
 
 def _print_hub_status(run: Run) -> None:

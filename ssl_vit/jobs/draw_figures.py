@@ -1,14 +1,14 @@
-"""The figures tool: what encoders have learned, several side by side. Torch is imported late.
+"""The figures tool: what an encoder has learned, beside fresh weights. Torch is imported late.
 
 FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  dark/FIGURE.png (for dark pages)
-         figures.json (of which encoders and images)  figures.html (the page)
+         figures.json (of which encoder and images)  figures.html (the page)
 """
 
 import hashlib
 import io
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,26 +27,27 @@ from ..errors import UserError
 from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
 from ..pages.figure_style import TWINS, twin
-from ..runs import lock, notebook, output_folder
-from ..runs.files import write_atomically
+from ..runs import lock, notebook
+from ..runs.files import sweep, write_atomically
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
-    from ..inspection.base import Arrays, Subject
+    from ..inspection.base import Arrays, Subject, UnavailableError
     from .encoders import NamedEncoder
 
 RECORD = "figures.json"
 SHOWING = {"images", "panels", "components"}  # arrays of figures that show images or filters
 OWN = re.compile(rf"{re.escape(RECORD)}|{TWINS}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
-Found = dict[str, list[tuple[str, "Arrays"]]]  # each figure's encoders: label and data
+Found = dict[str, tuple[str, "Arrays"]]  # of each figure an encoder's label and data
+Drawn = dict[str, list[tuple[str, "Arrays"]]]  # of each figure fresh weights, and the encoder
 
 
 class FigureRecord(Figures):
     """figures.json."""
 
-    encoders: list[str]
-    init: list[dict[str, Any]] = Field(default_factory=list)
+    encoder: str
+    init: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,13 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
     from . import encoders
 
-    named = encoders.resolve_all(options.init, options.overrides)
-    torch.set_num_threads(named[0].recipe.compute.threads or torch.get_num_threads())
-    folder = _folder(options, named)
-    of_run = named[0].run if named[0].run and folder == named[0].run / "figures" else None
-    _read_record(folder, named, of_run)  # before the work, not after it
-    images = encoders.find_images(named, options.overrides, options.split)
+    named = encoders.with_fresh_weights(options.init, options.overrides)
+    *fresh, one = named
+    torch.set_num_threads(one.recipe.compute.threads or torch.get_num_threads())
+    folder = _folder(options, one)
+    of_run = one.run if one.run and folder == one.run / "figures" else None
+    _read_record(folder, one, of_run)  # before the work, not after it
+    images = encoders.find_images(one, options.overrides, options.split)
     there = len(images.source)
     count = min(options.images or MOST_IMAGES, there)
     looked_at = f"{images.name}, {images.split}: {count:,} of {there:,}"
@@ -102,29 +104,32 @@ def draw(options: FigureOptions) -> DrawnFigures:
     elif there < FEW_IMAGES and options.split is None and images.split != encoders.TRAINING:
         text = f"{images.split}: {count_of_images(there)}, few to look at"
         print(f"warning: {text}; split=train takes the training images", flush=True)
-    found: Found = {name: [] for name in options.figures or FIGURES}
-    unknown: set[str] = set()  # figures that an earlier call may have drawn, and this one cannot
-    for one in named:
-        print(f"encoder     {one.label}: {one.describe()}", flush=True)
-        subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        unknown |= _compute(one.label, subject, found, chosen=options.figures is not None)
-    drawn = {name: data for name, data in found.items() if data}
-    if not drawn:
-        raise UserError(f"init={options.init[0]}: none of these figures can be made")
+    for each in named:
+        print(f"encoder     {each.label}: {each.describe()}", flush=True)
+    names = options.figures or [*FIGURES]
+    shown_images = min(options.shown, count)
+    subject = encoders.load_subject(one, images, count, shown_images)
+    found, lacking = _compute(one.label, subject, names)
+    unknown = _unknown(one.label, lacking, chosen=options.figures is not None)
+    if not found:
+        raise UserError(f"init={options.init}: none of these figures can be made")
+    drawn: Drawn = {name: [data] for name, data in found.items()}
+    for each in fresh:
+        subject = encoders.load_subject(each, images, count, shown_images)
+        for name, data in _compute(each.label, subject, found)[0].items():
+            drawn[name].insert(0, data)
     made = DrawnFigures(folder, [*drawn])
     shown = _records(drawn, f"{images.name}, {images.split}", count)
     with _held(folder, of_run):
-        record = _read_record(folder, named, of_run)
+        record = _read_record(folder, one, of_run)
         kept = {
-            name: entry
-            for name, entry in record.items()
-            if name not in found or (name in unknown and name not in drawn)
+            name: entry for name, entry in record.items() if name not in names or name in unknown
         }
         try:
-            _write_record(folder, named, kept)  # by which a folder that is cut off is known
-            _write(folder, drawn, found.keys() - drawn.keys() - unknown)
-            _write_record(folder, named, kept | shown)
-            described = [f"{one.label}: {one.describe()}" for one in named]
+            _write_record(folder, one, kept)  # by which a folder that is cut off is known
+            _write(folder, drawn, {*names} - drawn.keys() - unknown)
+            _write_record(folder, one, kept | shown)
+            described = [f"{each.label}: {each.describe()}" for each in named]
             page = figures_page.write(folder, described, f"Images of {looked_at}.", of_run)
         except OSError as error:
             raise UserError(f"out={folder.parent}: {folder}: {error.strerror or error}") from None
@@ -137,7 +142,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     return made
 
 
-def _records(drawn: Found, images: str, count: int) -> dict[str, Figure]:
+def _records(drawn: Drawn, images: str, count: int) -> dict[str, Figure]:
     """What figures.json says of each figure."""
     from ..inspection import collection
 
@@ -163,19 +168,18 @@ def _show(run: Path, images: list[Path]) -> None:
         print(f"warning: {run}: the figures are not in its page: {error!r}", flush=True)
 
 
-def _folder(options: FigureOptions, named: Sequence["NamedEncoder"]) -> Path:
-    """Where the figures are written: into the folder of the one run, unless out= or name= is given.
+def _folder(options: FigureOptions, one: "NamedEncoder") -> Path:
+    """Where the figures are written: into the folder of the run, unless out= or name= is given.
 
     Raises:
         UserError: the folder holds something else.
     """
-    run = named[0].run
-    if len(named) == 1 and run and options.out is None and options.name is None:
-        return run / "figures"
+    if one.run and options.out is None and options.name is None:
+        return one.run / "figures"
     out = Path("runs" if options.out is None else options.out)
     name = options.name
     if name is None:
-        name = "figures-" + "-".join(re.sub(r"\W", "_", one.label) for one in named)
+        name = "figures-" + re.sub(r"\W", "_", one.label)
         if len(name.encode()) > LONGEST_DEFAULT_NAME:
             name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     _output(out / name).check()
@@ -198,25 +202,20 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
             folder.mkdir(exist_ok=True)
         for place in (folder, folder / TWINS):
             if place.is_dir():
-                output_folder.remove_torn(place, OWN)
+                sweep(place, OWN)
         yield
 
 
-def _write_record(
-    folder: Path, named: Sequence["NamedEncoder"], figures: dict[str, Figure]
-) -> None:
-    encoders = [one.identity for one in named]
-    init = [one.source.identity() for one in named]
-    _output(folder).write(FigureRecord(encoders=encoders, init=init, figures=figures))
+def _write_record(folder: Path, one: "NamedEncoder", figures: dict[str, Figure]) -> None:
+    init = one.source.identity()
+    _output(folder).write(FigureRecord(encoder=one.identity, init=init, figures=figures))
 
 
-def _read_record(
-    folder: Path, named: Sequence["NamedEncoder"], run: Path | None
-) -> dict[str, Figure]:
-    """{figure: its images} of the folder's figures, which are a run's own or of these encoders.
+def _read_record(folder: Path, one: "NamedEncoder", run: Path | None) -> dict[str, Figure]:
+    """{figure: its images} of the folder's figures, which are a run's own or of this encoder.
 
     Raises:
-        UserError: they are of other encoders, or of other weights of these.
+        UserError: they are of another encoder, or of other weights of it.
     """
     if run is not None:
         try:
@@ -226,45 +225,55 @@ def _read_record(
     found = _output(folder).read()
     if found is None:
         return {}
-    if found.encoders != [one.identity for one in named]:
-        others = ", ".join(found.encoders)
-        raise UserError(f"name={folder.name}: {folder} is of {others}; give another name=")
-    for one, was in zip(named, found.init, strict=False):
-        if differ := differences(facts("init", was), facts("init", one.source.identity())):
-            names = ", ".join(sorted(each.name for each in differ))
-            text = f"{folder} is of another encoder there ({names}); give another name="
-            raise UserError(f"init={one.source.place}: {text}")
+    if found.encoder != one.identity:
+        raise UserError(f"name={folder.name}: {folder} is of {found.encoder}; give another name=")
+    if differ := differences(facts("init", found.init), facts("init", one.source.identity())):
+        names = ", ".join(sorted(each.name for each in differ))
+        text = f"{folder} is of another encoder there ({names}); give another name="
+        raise UserError(f"init={one.source.place}: {text}")
     return found.figures
 
 
-def _compute(label: str, subject: "Subject", found: Found, chosen: bool) -> set[str]:
-    """Add an encoder's data to each figure, those that show images with a label that says which
-    channels of them; print which it lacks, and why; of figures that were `chosen` also those whose
+def _compute(
+    label: str, subject: "Subject", names: Iterable[str]
+) -> tuple[Found, dict[str, "UnavailableError"]]:
+    """An encoder's data for each of these figures, those that show images with a label that says
+    which channels of them; and of each figure that it lacks, why."""
+    from ..data.pixel_values import shown_note
+    from ..inspection import collection
+    from ..inspection.base import UnavailableError
+
+    found: Found = {}
+    lacking = {}
+    note = shown_note(subject.encoder.channels)
+    for name in names:
+        try:
+            arrays = collection.FIGURES[name].compute(subject)
+        except UnavailableError as error:
+            lacking[name] = error
+            continue
+        named = f"{label} ({note})" if note and not SHOWING.isdisjoint(arrays) else label
+        found[name] = named, arrays
+    return found, lacking
+
+
+def _unknown(label: str, lacking: dict[str, "UnavailableError"], chosen: bool) -> set[str]:
+    """Print which figures an encoder lacks, and why; of figures that were `chosen` also those whose
     content another figure shows.
 
     Returns:
-        Those of which it is not known here whether it has them.
+        Those of which it is not known here whether it has them; an earlier call may have drawn
+        them.
     """
-    from ..data.pixel_values import shown_note
-    from ..inspection import collection
-    from ..inspection.base import OtherFigureError, UnavailableError, UnknownError
+    from ..inspection.base import OtherFigureError, UnknownError
 
-    unknown = set()
-    note = shown_note(subject.encoder.channels)
-    for name, data in found.items():
-        try:
-            arrays = collection.FIGURES[name].compute(subject)
-            named = f"{label} ({note})" if note and not SHOWING.isdisjoint(arrays) else label
-            data.append((named, arrays))
-        except UnavailableError as error:
-            if chosen or not isinstance(error, OtherFigureError):
-                print(f"left out    {name}: {label}: {error}", flush=True)
-            if isinstance(error, UnknownError):
-                unknown.add(name)
-    return unknown
+    for name, error in lacking.items():
+        if chosen or not isinstance(error, OtherFigureError):
+            print(f"left out    {name}: {label}: {error}", flush=True)
+    return {name for name, error in lacking.items() if isinstance(error, UnknownError)}
 
 
-def _write(folder: Path, drawn: Found, absent: Iterable[str]) -> None:
+def _write(folder: Path, drawn: Drawn, absent: Iterable[str]) -> None:
     """Write each figure and its data; remove those of an earlier call that cannot be made now."""
     from ..inspection import collection, drawing
 

@@ -59,7 +59,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     from . import encoders
 
     one = encoders.resolve_one(options.init, options.overrides)
-    data = encoders.data_of([one.owner or one], options.overrides)
+    data = encoders.data_of(one.owner or one, options.overrides)
     recipe = one.recipe
     for key in ("labels", "name", "path", "hub"):  # where images are; how they are cut is one's own
         setattr(recipe.data, key, getattr(data, key))

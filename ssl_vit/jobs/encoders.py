@@ -1,11 +1,10 @@
-"""Several encoders side by side: what each option of `init=` means, its label, the images that all
-are shown, and each encoder ready to be inspected."""
+"""An encoder of `init=`: its model and label, fresh weights of it, the images that it is shown; and
+the encoder ready to be inspected."""
 
 import copy
 import json
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,74 +57,49 @@ class NamedEncoder:
         return f"{model.name or model.timm} ({parts}) at {self.recipe.data.size} px{fresh}"
 
 
-def resolve_all(places: Sequence[str], given: Mapping[str, str]) -> list[NamedEncoder]:
-    """The encoders that the places name, in that order.
-
-    Each has its own image size, normalisation and evaluation's preprocessing. `scratch` beside
-    others is fresh weights of the first of them that describes its model, with its seed: what its
-    run began with.
-
-    Args:
-        places: as `init=`.
-        given: options of recipes. `model=` is for those that do not describe theirs.
+def with_fresh_weights(place: str, given: Mapping[str, str]) -> list[NamedEncoder]:
+    """The encoder that a place names, after fresh weights of its model with its seed: of a run,
+    those that it began with. `scratch` alone is fresh weights already.
 
     Raises:
-        UserError: a place is given twice or holds no encoder; an option is wrong or has no use.
+        UserError: as `resolve_one`; or it is no Vision Transformer.
     """
-    found: dict[str, NamedEncoder] = {}
-    for place in places:
-        if place in found:
-            raise UserError(f"init=[{','.join(places)}]: {place} is given twice")
-        source = InitSource(place)
-        if not source.is_scratch:
-            found[place] = _resolved(source, given)
-    owners = [one for one in found.values() if _describes_model(one.source)]
-    names_model = [key for key in given if key.split(".")[0] == "model"]
-    if names_model and len(owners) == len(found) and "scratch" not in places:
-        key = names_model[0]
-        raise UserError(f"{key}={given[key]}: every encoder of init= describes its own model")
-    if "scratch" in places:
-        # without model= the others are what timm says of them
-        owner = next(iter([*owners, *found.values()]), None) if not names_model else None
-        found["scratch"] = _scratch(owner, given)
-    named = [found[place] for place in places]
-    for identity, count in Counter(one.identity for one in named).items():
-        if count > 1:
-            raise UserError(f"init=[{','.join(places)}]: {identity} is given twice")
-    for one, label in zip(named, labels([one.identity for one in named]), strict=True):
-        one.label = label
-        if one.recipe.model.convolutional:
-            raise UserError(
-                f"init={one.source.place}: expected a Vision Transformer;"
-                f" {one.recipe.model.timm} has no patches and no attention"
-            )
-    return named
+    one = _resolve(place, given)
+    if one.recipe.model.convolutional:
+        text = f"{one.recipe.model.timm} has no patches and no attention"
+        raise UserError(f"init={place}: expected a Vision Transformer; {text}")
+    return [one] if one.source.is_scratch else [_scratch(one, given), one]
 
 
 def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
-    """The encoder that a place names; as `resolve_all`, but a convolutional network too. The place
-    `scratch,PLACE` is fresh weights of that one's model, with its seed.
+    """The encoder that a place names, with its own image size, normalisation and evaluation's
+    preprocessing. The place `scratch,PLACE` is fresh weights of that one's model, with its seed.
+
+    Args:
+        place: as `init=`.
+        given: options of recipes. `model=` is for weights that do not describe theirs.
 
     Raises:
         UserError: there is none; an option is wrong or has no use.
     """
     other = place.removeprefix(BESIDE)
-    if other != place and not parsing.exists(place):
-        owner = resolve_one(other, given)
-        one = _scratch(owner, given)
-        one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
-        one.label = f"{BESIDE}{owner.label}"
-        return one
+    if other == place or parsing.exists(place):
+        return _resolve(place, given)
+    owner = resolve_one(other, given)
+    one = _scratch(owner, given)
+    one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
+    one.label = f"{BESIDE}{owner.label}"
+    return one
+
+
+def _resolve(place: str, given: Mapping[str, str]) -> NamedEncoder:
     source = InitSource(place)
     if source.is_scratch:
-        one = _scratch(None, given)
-    else:
-        unused = next((key for key in given if key.split(".")[0] == "model"), None)
-        if unused and _describes_model(source):
-            raise UserError(f"{unused}={given[unused]}: init={place} describes its own model")
-        one = _resolved(source, given)
-    one.label = labels([one.identity])[0]
-    return one
+        return _scratch(None, given)
+    unused = next((key for key in given if key.split(".")[0] == "model"), None)
+    if unused and _describes_model(source):
+        raise UserError(f"{unused}={given[unused]}: init={place} describes its own model")
+    return _resolved(source, given)
 
 
 def _describes_model(source: InitSource) -> bool:
@@ -186,64 +160,47 @@ def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
     identity = source.place
     if source.is_local:
         identity = str(Path(located.run or located.export or source.place).resolve())
-    return NamedEncoder(source, identity, "", recipe, source.pooling(), located.run)
+    label = Path(identity).name if source.is_local else identity
+    return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
 
 
 def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
     """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
     if owner is None:
         recipe = resolve_encoder("scratch", given)
-        return NamedEncoder(InitSource("scratch"), "scratch", "", recipe, "token", None)
+        return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
     if owner.run and "seed" not in given:
         recipe.seed = recipe_files.read(owner.run / "recipe.yaml").seed
-    return NamedEncoder(InitSource("scratch"), "scratch", "", recipe, owner.pool, None)
-
-
-def labels(identities: Sequence[str]) -> list[str]:
-    """The shortest ends of paths that are different from one another; other names as they are."""
-    parts = [list(Path(one).parts) if one.startswith("/") else [one] for one in identities]
-    lengths = [1] * len(parts)
-    while True:
-        found = [str(Path(*part[-n:])) for part, n in zip(parts, lengths, strict=True)]
-        counts = Counter(found)
-        longer = [
-            n + (counts[label] > 1 and n < len(part))
-            for part, label, n in zip(parts, found, lengths, strict=True)
-        ]
-        if longer == lengths:
-            return found
-        lengths = longer
+    return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, owner.pool, None)
 
 
 class ImageSet(NamedTuple):
-    """The images that all encoders are shown, and the names of their data set and split."""
+    """The images that an encoder is shown, and the names of their data set and split."""
 
     source: Source
     name: str
     split: str
 
 
-def find_images(
-    named: Sequence[NamedEncoder], given: Mapping[str, str], split: str | None = None
-) -> ImageSet:
+def find_images(one: NamedEncoder, given: Mapping[str, str], split: str | None = None) -> ImageSet:
     """A split, without one the test split, else the held-out images, of the images that the options
-    name; without such options, of those that the first run was trained on.
+    name; without such options, of those that the run was trained on.
 
     Raises:
         UserError: the images are not on this machine, or cannot be read; there is no such split.
     """
-    data = data_of(named, given)
+    data = data_of(one, given)
     if split is not None:
-        return _split_images(split, named, given, data)
+        return _split_images(split, one, given, data)
     test = None if data.stream else _test_images(data)
     splits = sources.load(data, test=test is not None)
     for text in splits.guesses:
         print(f"warning: {text}", flush=True)
     source = splits.validation if splits.test is None else splits.test
     source = without_lists(source, "the figures")
-    source = _coloured(source, splits.train, data, named, given)
+    source = _coloured(source, splits.train, data, one, given)
     if test is not None:
         return ImageSet(source, data.name, test)
     if data.validation == 0:
@@ -251,9 +208,7 @@ def find_images(
     return ImageSet(source, data.name, "held-out images")
 
 
-def _split_images(
-    split: str, named: Sequence[NamedEncoder], given: Mapping[str, str], data: Data
-) -> ImageSet:
+def _split_images(split: str, one: NamedEncoder, given: Mapping[str, str], data: Data) -> ImageSet:
     """The images of the split that `split=` names. Raises as `find_images`."""
     if data.stream:
         text = "a stream is not looked at as a whole; expected data.stream=false"
@@ -263,7 +218,7 @@ def _split_images(
         print(f"warning: {text}", flush=True)
     chosen = named_split(split, found.splits)
     source = without_lists(found.splits[chosen], "the figures")
-    source = _coloured(source, source, data, named, given)
+    source = _coloured(source, source, data, one, given)
     if not data.labels:
         source = WithoutLabels(source)
     return ImageSet(source, data.name, f"split {chosen}")
@@ -286,17 +241,17 @@ def _coloured(
     source: Source,
     labelled: Source,
     data: Data,
-    named: Sequence[NamedEncoder],
+    one: NamedEncoder,
     given: Mapping[str, str],
 ) -> Source:
     """The source, without its labels where these are names of folders, which need not be classes:
-    no encoder has learned labels, and no option says that they are; prints what labels are, as
+    the encoder has learned no labels, and no option says that they are; prints what labels are, as
     `labelled` has them."""
     guessed = labelled.label_source == FOLDERS and "data.labels" not in given
-    if not guessed or any(_learned_labels(one) for one in named):
+    if not guessed or _learned_labels(one):
         print(f"labels      {sources.describe_labels(labelled, data)}", flush=True)
         return source
-    count = f"{len(labelled.classes):,} folders, of which no encoder here has learned"
+    count = f"{len(labelled.classes):,} folders, of which this encoder has not learned"
     print(f"labels      none; data.labels=true colours image_map by {count}", flush=True)
     return WithoutLabels(source)
 
@@ -309,42 +264,28 @@ def _learned_labels(one: NamedEncoder) -> bool:
         return False
 
 
-def data_of(named: Sequence[NamedEncoder], given: Mapping[str, str]) -> Data:
-    """The data that the options name; without such options, those that the runs were trained on,
+def data_of(one: NamedEncoder, given: Mapping[str, str]) -> Data:
+    """The data that the options name; without such options, those that the run was trained on,
     which it prints.
 
     Raises:
-        UserError: they are not on this machine, or of each run others.
+        UserError: they are not on this machine.
     """
-    data = named[0].recipe.data
+    data = one.recipe.data
     if not gives_images(given):
-        trained = {
-            one.source: recipe_files.read(one.run / "recipe.yaml").data for one in named if one.run
-        }
-        source, data = next(iter(trained.items()), (named[0].source, data))
-        places = {one.place: _place(other) for one, other in trained.items()}
-        if len(set(places.values())) > 1:
-            texts = ", ".join(f"{place} on {images}" for place, images in places.items())
-            raise UserError(
-                f"init=[{','.join(places)}]: trained on other images each ({texts}); {OTHERS}"
-            )
-        for key, text in given.items():
-            if trained and key.startswith("data."):
-                setattr(data, key.removeprefix("data."), values.typed(key, text))
-        notice = images_taken(source, data)
-        if source.is_scratch:
+        if one.run:
+            data = recipe_files.read(one.run / "recipe.yaml").data
+            for key, text in given.items():
+                if key.startswith("data."):
+                    setattr(data, key.removeprefix("data."), values.typed(key, text))
+        notice = images_taken(one.source, data)
+        if one.source.is_scratch:
             text = f"no images are named; data={data.name} is used"
-            notice = f"warning: init={source.place}: {text}; for others {OTHERS}"
+            notice = f"warning: init={one.source.place}: {text}; for others {OTHERS}"
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)
     return data
-
-
-def _place(data: Data) -> str:
-    if data.path:
-        return f"data.path={data.path}"
-    return f"data.hub={data.hub}" if data.hub else f"data={data.name}"
 
 
 def _test_images(data: Data) -> str | None:
@@ -358,7 +299,7 @@ def _test_images(data: Data) -> str | None:
 
 def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
     """The encoder with its weights, in its objective if that has a figure; and `count` images of
-    the set, the same for every encoder.
+    the set.
 
     Raises:
         UserError: the weights are missing, damaged or another model's; images cannot be read.
@@ -367,7 +308,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.seed)
     network = build_backbone(recipe.model, recipe.data, class_token=False)
-    assert isinstance(network, Encoder)  # resolve_all refuses others
+    assert isinstance(network, Encoder)  # with_fresh_weights refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)
     objective, unknown = load_trained(one.source, network, lambda part: bool(part.figure))

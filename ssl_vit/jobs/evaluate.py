@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from .. import costs
 from ..config.init_source import InitSource
-from ..config.probe import CHOSEN, DENSE
+from ..config.probe import CHOSEN, SEGMENTATION
 from ..config.records.run import Result, SeenImages
 from ..config.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..data import batching, class_numbers, loaders, masks, sources
@@ -80,7 +80,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     if measures_masks(recipe):
         on_main(accelerator, lambda: masks.check(splits, recipe.data))
     classes = 0
-    if not set(recipe.probe.measures) <= set(DENSE):
+    if not set(recipe.probe.measures) <= {SEGMENTATION}:
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     torch.manual_seed(recipe.seed)
@@ -92,7 +92,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     facts["seen"] = seen_images.record(seen)
     on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(network, source, recipe, accelerator.device)
-    if set(recipe.probe.measures) <= set(DENSE):
+    if set(recipe.probe.measures) <= {SEGMENTATION}:
         pool = "patches"
     _print_banner(run, accelerator, splits, pool, seen, head)
     extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
@@ -147,7 +147,7 @@ def _features(
         images that were forwarded. `top1` needs no features, but all test images.
     """
     assert splits.test is not None
-    probed = set(recipe.probe.measures) - {"top1", *DENSE}
+    probed = set(recipe.probe.measures) - {"top1", SEGMENTATION}
     if not probed:
         return {}, None, len(splits.test) if "top1" in recipe.probe.measures else 0
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}

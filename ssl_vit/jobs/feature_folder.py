@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from pydantic import AfterValidator, Field
 
 from ..config.computed import Difference, differences, facts
 from ..config.records import Record, Whole
-from ..config.tools import FEATURE_FORMATS, TOP, EmbedOptions
+from ..config.tools import TOP, EmbedOptions
 from ..data import fingerprints, transforms
 from ..data.base import Source
 from ..data.batching import check_unreadable
@@ -44,11 +43,11 @@ from .nearest_images import Gathered, Query
 
 RECORD = "embed.json"
 OWN = re.compile(
-    rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.({'|'.join(FEATURE_FORMATS)})"
+    rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet"
 )
 PRECISIONS = ("float32", "bfloat16")  # what compute.precision=auto becomes
 # Settings that every version has recorded
-FIRST = ("init", "patches", "format", "rows", "data.size", "compute.precision")
+FIRST = ("init", "patches", "rows", "data.size", "compute.precision")
 LARGEST_LIST = 2**31 - 1  # numbers of a shard's column: Arrow's lists have offsets of 32 bits
 
 
@@ -223,7 +222,6 @@ class FeatureFolder:
             "probe.pool": self.one.pool,
             "probe.layer": self.recipe.probe.layer,
             "patches": self.options.patches,
-            "format": self.options.format,
             "rows": self.options.shard_rows,
             "data.labels": data.labels,
             "data.size": data.size,
@@ -274,7 +272,7 @@ class FeatureFolder:
         rows = self.options.shard_rows
         count = math.ceil(len(source) / rows)
         for number in range(count):
-            name = f"{split}-{number:05d}-of-{count:05d}.{self.options.format}"
+            name = f"{split}-{number:05d}-of-{count:05d}.parquet"
             last = min((number + 1) * rows, len(source))
             yield FeatureShard(split, number * rows, last, self.folder / name)
 
@@ -289,7 +287,7 @@ class FeatureFolder:
         with cast, InterruptibleLoader(loader) as batches:
             watched = self.accelerator.watch_loader(batches)
             made = embedding.embed(read, watched, source, self.accelerator.device)
-        content = embedding.encode(made, self.options.format, source.classes)
+        content = embedding.encode(made, source.classes)
         write_atomically(shard.file, content)
         count = f"{count_of_images(len(made.index))}, {len(content) / 1e6:.1f} MB"
         print(f"shard       {shard.file.name}: {count}", flush=True)
@@ -307,7 +305,7 @@ class FeatureFolder:
         for shard in shards:
             try:
                 count, texts = embedding.summary(shard.file)
-            except (OSError, ValueError, KeyError, BadZipFile) as error:
+            except (OSError, ValueError, KeyError) as error:
                 raise _damaged(shard, error) from None
             images += count
             unreadable += texts
@@ -370,7 +368,7 @@ def _check_rows(shard: FeatureShard, source: Source) -> None:
     """
     try:
         found = embedding.decode(shard.file)
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise _damaged(shard, error) from None
     rows = found.index.tolist()
     whole = len(rows) + len(found.unreadable) == shard.last - shard.first

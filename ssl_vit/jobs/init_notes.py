@@ -1,6 +1,5 @@
 """What the first lines of a run say of the weights that it begins with."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ from ..config.init_source import InitSource
 from ..config.records.run import SeenImages
 from ..config.schema import Recipe
 from ..errors import UserError
-from ..formatting import shell_command, tool_command
 from ..models import architectures
 from ..runs import identity, seen_text
 from ..runs.folder import Run
@@ -57,14 +55,11 @@ def _not_compared(run: Run, seen: Iterable[SeenImages]) -> Iterator[str]:
     so that only their contents could tell whether test images are among them."""
     recipe = run.recipe
     known = {Path(one.run).name for one in seen}
-    command = shell_command(sys.executable, *tool_command("overlap"), run.folder)
     with suppress(UserError):  # a run that is gone; `seen` says so
         for before, made in identity.runs_before(recipe.init):
             if before.name in known or not (_is_read(made.data) and _is_read(recipe.data)):
                 continue
-            compared = recipe.data.is_rgb and made.data.is_rgb
-            how = f"; to compare their contents: {command}" if compared else ""
-            yield f"whether {before} was trained on test images is not known{how}"
+            yield f"whether {before} was trained on test images is not known"
 
 
 def _is_read(data: Data) -> bool:

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..config.probe import DENSE
+from ..config.probe import SEGMENTATION
 from ..config.schema import (
     Recipe,
     compared_views,
@@ -27,14 +27,13 @@ from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
 from ..data.image_files import FOLDERS
 from ..data.pixel_values import pixel_type
-from ..data.resident import DecodedImages, NotResident, ResidentDataset, decode_split
+from ..data.resident import DecodedImages, NotResident, decode_split
 from ..errors import UserError
 from ..formatting import option_text
 from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed
 from . import split_images
-from .label_facts import label_facts
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
@@ -105,7 +104,7 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         option, expected = recipe.declared.needs_one_label(recipe)
         if option:
             raise UserError(f"{option}: {text}; expected {expected}")
-    of_one_label = sorted(set(recipe.probe.measures) - {"top1", *DENSE})
+    of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
         raise UserError(
             f"probe.measures=[{','.join(of_one_label)}]: {text}; expected a column of one label"
@@ -127,6 +126,11 @@ def _memory(accelerator: Accelerator) -> float:
     """Bytes of memory for one process: its GPU's, or its share of the machine's."""
     if accelerator.device.type == "cuda":
         return torch.cuda.get_device_properties(accelerator.device).total_memory
+    return _host_memory()
+
+
+def _host_memory() -> float:
+    """This process's share of the machine's memory, in bytes."""
     return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
@@ -134,13 +138,11 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     """Data loading processes of one process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
-    # on a CPU they take cores from training (docs/log.md)
+    # on a CPU they take cores from training (docs/speed_cpu.md)
     return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
-def resident_images(
-    recipe: Recipe, accelerator: Accelerator, train: Source, step: int
-) -> DecodedImages | None:
+def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages | None:
     """The decoded training images, where compute.resident keeps them in memory from this step on;
     else None.
 
@@ -153,13 +155,7 @@ def resident_images(
     try:
         _check_resident(recipe, len(train), step)
         share = 0.5 if wanted else AUTO_RESIDENT
-        most = share * _memory(accelerator)
-        decoded = decode_split(
-            train, recipe.data, most, accelerator.device, torch.get_num_threads()
-        )
-        if not wanted and not ResidentDataset(train, recipe.data, decoded).matches():
-            return None
-        return decoded
+        return decode_split(train, recipe.data, share * _host_memory(), torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None
@@ -177,9 +173,8 @@ def _check_resident(recipe: Recipe, images: int, step: int) -> None:
         raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
     if pixel_type(data) != torch.uint8:
         raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
-    if data.stream or data.window:
-        name = "data.stream=true" if data.stream else f"data.window={data.window}"
-        raise NotResident(f"{name} reads images in parts")
+    if data.stream:
+        raise NotResident("data.stream=true reads images in parts")
     if recipe.compute.resident:
         return
     if not (data.path or data.hub):
@@ -193,15 +188,6 @@ def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
     them."""
     here = (socket.gethostname(), recipe.data.path)
     return gather_object([here]).index(here) == accelerator.process_index
-
-
-def _of_labels(
-    recipe: Recipe, accelerator: Accelerator, splits: sources.Splits
-) -> dict[str, object]:
-    """What who goes on with the run's encoder wants to know, of the process that writes it."""
-    if recipe.objective == "probe" or not accelerator.is_main_process:
-        return {}
-    return label_facts(splits, recipe.data)
 
 
 def environment_facts(
@@ -229,9 +215,6 @@ def environment_facts(
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": split_images.measured_on(recipe, splits),
         "classes": classes,  # label 0 is the first
-        "label_source": splits.label_source,
-        "testable": splits.testable,
-        **_of_labels(recipe, accelerator, splits),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def writes_tensorboard(self) -> bool:
-        return self.recipe.log.tensorboard and "tensorboard" in self.recipe.log.trackers
+        return "tensorboard" in (self.recipe.log.trackers or ())
 
     def warn(self, text: str) -> None:
         """Print a warning and write it to log.txt, where no callbacks are."""
@@ -231,7 +231,7 @@ def _build_state(
     )
     stream = None
     if splits.stream:
-        stream = loaders.StreamReader(splits.stream, recipe.data, batch_layout)
+        stream = loaders.StreamReader(splits.stream, batch_layout)
     state = State(objective, strategy, schedule, average, stream)
     return state, accelerate_facts | strategy.facts()
 
@@ -292,15 +292,13 @@ def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
         batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
 
 
-def _newest(job: Job, last_step: int | None) -> str | None:
-    """The name of the newest intact checkpoint of `last_step` or before; warns about damaged ones.
+def _newest(job: Job) -> str | None:
+    """The name of the newest intact checkpoint; warns about damaged ones.
 
     Raises:
         UserError: all are damaged.
     """
     known = checkpoint.list_checkpoints(job.run.checkpoints)
-    if last_step is not None:
-        known = [path for path in known if checkpoint.step_of(path) <= last_step]
     for path in reversed(known):
         if checkpoint.is_intact(path):
             return path.name
@@ -334,14 +332,14 @@ def _restore(job: Job, path: Path) -> None:
         ) from None
 
 
-def resume(job: Job, last_step: int | None = None) -> None:
-    """Load the newest intact checkpoint (of `last_step` or before), if there is one, and truncate
-    the metrics to its step. Rank 0 chooses it.
+def resume(job: Job) -> None:
+    """Load the newest intact checkpoint, if there is one, and truncate the metrics to its step.
+    Rank 0 chooses it.
 
     Raises:
         UserError: all are damaged, it is another run's, or not every process sees it.
     """
-    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job, last_step))
+    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
     if name is not None:
         path = job.run.checkpoints / name
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})

@@ -16,7 +16,7 @@ from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
 from ..formatting import count_of_images
 from ..hub import background
-from ..runs import console, expected, experiment_trackers
+from ..runs import console, experiment_trackers
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import Run
 from ..runs.identity import recipe_hash
@@ -66,35 +66,25 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         job = set_up(run, accelerator, splits)
         if processes > 1:
             job.state.strategy.watch_progress(watchdog.tick)
-        _resume(job)
+        resume(job)
+        best_checkpoint.reconcile(job)
         best_checkpoint.check_metric(job)
-        job.decoded = resources.resident_images(
-            run.recipe, accelerator, splits.train, job.state.step
-        )
+        job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
         _measure_baselines(job)
         if accelerator.is_main_process:
             job.trackers = experiment_trackers.start_all(run)
             stack.callback(experiment_trackers.end_all, job.trackers, job.warn)
         print_banner(job)
         consensus = preemption.StopConsensus(signals, rank, processes)
-        while not _train_to_end(job, consensus, watchdog):
-            pass
+        saved = _train(job, consensus, watchdog)
+        if job.state.step < run.recipe.optim.steps:
+            _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
         try:
             result = finish.finish(job, consensus)
         except Interrupted:
             _stop(job, f"after the last step by {signals.reason}", job.state.step)
         accelerator.wait_for_everyone()  # under the watchdog
         return result
-
-
-def _resume(job: Job, last_step: int | None = None) -> None:
-    """Load the newest checkpoint (of `last_step` or before), if there is one.
-
-    Raises:
-        UserError: as `resume` and `best_checkpoint.reconcile`.
-    """
-    resume(job, last_step)
-    best_checkpoint.reconcile(job)
 
 
 def _measure_baselines(job: Job) -> None:
@@ -109,22 +99,6 @@ def _measure_baselines(job: Job) -> None:
     if split_images.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
         with torch.no_grad():
             job.held_out.measure_baselines(job.objective)
-
-
-def _train_to_end(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> bool:
-    """Train to the last step; False after a rollback, from which training continues.
-
-    Raises:
-        SystemExit: after a signal.
-    """
-    try:
-        saved = _train(job, consensus, watchdog)
-    except nonfinite.Rollback as rollback:
-        nonfinite.roll_back(job.state, rollback, lambda step: _resume(job, step))
-        return False
-    if job.state.step < job.recipe.optim.steps:
-        _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
-    return True
 
 
 def _stop(job: Job, where: str, saved: int) -> None:
@@ -143,16 +117,10 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     """Run the training loop with the job's evaluators, callbacks and checkpoints; the step of the
     newest checkpoint, 0 for none."""
     run, state, accelerator = job.run, job.state, job.accelerator
-    seed = nonfinite.stream_seed(job.recipe.seed, state.rollbacks)
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
-    if accelerator.is_main_process:
-        curve = _expected_curve(job)
-        if curve is not None:
-            check = expected.CurveCheck(curve, state.step, callbacks.note, callbacks.warn)
-            callbacks.add(check)
-        if job.collapse:
-            callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
+    if accelerator.is_main_process and job.collapse:
+        callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _check_first_features(job, callbacks)
     for batch in job.held_out.batches:
         for name in batch.unreadable:
@@ -172,7 +140,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         distributed.on_main(accelerator, lambda: _save(run, saver, saved, whole))
 
     try:
-        loader = _loader(job, seed)
+        loader = _loader(job)
         with InterruptibleLoader(loader, consensus.alone, consensus.is_requested) as batches:
             loop.train(
                 state,
@@ -185,7 +153,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 save,
                 best.update,
                 consensus,
-                _nonfinite_policy(job, seed, callbacks),
+                _nonfinite_policy(job, callbacks),
             )
         _count_unreadable(state, callbacks)
         distributed.on_main(accelerator, lambda: _finish_saving(run, saver, best))
@@ -217,15 +185,7 @@ def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
         callbacks.note(f"{images} could not be read, and gave way to the next {times}")
 
 
-def _expected_curve(job: Job) -> expected.ExpectedCurve | None:
-    """The range of this recipe's first steps; None where it is unknown, and for a stream, whose
-    images are not counted."""
-    if job.state.stream:
-        return None
-    return expected.find(job.recipe, len(job.splits.train))
-
-
-def _loader(job: Job, seed: int) -> DataLoader:
+def _loader(job: Job) -> DataLoader:
     """The batches of this process from the current step to the last."""
     first = job.state.step
     last = job.recipe.optim.steps
@@ -234,7 +194,7 @@ def _loader(job: Job, seed: int) -> DataLoader:
         job.images,
         job.recipe.data,
         job.batch_layout,
-        seed,
+        job.recipe.seed,
         first,
         last,
         workers,
@@ -258,12 +218,11 @@ def _evaluators(job: Job) -> list[Scheduled]:
     return evaluators
 
 
-def _nonfinite_policy(job: Job, seed: int, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
+def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
     recipe = job.recipe
 
     def samples_of(step: int) -> list[int]:
-        indices = loaders.step_indices(step, job.images, recipe.data, recipe.optim.batch, seed)
-        return indices.tolist()
+        return loaders.step_indices(step, job.images, recipe.optim.batch, recipe.seed).tolist()
 
     return nonfinite.NonFinitePolicy(
         recipe.optim.nonfinite,
@@ -275,17 +234,13 @@ def _nonfinite_policy(job: Job, seed: int, callbacks: loop.Callbacks) -> nonfini
 
 
 def _save(run: Run, saver: checkpoint.Saver, step: int, state: dict[str, Any]) -> None:
-    """Save a step's state, in the run folder's new place if it was moved.
+    """Save a step's state.
 
     Raises:
-        UserError: it was moved or removed, or too many saves have failed.
+        UserError: the run's folder was moved or removed, or too many saves have failed.
     """
-    run.follow_move()
-    saver.root = run.checkpoints
-    saver.save(step, state)
-    if run.moved:
-        saver.wait()
     run.check_not_moved()
+    saver.save(step, state)
 
 
 def _finish_saving(run: Run, saver: checkpoint.Saver, best: best_checkpoint.BestSoFar) -> None:

@@ -4,14 +4,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.fields import LONG, WORD, group, option
+from ..config.fields import WORD, group, option
 from ..config.tool_options import ALSO, RecipeKeys, ToolOptions
 from ..config.tools import count, flag, json_flag, one_of, out, path
 
 LARGEST_NUMBER = 2**40
-PORT = 8421
 MATCHES = ("steps", "exaflop")
-LOOPBACK = "127.0.0.1"
 
 GPUS = re.compile(r"(?:[\w.-]+:)?[0-9]{1,2}", re.ASCII)
 MEMORY = re.compile(r"[0-9]{1,9}[KMGT]?", re.ASCII | re.IGNORECASE)
@@ -93,8 +91,7 @@ class StudyOptions(ToolOptions):
     )
     examples = (
         "python tools/study.py recipe=study/gap",
-        "python tools/study.py recipe=study/gap_cifar10 cifar10=PATH tinyimagenet=PATH seeds=3"
-        " parallel=2",
+        "python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2",
         "python tools/study.py recipe=study/gap launcher=slurm slurm.time=4:00:00 slurm.gpus=1",
         "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
     )
@@ -128,9 +125,6 @@ class StudyOptions(ToolOptions):
     dry: bool = option(
         False, "With launcher=slurm: write the scripts and print them, submit nothing."
     )
-    source: Path | None = path(
-        "Of a benchmark such as study/vtab: data sets to prepare its tasks from.", None
-    )
     only: str | None = option(
         None, "With index=: run one task, as an element of a job array does.", metavar="PART"
     )
@@ -154,13 +148,12 @@ class ReportOptions(ToolOptions):
     )
     examples = (
         "python tools/report.py runs/mpp",
-        "python tools/report.py runs/mpp --serve",
         "python tools/report.py runs/gap --json",
         "python tools/report.py runs/methods pairs=mpp:mae",
         "python tools/report.py runs",
     )
     positional = "folder"
-    command_line_only = ("json", "serve", "port", "host")
+    command_line_only = ("json",)
     folder: Path = path(
         "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
         form=WORD,
@@ -179,21 +172,6 @@ class ReportOptions(ToolOptions):
         " figures/*.pdf.",
         choices=("csv", "latex", "pdf"),
         metavar="NAME,...",
-    )
-    serve: bool = flag("Serve the pages and renew them while the runs go on; nothing is written.")
-    port: int = option(
-        PORT,
-        "The port of --serve; 0: any that is free.",
-        minimum=0,
-        below=2**16,
-        form=LONG,
-        metavar="N",
-    )
-    host: str = option(
-        LOOPBACK,
-        "Where --serve listens; the default: this machine alone.",
-        form=LONG,
-        metavar="ADDRESS",
     )
     json: bool = json_flag()
 

@@ -17,7 +17,7 @@ from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
 from ..stats import as_json
-from . import reports, serve
+from . import reports
 from .lab_tools import ReportOptions
 from .reports import asked_pairs
 from .run_table import index_page
@@ -78,25 +78,16 @@ class WrittenPage:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page of what the folder holds, or serve the pages while they are written.
+    """Write the page of what the folder holds.
 
     Raises:
         UserError: as `parse` and `write`.
     """
     options = parse(ReportOptions, arguments)
-    if options.serve:
-        _check_folder(options.folder)
-        serve.serve(options.folder, options.host, options.port)
-        return
     written = write(options)
     print(written)
     if options.json:
         print(json.dumps(written.content()))
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
 
 
 def write(options: ReportOptions) -> WrittenPage:
@@ -106,7 +97,8 @@ def write(options: ReportOptions) -> WrittenPage:
         UserError: not one folder, or it holds none of these.
     """
     folder = options.folder
-    _check_folder(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
     is_study = (folder / "study.json").exists()
     for key, text in (("pairs", options.pairs), ("format", ",".join(options.format or ()))):
         if text and not is_study:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from ..config import tool_options
 from ..config.schema import Recipe
-from ..config.tools import PrepareOptions
 from ..errors import UserError, suggest
-from ..evaluation import prepare_vtab
 from ..formatting import duration, process_command, process_environment, shell_command, tool_command
 from ..runs import notebook
 from ..runs.environment import cores
@@ -162,17 +160,12 @@ def check_file(options: list[str]) -> int:
 
 
 def _with_images(request: StudyRequest) -> StudyRequest:
-    """A benchmark's study with the tasks that have images, prepared from `source=` where they were
-    missing; prints those that have none.
+    """A benchmark's study with the tasks that have images; prints those that have none.
 
     Raises:
         UserError: none has, or those of one cannot be the benchmark's.
     """
-    study = request.study
-    if request.own.source is not None and request.own.only is None:
-        folder = Path(benchmark_images.root(study, request.places))
-        prepare_vtab.prepare(PrepareOptions(source=request.own.source, out=folder))
-    study, found = benchmark_images.with_images(study, request.places)
+    study, found = benchmark_images.with_images(request.study, request.places)
     for task, reason in found.missing.items():
         print(f"missing     {task}: {reason}")
     for text in found.warnings:

@@ -20,7 +20,6 @@ from .registry import format_metrics as format_metrics
 from .registry import is_of_model as is_of_model
 from .registry import is_split as is_split
 from .registry import label as label
-from .registry import learn as learn
 from .registry import names_of as names_of
 from .registry import register as register
 from .registry import score as score

@@ -6,10 +6,8 @@ objective (`mpp/loss`), and a kind of patch after it (`loss_masked`), which need
 """
 
 import math
-import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 
 SHARE = "share"  # in per cent
 LOSS = "loss"
@@ -105,71 +103,22 @@ class Baseline:
 
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
-_learned: set[str] = set()  # names of rows that were read from runs' files
-# How a baseline's value is written: a text with one number, which no file may make more of
-TO_BEAT = re.compile(r"[^{}]*\{:\.[0-9][f%]\}[^{}]*")
 
 
 def register(*rows: Metric | Baseline) -> None:
-    """Add rows; the same one again is no error, and one in place of a row that was read from a run
-    neither.
+    """Add rows; the same one again is no error.
 
     Raises:
         ValueError: the name is another row's.
     """
     for row in rows:
         before = _metrics.get(row.name) or _baselines.get(row.name)
-        if before not in (None, row) and row.name not in _learned:
+        if before not in (None, row):
             raise ValueError(f"{row.name}: the name of another metric or baseline")
-        _learned.discard(row.name)
         if isinstance(row, Metric):
             _metrics[row.name] = row
         else:
             _baselines[row.name] = row
-
-
-def learn(metrics: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows that a run recorded, in place of those of the same names that another run recorded;
-    declared ones stay. A file may hold anything, so what is no row of printable texts is left
-    out."""
-    examples: tuple[Metric | Baseline, ...] = (Metric("x"), Baseline("x", "", "", "", ()))
-    for example, rows in zip(examples, (metrics, baselines), strict=True):
-        for row in rows:
-            made = _read(example, row)
-            if made is None:
-                continue
-            if made.name in _learned:
-                _metrics.pop(made.name, None)
-                _baselines.pop(made.name, None)
-            if made.name not in _metrics.keys() | _baselines.keys():
-                register(made)
-                _learned.add(made.name)
-
-
-def _read(example: Metric | Baseline, row: Mapping[str, Any]) -> Metric | Baseline | None:
-    """A row of JSON as one of the example's class; None where it is none."""
-    kinds = {field.name: type(getattr(example, field.name)) for field in fields(example)}
-    values: dict[str, Any] = {
-        key: tuple(row[key]) if isinstance(row[key], list) else row[key]
-        for key in kinds
-        if key in row
-    }
-    texts = [one for value in values.values() for one in _texts(value)]
-    if not all(isinstance(values.get(key), kind) for key, kind in kinds.items()):
-        return None
-    if not all(map(str.isprintable, texts)) or not TO_BEAT.fullmatch(
-        values.get("to_beat", "{:.1f}")
-    ):
-        return None
-    try:
-        return replace(example, **values)
-    except ValueError:  # of a loss that is the better the higher it is
-        return None
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of a value of a row."""
-    return [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
 
 
 def all_metrics() -> list[Metric]:

@@ -48,7 +48,7 @@ register(
     _probe("few_shot_*"),
     _probe("knn", column="k-NN", title="Top-1 of nearest neighbours", main=5),
     _probe("probe_*", sentence="top-1 of a probe on frozen features", label="*"),
-    # pixels and patches of an image are no independent cases
+    # pixels of an image are no independent cases
     Metric(
         "miou",
         SHARE,
@@ -61,14 +61,6 @@ register(
         "pixel_accuracy",
         SHARE,
         "the share of pixels that the segmentation probe classifies correctly",
-    ),
-    Metric(
-        "patch_knn",
-        SHARE,
-        "the share of patches whose class is right by nearest neighbours",
-        column="k-NN of patches",
-        title="Patches right by nearest neighbours",
-        main=8,
     ),
     Metric(
         "accuracy",
@@ -191,5 +183,4 @@ register(
         "pixel accuracy {:.1%} (commonest class)",
         ("pixel_accuracy",),
     ),
-    Baseline("majority_patch_knn", *_MAJORITY, "patches {:.1%} (commonest class)", ("patch_knn",)),
 )

@@ -10,7 +10,6 @@ from timm.layers import HybridEmbed, LayerScale
 from timm.models import PretrainedCfg
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
-from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 
 from ..config.fields import PLAIN_NAME
@@ -19,17 +18,12 @@ from ..config.model import BIT, STAGE_CHANNELS, STEM_CHANNELS, in_timm
 from ..config.schema import Model
 from ..errors import UserError
 from .positions import STD
-from .relative import RELATIVE, RelativeVisionTransformer
 from .resnet import HYBRID, RESNET
 
 # timm's registered architectures without an option of their own that the arguments could not undo:
 # create_model drops an argument of None
 SWIGLU = "vit_giant_patch14_dinov2"
-CLASSES: dict[str, tuple[str, type[nn.Module]]] = {  # by model.positions; others: VisionTransformer
-    "rotary": ("eva_giant_patch14_224", Eva),
-    "relative": (RELATIVE, RelativeVisionTransformer),
-    "relative_bias": ("vit_srelpos_small_patch16_224", VisionTransformerRelPos),
-}
+ROTARY = "eva_giant_patch14_224"
 TEMPERATURE = 100.0  # of rotary positions (Heo et al., 2024, section 3.2)
 
 
@@ -37,8 +31,8 @@ def architecture(model: Model) -> str:
     """The name that timm.create_model takes."""
     if model.stages and not in_timm(model.timm, model.stages, model.width_factor):
         return RESNET if model.convolutional else HYBRID
-    if model.positions in CLASSES:
-        return CLASSES[model.positions][0]
+    if model.positions == "rotary":
+        return ROTARY
     if model.activation == "swiglu" and model.timm == Model.timm:
         return SWIGLU
     return model.timm
@@ -46,7 +40,7 @@ def architecture(model: Model) -> str:
 
 def timm_class(model: Model) -> type[nn.Module]:
     """The class of what timm.create_model makes of `architecture`."""
-    return CLASSES.get(model.positions, ("", VisionTransformer))[1]
+    return Eva if model.positions == "rotary" else VisionTransformer
 
 
 def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True) -> dict[str, Any]:
@@ -75,14 +69,9 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         args["qk_norm"] = True
     if model.positions == "rotary":
         return args | _rotary(model)
-    if model.positions == "relative_bias":
-        fixed = {"class_token": True, "global_pool": "token", "qkv_bias": True}
-        return args | fixed | {"rel_pos_type": "bias", "init_values": model.layer_scale or 0.0}
     if model.activation == "swiglu":
         # timm's packed layer counts both matrices; 0: no LayerScale, which SWIGLU has
         args |= {"mlp_ratio": _ratio(2 * model.mlp, model.width), "init_values": 0.0}
-    if model.activation == "swiglu" and model.positions == "relative":
-        args["swiglu_mlp"] = True
     if model.layer_scale is not None:
         args["init_values"] = model.layer_scale
     if model.registers:
@@ -245,6 +234,4 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
         if here[key] != value:
             shown = str(here[key]).lower()
             owner = f"model.timm={model.timm}"
-            if model.positions in CLASSES:  # which decide the architecture
-                owner = f"model.positions={model.positions}"
             raise UserError(f"model.{key}={shown}: {owner} has {str(value).lower()}")

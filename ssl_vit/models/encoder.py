@@ -340,10 +340,9 @@ def build_encoder(
         UserError: model.timm is no such architecture.
     """
     args = timm_args(model, data.size, data.channels, exported=False)
-    args |= {"proj_drop_rate": dropout, "drop_path_rate": drop_path}
-    if model.positions != "relative_bias":  # adds no positions
-        # not all architectures of timm give their patches as (B, N, D) of themselves
-        args |= {"pos_drop_rate": dropout, "dynamic_img_size": False}
+    args |= {"proj_drop_rate": dropout, "pos_drop_rate": dropout, "drop_path_rate": drop_path}
+    # not all architectures of timm give their patches as (B, N, D) of themselves
+    args["dynamic_img_size"] = False
     if model.positions != "rotary":  # timm's Eva has no such argument
         args["weight_init"] = "jax"
     name = architecture(model)

@@ -1,25 +1,18 @@
 """Positions in files of weights: as an export holds them, and fitted to another grid or another way
 of holding them.
 
-Legend: N patches, P prefix tokens, T = P + N tokens, D width, H heads, O distances in rows and
-columns.
+Legend: N patches, P prefix tokens, T = P + N tokens, D width.
 """
 
 from collections.abc import Mapping
 
 import torch
-from einops import rearrange
 from torch import Tensor
-from torch.nn import functional as F
 
 from .encoder import Backbone, Encoder
 from .positions import Added, resize_positions
 
-POSITIONS = "pos_embed"
-BIAS = "relative_position_bias_table"
-OFFSET = "offset_Od"
-PAIRS_WITH_CLASS = 3  # the class token and a patch, a patch and it, it and itself
-RESIZED = (POSITIONS, BIAS, OFFSET)  # ends of names whose shapes follow the grid
+POSITIONS = "pos_embed"  # the end of a name whose shape follows the grid
 
 
 def exported_state(encoder: Backbone) -> dict[str, Tensor]:
@@ -36,9 +29,8 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
     """The value of model.positions that belongs to weights; `without_tensors` where no name shows
     one. A table is "learned", however it was made."""
-    for end, kind in ((POSITIONS, "learned"), (BIAS, "relative_bias"), (OFFSET, "relative")):
-        if any(name.endswith(end) for name in state):
-            return kind
+    if any(name.endswith(POSITIONS) for name in state):
+        return "learned"
     return without_tensors
 
 
@@ -50,29 +42,9 @@ def fit_positions(state: Mapping[str, Tensor], encoder: Encoder) -> dict[str, Te
         ValueError: they cannot be fitted.
     """
     fitted = dict(state)
-    for name, own in encoder.backbone.state_dict().items():
-        if name.endswith(BIAS):
-            fitted[name] = _resize_bias(fitted[name], encoder.grid)
-        elif name.endswith(OFFSET) and fitted[name].shape != own.shape:
-            there = (len(fitted[name]) + 1) // 2
-            raise ValueError(
-                f"distances in raster order between {there} patches, here {encoder.patches};"
-                " model.positions=relative cannot be fitted to another image size"
-            )
     if POSITIONS in fitted:
         _fit_table(fitted, encoder)
     return fitted
-
-
-def _resize_bias(bias_OH: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Biases of all distances in rows and columns for another grid, as `resize_positions`: the
-    largest distances stay the largest. Those of pairs with the class token, the last, stay."""
-    side = round((len(bias_OH) - PAIRS_WITH_CLASS) ** 0.5)
-    square = rearrange(bias_OH[:-PAIRS_WITH_CLASS].float(), "(h w) a -> 1 a h w", h=side)
-    new_grid = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    resized = F.interpolate(square, new_grid, mode="bilinear", align_corners=True)
-    new_OH = rearrange(resized, "1 a h w -> (h w) a").to(bias_OH)
-    return torch.cat([new_OH, bias_OH[-PAIRS_WITH_CLASS:]])
 
 
 def _fit_table(state: dict[str, Tensor], encoder: Encoder) -> None:

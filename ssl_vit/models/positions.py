@@ -1,7 +1,7 @@
 """How an encoder knows where its patches are: what is added to them, and what its blocks receive.
 
 Legend: B batch, N patches (R rows of C), V visible patches of each image, M patches of a smaller
-grid, P prefix tokens, T = P + N tokens, D width, H heads, d width of a head.
+grid, P prefix tokens, T = P + N tokens, D width, d width of a head.
 """
 
 from abc import ABC, abstractmethod
@@ -94,8 +94,10 @@ class Positions(nn.Module):
         return None
 
 
-class InBlocks(Positions):
-    """Positions that only the blocks' attention uses; a smaller grid's are those of a corner."""
+class Rotary(Positions):
+    """Queries and keys of patches are rotated by angles in proportion to row and column (Heo et
+    al., 2024, axial frequencies), in timm's Eva. Prefix tokens are not rotated. Only the blocks'
+    attention uses them; a smaller grid's are those of a corner."""
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
         return with_prefix(backbone, x_BND)
@@ -103,39 +105,11 @@ class InBlocks(Positions):
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
         return with_prefix(backbone, x_BMD)
 
-
-class Rotary(InBlocks):
-    """Queries and keys of patches are rotated by angles in proportion to row and column (Heo et
-    al., 2024, axial frequencies), in timm's Eva. Prefix tokens are not rotated."""
-
     def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
         angle_Nd = backbone.rope.get_embed()  # sines, then cosines: (N, 2d)
         if visible_BV is None:
             return {"rope": angle_Nd}
         return {"rope": angle_Nd[visible_BV][:, None]}  # for all heads
-
-
-class RelativeBias(InBlocks):
-    """A learned number is added to the logit of each pair of tokens, by head and by their distance
-    in rows and columns (Liu et al., 2021, equation 4; shared by all blocks as in Raffel et al.,
-    2020), in timm's VisionTransformerRelPos."""
-
-    def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
-        bias_1HTT = backbone.shared_rel_pos.get_bias()
-        if visible_BV is None:
-            return {"shared_rel_pos": bias_1HTT}
-        prefix = backbone.num_prefix_tokens
-        first_P = torch.arange(prefix, device=visible_BV.device)
-        token_BT = torch.cat([first_P.expand(len(visible_BV), -1), visible_BV + prefix], 1)
-        bias_HBTT = bias_1HTT[0][:, token_BT[:, :, None], token_BT[:, None, :]]
-        return {"shared_rel_pos": bias_HBTT.transpose(0, 1)}
-
-
-class Relative(InBlocks):
-    """The paper's relative attention (`relative.RelativeAttention`)."""
-
-    def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
-        return {} if visible_BV is None else {"place_BV": visible_BV}
 
 
 class Added(Positions, ABC):
@@ -222,5 +196,4 @@ def build_positions(kind: str, grid: tuple[int, int], width: int) -> Positions:
         return Learned2d(kind, grid, width)
     if kind == "sincos_2d":
         return Sincos2d(kind, grid, width)
-    in_blocks = {"rotary": Rotary, "relative": Relative, "relative_bias": RelativeBias}
-    return in_blocks.get(kind, Positions)(kind)
+    return Rotary(kind) if kind == "rotary" else Positions(kind)

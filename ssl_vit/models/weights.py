@@ -4,6 +4,7 @@ and transformers read without this package."""
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,11 @@ from ..config.export_files import encoder_options, normalisation
 from ..config.init_source import InitSource
 from ..config.schema import Data, Model
 from ..errors import UserError
-from ..runs.files import remove, replacing, unfinished
+from ..runs.files import replacing, sweep
 from . import interop
 from .architectures import architecture, published, registered, sizes_of_state, timm_args
 from .encoder import Backbone, Encoder
-from .position_weights import RESIZED, exported_state, fit_positions, kind_there
+from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
 
 # a pre-training head: left behind (paper, 3.2)
 FIRST = "patch_embed.proj.weight"
@@ -281,7 +282,7 @@ def _check_names(place: str, loaded: Mapping[str, Tensor], model: Mapping[str, T
                 listed += f" and {len(names) - 5} more"
             raise UserError(f"init={place}: {text} {listed}")
     for name, value in loaded.items():
-        if not name.endswith(RESIZED) and value.shape != model[name].shape:
+        if not name.endswith(POSITIONS) and value.shape != model[name].shape:
             shapes = f"{tuple(model[name].shape)} here, {tuple(value.shape)} there"
             raise UserError(f"init={place}: {name} is {shapes}")
         if model[name].is_floating_point() and not value.is_floating_point():
@@ -320,9 +321,7 @@ def export(
         classes: names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`; empty: no classifier.
     """
-    for left in unfinished(folder):  # of processes that were killed
-        if left.is_dir():
-            remove(left)
+    sweep(folder.parent, re.compile(re.escape(folder.name)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as beside:
         beside.mkdir()

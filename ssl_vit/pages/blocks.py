@@ -211,7 +211,7 @@ def cell_of(cell: str | Cell) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def html(title: str, sections: list[Section], above: str = "", live: bool = False) -> str:
+def html(title: str, sections: list[Section], above: str = "") -> str:
     """A page as HTML with its figures, scripts and styles inside; light or dark as the browser
     prefers.
 
@@ -222,7 +222,6 @@ def html(title: str, sections: list[Section], above: str = "", live: bool = Fals
         title: of the page, its first heading.
         sections: in their order.
         above: link to the page over this one, empty for none.
-        live: whether the page asks the server that it came from for newer versions.
     """
     scripts, styles = _assets()
     environment = _environment()
@@ -230,10 +229,9 @@ def html(title: str, sections: list[Section], above: str = "", live: bool = Fals
         title=title,
         sections=sections,
         above=above,
-        live=live,
         scripts=[Markup(text) for text in scripts],
         styles=[Markup(text) for text in styles],
-        policy=_policy(scripts, styles, live),
+        policy=_policy(scripts, styles),
     )
     return rendered + "\n"
 
@@ -288,12 +286,11 @@ def _assets() -> tuple[list[str], list[str]]:
     return [library, own], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
 
 
-def _policy(scripts: Sequence[str], styles: Sequence[str], live: bool) -> str:
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     """The Content-Security-Policy of a page."""
     hashes = [" ".join(map(_source, texts)) for texts in (scripts, styles)]
-    load = "connect-src 'self'; " if live else ""
     return (
-        f"default-src 'none'; {load}img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
+        f"default-src 'none'; img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -1,9 +1,10 @@
 """Figures of a folder as blocks of a page. No torch here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..config import records
+from ..config import declaration, records
 from ..config.records.run import Figure, Figures
 from ..config.tools import FIGURES
 from .blocks import Block, Image, Text
@@ -29,6 +30,18 @@ OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has 
 OF_WEIGHTS = ("filters", "positions")  # no image is in them
 # What the objective predicts comes first
 ORDER = tuple(dict.fromkeys(("predictions", "reconstruction", "predicted", *FIGURES)))
+
+
+def predictions(values: Mapping[str, Any]) -> str:
+    """The caption of what the objective predicts, of {dotted key: value} of a recipe; empty where
+    it makes no figure or is not known here."""
+    declared = declaration.known_or_bare(str(values.get("objective")))
+    parts = (declared, *(declaration.objective(name) for name in declared.parts))
+    caption = next((one.figure for one in parts if one.figure), "")
+    target = declaration.targets().get(str(values.get("target")))
+    if caption and declared.predicts_patches and target and target.drawn:
+        caption += f"; {target.drawn}"
+    return caption
 
 
 def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.files import write_atomically
-from ..runs.objective_facts import facts_of
 from . import blocks, figure_blocks
 from .blocks import Listing, Section, Text
 from .run_record import read_run
@@ -27,11 +26,10 @@ def write(folder: Path, encoders: Sequence[str], images: str, run: Path | None =
     """
     objective = ""
     if run is not None:
-        record = read_run(run)
-        objective = facts_of(record.environment, record.values).figure
+        objective = figure_blocks.predictions(read_run(run).values)
     sections = [
         Section("", [Text(images), Listing(list(encoders))]),
         Section("Figures", list(figure_blocks.build(folder, objective, "a figure", math.inf))),
     ]
-    write_atomically(folder / PAGE, blocks.html("What encoders have learned", sections))
+    write_atomically(folder / PAGE, blocks.html("What the encoder has learned", sections))
     return folder / PAGE

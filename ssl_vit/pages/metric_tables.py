@@ -173,11 +173,6 @@ def finite_comparisons(
     return [one for one in comparisons(metrics, measured_on) if math.isfinite(one.here)]
 
 
-def is_beaten(metrics: Mapping[str, Measured], measured_on: Images) -> bool:
-    """Whether the model beats all that it is compared with."""
-    return all(one.verb == WON for one in comparisons(metrics, measured_on))
-
-
 def verdict(fought: Sequence[BaselineComparison], measured_on: Images = None) -> str:
     """One sentence: which baselines the model beats, and which it does not; of several sets of
     images also on which.

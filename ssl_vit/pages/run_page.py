@@ -22,6 +22,6 @@ def write(folder: Path) -> RunRecord:
     return record
 
 
-def render(record: RunRecord, above: str = "", live: bool = False) -> str:
-    """The page as text; `above` and `live` as blocks.html."""
-    return blocks.html(record.name, run_sections.build(record), above, live)
+def render(record: RunRecord, above: str = "") -> str:
+    """The page as text; `above` as blocks.html."""
+    return blocks.html(record.name, run_sections.build(record), above)

@@ -18,7 +18,6 @@ from ..config.schema import Recipe
 from ..errors import UserError
 from ..runs import lock
 from ..runs.folder import Run
-from ..runs.objective_facts import learn_objective
 
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
@@ -133,7 +132,6 @@ def read_run(folder: Path) -> RunRecord:
     run = Run(Recipe(out=str(folder.parent), name=folder.name))
     values = _values(folder, problems)
     environment = _record(folder / "environment.json", Environment, problems) or Environment()
-    learn_objective(environment)
     result = None
     if (folder / "result.json").exists():
         result = _record(folder / "result.json", Result, problems)

@@ -9,7 +9,6 @@ from typing import Any
 from ..config import export_files, records
 from ..config.computed import counts
 from ..config.fields import is_name
-from ..config.model import timm_import
 from ..config.schema import chosen_on_held_out, defaults, more_held_out
 from ..formatting import (
     NOT_COUNTED,
@@ -22,7 +21,6 @@ from ..formatting import (
 )
 from ..runs import seen_text
 from ..runs.next_steps import NextCommand, next_steps
-from ..runs.objective_facts import facts_of
 from . import curve_points, figure_blocks, metric_charts, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .metric_tables import BaselineComparison
@@ -155,7 +153,7 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 def figures(record: RunRecord) -> Iterator[Block]:
     """The PNG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
-    objective = facts_of(record.environment, record.values).figure
+    objective = figure_blocks.predictions(record.values)
     folder = record.folder / "figures"
     otherwise = f"a figure of the run {record.name}"
     yield from figure_blocks.build(folder, objective, otherwise, EMBEDDED)
@@ -262,9 +260,7 @@ def load(record: RunRecord) -> Iterator[Block]:
         return
     folder = record.folder.absolute()
     recipe = typed_recipe(record)
-    needed = (
-        recipe.model.opened_by if recipe else timm_import(str(record.values.get("model.positions")))
-    )
+    needed = recipe.model.opened_by if recipe else "import timm"
     without = "without it in" if needed == "import timm" else "in"
     yield Text(f"In Python, with this package, and {without} timm and transformers:")
     name, kind = "encoder", "AutoModel"
@@ -303,11 +299,10 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     folder = record.folder.absolute()
     if not values or not is_name(folder.name):
         return
-    tool = "pretrain"
+    recipe = typed_recipe(record)
+    tool = recipe.training_tool if recipe else "pretrain"
     if values.get("objective") == "probe":
         tool = "evaluate"
-    elif facts_of(record.environment, values).fine_tunes:
-        tool = "finetune"
     place = [f"name={folder.name}", f"out={folder.parent}"]
     plugin = [f"plugin={values['plugin']}"] if values.get("plugin") else []
     options = [f"recipe={folder / 'recipe.yaml'}", *plugin]
@@ -320,13 +315,9 @@ def go_on(record: RunRecord) -> Iterator[Block]:
     repeat = NextCommand(
         "repeat it with another seed", _launch(tool, *options, *again, f"seed={seed + 1}")
     )
-    recipe = typed_recipe(record)
-    beaten = metric_tables.is_beaten(record.result.metrics, record.measured_on)
-    steps = []
+    steps = [repeat]
     if recipe and (folder / "export").exists():
-        steps = list(next_steps(folder, folder.parent, recipe, record.environment, beaten))
-    # what has not beaten its baselines is trained longer first
-    steps.insert(0 if beaten else min(1, len(steps)), repeat)
+        steps += next_steps(folder, folder.parent, recipe)
     for step in steps:
         yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
         yield Commands([step.command])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import costs
-from ..config import recipe_files
+from ..config import declaration, recipe_files
 from ..config.init_source import InitSource
 from ..config.records.run import Environment, Measured, Result
 from ..config.schema import Recipe
@@ -18,7 +18,6 @@ from ..formatting import (
     sharded,
 )
 from ..metrics import SHARE, all_metrics, find_metric, format_baselines, format_metrics
-from ..runs.objective_facts import facts_of
 from . import metric_tables
 from .run_record import RunRecord
 
@@ -42,10 +41,12 @@ def what(record: RunRecord) -> str:
     values = record.values
     if not values:
         return "A run whose recipe cannot be read."
-    facts = facts_of(record.environment, values)
-    text = "Fine-tuning on labels" if facts.fine_tunes else facts.title
-    starts = InitSource(str(values.get("init")))
     recipe = typed_recipe(record)
+    declared = declaration.known_or_bare(str(values.get("objective")))
+    text = declared.title or declared.name
+    if recipe is not None and recipe.training_tool == "finetune":
+        text = "Fine-tuning on labels"
+    starts = InitSource(str(values.get("init")))
     if recipe is not None:
         text += f" of {_encoder(recipe)}"
     text += f" on {values.get('data.name')} at {values.get('data.size')} px"

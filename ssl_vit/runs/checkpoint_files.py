@@ -5,17 +5,12 @@ from pathlib import Path
 
 MANIFEST = "manifest.json"
 STATE = "state.pt"
+STEP = re.compile(r"step-\d{9,}")  # the name of a checkpoint
 
 
 def list_checkpoints(root: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(p for p in root.glob("step-*") if re.fullmatch(r"step-\d{9,}", p.name))
-
-
-def list_leftovers(root: Path) -> list[Path]:
-    """What a killed process left of checkpoints that it was writing or removing."""
-    known = root.glob(".step-*")
-    return sorted(p for p in known if re.fullmatch(r"\.step-\d{9,}\.(old|\d+)", p.name))
+    return sorted(p for p in root.glob("step-*") if STEP.fullmatch(p.name))
 
 
 def step_of(path: Path) -> int:
@@ -25,7 +20,7 @@ def step_of(path: Path) -> int:
 
 def remove(path: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that a kill leaves none with missing files."""
-    hidden = path.with_name(f".{path.name}.old")
+    hidden = path.with_name(f".{path.name}.0")  # no process has that number
     path.rename(hidden)
     delete(hidden)
 

@@ -134,7 +134,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 def start_all(run: Run) -> list[ExperimentTracker]:
     """Start the trackers of a run's recipe; TensorBoard is written by trackers.TensorBoard."""
-    names = [name for name in dict.fromkeys(run.recipe.log.trackers) if name in OPENERS]
+    names = [name for name in dict.fromkeys(run.recipe.log.trackers or ()) if name in OPENERS]
     found = [
         ExperimentTracker(name, _opener(name, run), FIGURES.get(name, _log_image)) for name in names
     ]

@@ -2,13 +2,24 @@
 
 import errno
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STALE = 3600  # seconds without a write, after which an unfinished file is of a killed process
+# What a process writes beside NAME, with its number, and moves there when it is whole
+BESIDE = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -33,13 +44,32 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def unfinished(path: Path) -> list[Path]:
-    """What processes are writing, or have left, of a file or folder."""
-    start = f".{path.name}."
-    with suppress(OSError), os.scandir(path.parent) as there:
-        names = [one.name for one in there if one.name.startswith(start)]
-        return [path.with_name(name) for name in names if name.removeprefix(start).isdecimal()]
+def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
+    """What processes are writing, or killed ones have left, of a folder's files and folders whose
+    names `own` matches."""
+    with suppress(OSError), os.scandir(folder) as there:
+        found = (BESIDE.fullmatch(one.name) for one in there)
+        return sorted(folder / one[0] for one in found if one and own.fullmatch(one["name"]))
     return []
+
+
+def sweep(
+    folder: Path,
+    own: re.Pattern[str],
+    age: float = 0.0,
+    delete: Callable[[Path], None] = remove,
+) -> None:
+    """Remove `leftovers`.
+
+    Args:
+        folder, own: as of `leftovers`.
+        age: seconds without a write; 0 where no other process writes the folder.
+        delete: removes one; of a link only the link.
+    """
+    for left in leftovers(folder, own):
+        with suppress(OSError):  # another process removes it, too
+            if time.time() - left.lstat().st_mtime >= age:
+                delete(left)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -48,22 +78,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    for left in unfinished(path):
-        with suppress(OSError):  # another process removes it, too
-            if left.is_file() and time.time() - left.lstat().st_mtime > STALE:
-                left.unlink()
+    sweep(path.parent, re.compile(re.escape(path.name)), STALE)
     with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there; of a link only the link."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

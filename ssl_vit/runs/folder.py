@@ -25,7 +25,6 @@ from ..errors import UserError
 from . import identity, lock
 from .files import append, write_atomically
 from .identity import recipe_hash
-from .objective_facts import objective_facts
 
 # What a run writes in its folder, and removes
 OWN = (
@@ -73,18 +72,13 @@ class Run:
         recipe_file: what environment.json records of the recipe file (resolve.recipe_file); None
             where the recipe came from none.
         held: the locked folder, while this process holds the lock.
-        moved: description of what happened to the folder if it was moved or removed, else "".
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.recipe_file: dict[str, Any] | None = None
         self.held: lock.HeldFolder | None = None
-        self.moved = ""
-        self._set_folder(Path(recipe.out) / recipe.name)
-
-    def _set_folder(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = Path(recipe.out) / recipe.name
         self.checkpoints = folder / "checkpoints"
         self.export = folder / "export"
         self.figures = folder / "figures"
@@ -123,7 +117,8 @@ class Run:
         environment["recipe"] = recipe_hash(self.recipe)
         if known := sorted(self.hashes() - {environment["recipe"]}):
             environment["earlier_recipes"] = known
-        environment["objective"] = objective_facts(self.recipe).content()
+        if self.recipe.plugin:
+            environment["free"] = identity.free_keys(self.recipe)
         environment["options"] = identity.result_options(self.recipe)
         if origin := self._first_recipe_file():
             environment["recipe_file"] = origin
@@ -255,29 +250,19 @@ class Run:
         """
         lock.check_own(f"name={self.recipe.name}", self.folder, OWN)
 
-    def follow_move(self) -> None:
-        """Continue in the folder's new place if it was moved, and set `moved`."""
-        if self.held is None or self.held.is_in_place():
-            return
-        before = self.folder
-        now = self.held.current_path()
-        if now is None:
-            self.moved = f"{before} was removed while the run wrote it"
-            return
-        hint = f"name={now.name} out={now.parent} resumes there"
-        self.moved = f"{before} was moved to {now} while the run wrote it; {hint}"
-        self.held.folder = now
-        self._set_folder(now)
-
     def check_not_moved(self) -> None:
         """Check that the folder is where it was.
 
         Raises:
             UserError: it was moved or removed.
         """
-        self.follow_move()
-        if self.moved:
-            raise UserError(f"name={self.recipe.name}: {self.moved}")
+        if self._is_moved():
+            text = f"{self.folder} was moved or removed while the run wrote it"
+            hint = "with name= and out= of its new place it resumes from its last checkpoint"
+            raise UserError(f"name={self.recipe.name}: {text}; {hint}")
+
+    def _is_moved(self) -> bool:
+        return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:
         """As `check_not_moved`, before a line is written.
@@ -285,7 +270,7 @@ class Run:
         Raises:
             OSError: the folder is not where it was; another one may be there.
         """
-        if self.held is not None and not self.held.is_in_place():
+        if self._is_moved():
             raise FileNotFoundError(
                 errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
             )

@@ -5,7 +5,6 @@ facts of images, initial weights and files in environment.json. That file and re
 the recipe's hash, its name.
 """
 
-import ast
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,9 +28,6 @@ from ..formatting import shell_command, tool_command
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 
-# Nodes of a syntax tree that may have a docstring
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
 
 def recipe_hash(recipe: Recipe) -> str:
     """Hash of what is computed: runs with equal hashes are the same run.
@@ -52,6 +48,15 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def free_keys(recipe: Recipe) -> list[str]:
+    """Keys of the objective's own group that do not change what is computed: of a plugin's they
+    are not known without it, and a key that is not known counts."""
+    own = recipe.declared.options
+    return [
+        key for key in recipe.values() if own and key.startswith(f"{own.name}.") and not counts(key)
+    ]
+
+
 def result_options(recipe: Recipe) -> Values:
     """{key: value} of the keys that change what the result contains but not what is computed: they
     may differ while a run goes on, not once it has finished."""
@@ -66,26 +71,10 @@ def file_hashes(recipe: Recipe) -> dict[str, Any]:
     """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
     hashes = {}
     if recipe.plugin:
-        path = Path(recipe.plugin)
-        code = code_hash(path)
-        hashes["plugin"] = {"text": file_hash(path)} | ({"code": code} if code else {})
+        hashes["plugin"] = {"file": file_hash(Path(recipe.plugin))}
     if recipe.eval.real:
         hashes["real"] = {"file": file_hash(Path(recipe.eval.real))}
     return hashes
-
-
-def code_hash(path: Path) -> str | None:
-    """A hash of what a Python file computes: of its syntax tree without docstrings, so that
-    comments and formatting do not count. Other versions of Python may have another one. None where
-    the file cannot be read."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]
-    return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
@@ -252,7 +241,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         subject = {
             "data": f"{images}: the images of {', '.join(names)} differ",
             "init": f"init={recipe.init}: {_weights_text(differ)}",
-            "plugin": f"plugin={recipe.plugin}: its code differs",
+            "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }
         raise UserError(f"{subject[kind]} from what {folder} was made with; take another name=")

@@ -23,7 +23,7 @@ SETTLES = 1.0
 
 
 class HeldFolder:
-    """A folder with an open file descriptor, which finds it again if it is moved."""
+    """A folder with an open file descriptor, by which a move is noticed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,14 +37,6 @@ class HeldFolder:
             return False
         except OSError:
             return True
-
-    def current_path(self) -> Path | None:
-        """The folder's path now; None if it was removed or the system does not tell (no /proc)."""
-        with suppress(OSError):
-            found = Path(f"/proc/self/fd/{self.number}").readlink()
-            if os.path.samestat(found.stat(), os.fstat(self.number)):
-                return found
-        return None
 
     def close(self) -> None:
         os.close(self.number)

@@ -13,12 +13,9 @@ from ..config import records
 from ..config.init_source import file_hash
 from ..errors import UserError
 from . import lock
-from .files import remove, write_atomically
+from .files import sweep, write_atomically
 
 Content = TypeVar("Content", bound=records.Record)
-
-# What a process writes beside NAME, and moves there when it is whole (files.write_atomically)
-TORN = re.compile(r"\.(?P<name>.+)\.\d+(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,14 @@ class OutputFolder(Generic[Content]):
         key: the option that names it, `name` or `out`, for errors.
         path: of the folder.
         own: matches the names that the tool writes.
-        record: the JSON file that says what is in the folder, without which it has to be new; None:
-            the folder may have anything in it.
+        record: the JSON file that says what is in the folder, without which it has to be new.
         content: what that file holds.
     """
 
     key: str
     path: Path
     own: re.Pattern[str]
-    record: str | None = None
+    record: str
     content: type[Content] | None = None
 
     @property
@@ -53,14 +49,13 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        names = [name for name in (self.record, "lock") if name]
-        lock.check_own(self.option, self.path, names)
+        lock.check_own(self.option, self.path, [self.record, "lock"])
         self.check()
         out = str(self.path.parent if self.key == "name" else self.path)
         with lock.hold(self.path, out, lambda: None, self.key):
             self.check()  # another tool may have been faster
             self.read()  # or it is a folder of others
-            remove_torn(self.path, self.own)
+            sweep(self.path, self.own)
             yield
 
     def check(self) -> None:
@@ -70,7 +65,7 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it holds something else, or cannot be read.
         """
-        if self.record is None or not self.path.exists():
+        if not self.path.exists():
             return
         try:
             names = {path.name for path in self.path.iterdir()} - {"lock"}
@@ -86,7 +81,7 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it is damaged.
         """
-        if not self.record or not self.content or not (self.path / self.record).exists():
+        if not self.content or not (self.path / self.record).exists():
             return None
         path = self.path / self.record
         try:
@@ -108,7 +103,6 @@ class OutputFolder(Generic[Content]):
         Raises:
             OSError: it cannot be written.
         """
-        assert self.record
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
     def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -129,32 +123,22 @@ class OutputFolder(Generic[Content]):
         return {name: value for name, value in recorded.items() if name not in gone}
 
 
-def remove_torn(folder: Path, own: re.Pattern[str]) -> None:
-    """Remove what killed processes left of the files and folders whose names `own` matches. Links
-    are not followed."""
-    for path in folder.iterdir():
-        torn = TORN.fullmatch(path.name)
-        if torn and own.fullmatch(torn["name"]):
-            remove(path)
-
-
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """{name: hash} of files, for a record of what was written; "" of one that cannot be read."""
     return {name: file_hash(folder / name) or "" for name in names}
 
 
-def check_hashes(folder: Path, recorded: Mapping[str, str], whole: bool = False) -> None:
+def check_hashes(folder: Path, recorded: Mapping[str, str]) -> None:
     """Check that files are those that were written.
 
     Args:
         folder: of the files.
         recorded: their names and hashes.
-        whole: whether the folder is written as a whole, not file by file.
 
     Raises:
         UserError: one is missing, was damaged or replaced.
     """
     for name, there in hashes(folder, recorded).items():
         if not there or there != recorded[name]:
-            text = f"is not the file that was written; remove {folder if whole else 'it'}"
-            raise UserError(f"{folder / name} {text}, and give the command again")
+            text = "is not the file that was written; remove it, and give the command again"
+            raise UserError(f"{folder / name} {text}")

@@ -26,12 +26,15 @@ from ..errors import UserError
 from ..runs.checkpoint_files import (
     MANIFEST,
     STATE,
+    STEP,
     delete,
     list_checkpoints,
-    list_leftovers,
     remove,
 )
 from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
+from ..runs.files import sweep
+
+MAX_FAILED_SAVES = 3  # in a row, after which the run ends
 
 
 def _sync(path: Path) -> None:
@@ -70,8 +73,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
     root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
-    for leftover in list_leftovers(root):
-        delete(leftover)
+    sweep(root, STEP, delete=delete)
     _write(temporary, step, state)
     if final.exists():
         remove(final)
@@ -141,7 +143,7 @@ class Saver:
     """Saves checkpoints, in a background thread or synchronously.
 
     A failed save is reported and leaves the earlier checkpoints; training goes on until
-    `settings.failures` saves in a row have failed.
+    MAX_FAILED_SAVES saves in a row have failed.
 
     Args:
         root: the run's folder of checkpoints.
@@ -196,9 +198,8 @@ class Saver:
         why = " ".join(str(error).split())[:200] or type(error).__name__
         text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
-        if self.failed >= self.settings.failures:
-            count = f"checkpoint.failures={self.failed}"
-            raise UserError(f"{count}: that many saves in a row failed; {text}")
+        if self.failed >= MAX_FAILED_SAVES:
+            raise UserError(f"{self.failed} saves in a row failed; {text}")
 
     def close(self) -> None:
         """Wait for the running save."""

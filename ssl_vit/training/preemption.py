@@ -167,8 +167,6 @@ class StopConsensus:
         was."""
         if self.signals.reason:
             self.store.set(f"{step}/request", f"{self.signals.reason} on process {self.rank}")
-        # more than `processes` votes: a rollback led back to this round; its result stands, and its
-        # keys must stay for the next round to read
         if self.store.add(f"{step}/count", 1) != self.processes:
             return False
         reason = ""

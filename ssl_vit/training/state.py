@@ -37,7 +37,6 @@ class SavedState(Record):
     objective: dict[str, Any]
     moments: dict[str, Any]
     step: Whole
-    rollbacks: Whole
     seconds: Number
     device_seconds: Number
     names: list[str]
@@ -60,7 +59,6 @@ class State:
     average: AveragedModel | None = None  # of the weights: optim.average
     stream: StreamReader | None = None  # data.stream
     step: int = 0  # optimiser steps done
-    rollbacks: int = 0  # optim.nonfinite=back
     seconds: float = 0.0  # spent training, over all resumptions
     device_seconds: float = 0.0  # the same, times the processes
     names: list[str] = field(default_factory=list)  # of the metrics in `sums`
@@ -97,7 +95,6 @@ class State:
             stream = gather_object([list(self.stream.cursor_at(self.step))])
         return {
             "step": self.step,
-            "rollbacks": self.rollbacks,
             "seconds": self.seconds,
             "device_seconds": self.device_seconds,
             **self.strategy.save(),
@@ -166,7 +163,7 @@ class State:
         ):
             group["lr"] = lr
         self.best = saved.get("best")  # older checkpoints have none
-        for name in ("step", "rollbacks", "seconds", "device_seconds", "names"):
+        for name in ("step", "seconds", "device_seconds", "names"):
             setattr(self, name, saved[name])
         self.images_seen = saved["images_seen"] if main else 0
         self.images_unreadable = saved["images_unreadable"] if main else 0

@@ -71,7 +71,6 @@ AUTHORS: dict[str, dict[str, Any]] = {
     | {
         "objective": "mpp",
         "data.crop_area": 0.67,  # data/data_simmim.py: scale=(0.67, 1.)
-        "model.positions": "relative_bias",  # USE_SHARED_RPB: True, USE_APE: False
         "model.layer_scale": 0.1,  # config.py: VIT.INIT_VALUES
         "corruption.rate": 0.6,  # MASK_RATIO
         "corruption.mask": 1.0,
@@ -289,7 +288,7 @@ SMALL = [
     *("data=shapes", "data.size=32", "model.width=32", "model.depth=2", "model.heads=2"),
     *("model.mlp=64", "model.patch=8", "optim.batch=8", "optim.steps=2", "optim.warmup=0"),
     *("eval.every=2", "eval.images=8", "checkpoint.every=2", "log.every=1"),
-    *("log.tensorboard=false", "compute.precision=float32", "compute.compile=false"),
+    *("compute.precision=float32", "compute.compile=false"),
 ]
 HEADS = {
     "mae_b16": ["mae.width=16", "mae.depth=1", "mae.heads=2"],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssl_vit.config import schema
-from ssl_vit.config.computed import PLUGIN, computed_values, differences, facts
+from ssl_vit.config.computed import computed_values, differences, facts
 from ssl_vit.config.resolve import resolve
 
 KEYS = ("optim.lr", "optim.steps", "seed", "data.flip", "mae.rate")
@@ -47,22 +47,11 @@ def freeze(one: Any) -> Any:
     return one._replace(there=str(one.there), here=str(one.here))
 
 
-@pytest.mark.parametrize("changed", [(), PLUGIN[:1], PLUGIN[1:], PLUGIN])
-def test_a_plugin_is_the_same_by_its_text_or_by_its_code(changed: tuple[str, ...]) -> None:
-    was = {"text": "a", "code": "b"}
-    now = {name: "c" if f"plugin:{name}" in changed else value for name, value in was.items()}
-    differ = differences(facts("plugin", was), facts("plugin", now))
-    assert bool(differ) == (len(changed) == 2)
-    assert differences(facts("plugin", {"text": "a"}), facts("plugin", now)) == [
-        *(
-            []
-            if "plugin:text" not in changed
-            else differences({"plugin:text": "a"}, {"plugin:text": "c"})
-        )
-    ]
-    assert [one.key for one in differences(facts("plugin", {}), facts("plugin", now))] == [
-        "plugin:"
-    ]
+def test_a_plugin_is_the_same_by_its_file() -> None:
+    was = facts("plugin", {"file": "a"})
+    assert not differences(was, facts("plugin", {"file": "a"}))
+    assert [one.key for one in differences(was, facts("plugin", {"file": "b"}))] == ["plugin:file"]
+    assert [one.key for one in differences(was, facts("plugin", {}))] == ["plugin:"]
 
 
 def test_a_key_that_has_gone_is_at_its_old_default(monkeypatch: pytest.MonkeyPatch) -> None:

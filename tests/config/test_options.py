@@ -12,16 +12,10 @@ from ssl_vit.config.tool_options import help_text
 from ssl_vit.config.tools import PretrainOptions
 
 
-def test_the_page_of_options_is_current() -> None:
-    assert (ROOT / "docs" / "options.md").read_text() == run("docs/make_options.py"), (
-        "python docs/make_options.py > docs/options.md"
-    )
-
-
-def test_the_page_of_study_files_is_current() -> None:
-    page = (ROOT / "docs" / "study_files.md").read_text()
-    assert page == run("docs/make_study_files.py"), (
-        "python docs/make_study_files.py > docs/study_files.md"
+@pytest.mark.parametrize("page", ["options", "study_files"])
+def test_a_page_of_reference_is_current(page: str) -> None:
+    assert (ROOT / "docs" / f"{page}.md").read_text() == run("docs/make_reference.py", page), (
+        f"python docs/make_reference.py {page} > docs/{page}.md"
     )
 
 
@@ -51,7 +45,7 @@ def test_each_tool_has_help(tool: str) -> None:
 
 def test_help_shows_the_values_of_the_options_given() -> None:
     shown = help_text(PretrainOptions, ["recipe=mpp", "optim.lr=0.5", "--help"])
-    assert "  optim.lr=0.5 " in shown and "  optim.steps=900 " in shown
+    assert "  optim.lr=0.5 " in shown and "  optim.steps=300 " in shown
     assert "  optim.steps=1000 " in help_text(PretrainOptions, [])
 
 
@@ -62,4 +56,4 @@ def test_help_needs_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     run("-c", code)
-    assert "  optim.steps=900 " in run("tools/pretrain.py", "recipe=mpp", "--help")
+    assert "  optim.steps=300 " in run("tools/pretrain.py", "recipe=mpp", "--help")

@@ -1,5 +1,5 @@
-"""The recipes under recipes/paper/ against a table of the paper's own, and models against Table
-1."""
+"""The recipes of recipes/tables/paper.yaml against a table of the paper's own, and models against
+Table 1."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.options import ROOT
 from ssl_vit import costs
+from ssl_vit.config import recipe_files
+from ssl_vit.config.parsing import load_yaml
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.setup import objective_settings
@@ -46,7 +47,7 @@ TABLE_4 = [
     *[(data, 10_000, (0.001, 0.003, 0.01, 0.03), 0.02, 500) for data in ("cifar10", "cifar100")],
     *[(data, 500, (0.001, 0.003, 0.01, 0.03), 0.1, 100) for data in ("pets", "flowers102")],
 ]
-PAPER = sorted(p.stem for p in (ROOT / "recipes" / "paper").glob("*.yaml"))
+PAPER = sorted(load_yaml(recipe_files.PAPER))
 SGD = ("bit_r50x1_jft_sgd", "bit_r152x2_jft_sgd")  # appendix D.1
 # Table 6; 300 epochs of B/16. The paper's ResNets are 3% to 4% below what timm's layers cost, and
 # its R50+L/16 for 7 epochs is not half of that for 14
@@ -206,6 +207,18 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
         net.feature(torch.empty(1, 3, side, side, dtype=torch.uint8), "token")
     flops = counter.get_total_flops()
     assert 2 * costs.encoder_multiply_adds(recipe) == pytest.approx(flops, rel=0.01)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_row_says_what_it_is(name: str) -> None:
+    """In `ssl-vit --all`, from the comment beside its name; an epoch count is its steps'."""
+    recipe = resolve([f"recipe=paper/{name}"], here=False)
+    text = recipe_files.summary(f"paper/{name}")
+    images = {"jft": " on JFT", "imagenet": " on ImageNet"}.get(str(recipe.data.name), " on ")
+    assert images in text
+    if found := re.search(r"(\d+) epochs", text):
+        epochs = recipe.optim.steps * recipe.optim.batch / IMAGES[str(recipe.data.name)]
+        assert round(epochs) == int(found[1])
 
 
 @pytest.mark.parametrize(

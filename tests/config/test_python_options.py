@@ -12,7 +12,7 @@ from helpers.options import TINY
 from ssl_vit.config.python_options import words
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import parse
-from ssl_vit.config.tools import EmbedOptions, FigureOptions, PretrainOptions
+from ssl_vit.config.tools import EmbedOptions, PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.lab_tools import PlanOptions, ReportOptions, StudyOptions
@@ -26,7 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "optim.lr": st.floats(1e-9, 1),
     "optim.betas": st.lists(st.floats(0, 0.99), min_size=2, max_size=2),
     "optim.clip": st.none() | st.floats(0.1, 10),
-    "log.tensorboard": st.booleans(),
+    "checkpoint.background": st.booleans(),
     "checkpoint.every": st.integers(1, 1000),
     "name": st.sampled_from(["run", "a b", "üñ"]),
     "seed": st.integers(0, 2**31),
@@ -89,9 +89,9 @@ def test_a_recipe_takes_no_more_options() -> None:
 
 
 def test_lists_paths_and_flags_of_tools_arrive_as_they_are(tmp_path: Path) -> None:
-    places = ["scratch", "timm:some", "a,b", Path("runs/a b")]
-    found = parse(FigureOptions, words((), {"init": places, "figures": None}, FigureOptions))
-    assert found.init == ["scratch", "timm:some", "a,b", "runs/a b"] and found.figures is None
+    images = ["cat.png", "010", "a,b", Path("a b/dog.png")]
+    found = parse(EmbedOptions, words("runs/mpp", {"query": images, "split": None}, EmbedOptions))
+    assert found.query == ["cat.png", "010", "a,b", "a b/dog.png"] and found.split is None
     planned = words({"recipe": "mpp"}, {"probe": True, "device": None}, PlanOptions)
     assert planned == ["recipe=mpp", "--probe"]
     assert words({"recipe": "mpp"}, {"probe": False}, PlanOptions) == ["recipe=mpp"]
@@ -191,8 +191,9 @@ def test_a_path_is_no_word_of_a_tool_that_takes_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a,b", "[a]", "?a", "a b"])
 def test_a_path_is_one_value_of_a_list(name: str) -> None:
-    for options in (Path(name), {"init": Path(name)}, {"init": [name]}):
-        assert parse(FigureOptions, words(options, {}, FigureOptions)).init == [name]
+    for query in (Path(name), [name]):
+        given = words({"init": "runs/mpp", "query": query}, {}, EmbedOptions)
+        assert parse(EmbedOptions, given).query == [name]
 
 
 def test_a_mapping_of_texts_is_one_option() -> None:

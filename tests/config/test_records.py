@@ -14,7 +14,7 @@ from ssl_vit.config import export_files, parsing, records
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.records import Number, Record, Whole
 from ssl_vit.config.records.run import Environment, Measured, Result, RunEnvironment
-from ssl_vit.config.records.study import Claim, Task
+from ssl_vit.config.records.study import Task
 from ssl_vit.errors import UserError
 from ssl_vit.runs.identity import read_record
 
@@ -101,13 +101,10 @@ def test_a_result_is_read_as_a_mapping() -> None:
     assert result["metrics"]["loss"]["value"] == 0.5 and result["own"] == 1
 
 
-def test_tasks_of_a_grid_of_lists_and_claims_of_numbers_are_read() -> None:
-    """Both stand in study.json of earlier versions."""
+def test_tasks_of_a_grid_of_lists_are_read() -> None:
     task = {"name": "a", "part": "p", "tool": "finetune", "arm": "x", "seed": 0, "needs": []}
     values = {"optim.betas": [0.9, 0.99], "optim.lr": 0.1, "data.path": None}
     assert records.check({**task, "values": values, "options": []}, Task).values == values
-    claim = {"better": "a", "worse": "b", "source": 4.6}
-    assert records.check(claim, Claim).content() == claim
 
 
 def test_an_export_without_its_preprocessing_is_one_line(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import schema
-from ssl_vit.config.fields import FLAG, LONG, REQUIRED, WORD, option
+from ssl_vit.config.fields import FLAG, REQUIRED, WORD, option
 from ssl_vit.config.tool_options import RecipeKeys, ToolOptions, help_text, parse, split
 from ssl_vit.config.tools import EmbedOptions
 from ssl_vit.errors import UserError
@@ -25,7 +25,6 @@ class CutOptions(ToolOptions):
     form: str = option("square", "Of a piece.", choices=("square", "round"))
     marks: list[str] | None = option(None, "On it.", choices=("a", "b"), metavar="NAME,...")
     twice: bool = option(False, "Again.")
-    port: int = option(80, "Of the machine.", minimum=0, form=LONG)
     quiet: bool = option(False, "Say nothing.", form=FLAG)
 
 
@@ -36,7 +35,7 @@ def cut(*arguments: str) -> CutOptions:
 def test_texts_become_values() -> None:
     assert cut("a/b") == CutOptions(folder=Path("a/b"))
     made = cut(
-        *("size=3", "angle=45", "form=round", "marks=b,a", "twice=true", "--port=0", "--quiet"),
+        *("size=3", "angle=45", "form=round", "marks=b,a", "twice=true", "--quiet"),
         *("folder=x", "data=cifar10", "data.path=here", "seed=1"),
     )
     assert made == CutOptions(
@@ -46,11 +45,23 @@ def test_texts_become_values() -> None:
         form="round",
         marks=["b", "a"],
         twice=True,
-        port=0,
         quiet=True,
         overrides={"data": "cifar10", "data.path": "here", "seed": "1"},
     )
     assert cut("x", "marks=[a,b]").marks == ["a", "b"]
+
+
+def test_a_path_of_a_list_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
+    def images(text: str) -> list[str] | None:
+        return parse(EmbedOptions, ["init=x", f"query={text}"]).query
+
+    (tmp_path / "a,b").touch()
+    assert images(f"{tmp_path}/a,b") == [f"{tmp_path}/a,b"]
+    assert images(f"{tmp_path}/a,c") == [f"{tmp_path}/a", "c"]
+    assert images(f"['{tmp_path}/a,b', 010]") == [f"{tmp_path}/a,b", "010"]
+    for text in ("[", "[]", "a,", "[{a: b}]"):
+        with pytest.raises(UserError, match="expected one, several as in a,b, or a list"):
+            images(text)
 
 
 def test_a_path_with_an_equals_sign_is_a_word(tmp_path: Path, monkeypatch) -> None:
@@ -78,7 +89,6 @@ def test_a_path_with_an_equals_sign_is_a_word(tmp_path: Path, monkeypatch) -> No
         (["a", "marks=a,"], "marks=a,: expected one, several as in a,b"),
         (["a", "sise=1"], "sise=1: unknown; did you mean size? choices: folder, size"),
         (["a", "quiet=true"], "quiet=true: unknown; did you mean --quiet?"),
-        (["a", "--port=x"], "--port=x: expected a whole number: at least 0"),
         (["a", "--size=1"], "--size=1: unknown; did you mean size?"),
         (["a", "--quit"], "--quit: unknown; did you mean --quiet?"),
         (["a", "optim.lr=1"], "optim.lr=1: has no use here; choices: folder, size"),
@@ -108,7 +118,6 @@ def test_help_shows_how_each_option_is_typed() -> None:
         "  form=square   (square, round)",
         "  marks=NAME,...   (some of a, b)",
         "  twice=false   (true or false)",
-        "  --port=80   (a whole number: at least 0)",
         "  --quiet",
     ]
 

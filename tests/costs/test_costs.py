@@ -121,8 +121,6 @@ def objective_count(own):
             "model.qk_norm=true",
         ],
         ["model.activation=swiglu", "model.positions=learned_2d"],
-        ["model.positions=relative", "model.registers=4"],
-        ["model.positions=relative_bias"],
         ["model.positions=rotary", "model.activation=swiglu", "model.mlp=2048"],
         ["model.positions=sincos_2d"],
     ],

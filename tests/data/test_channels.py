@@ -370,9 +370,8 @@ def test_bytes_have_their_whole_range_and_one_value_has_a_range_too() -> None:
         measure_range.complete(Data(channels=5), Constant(np.zeros((4, 4, 2), np.uint8)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("window", [None, 8])
 @pytest.mark.parametrize("shape", [(6, 5, 4), (None, 5, 4)])
-def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: tuple) -> None:
+def test_arrays_of_a_table_are_read(tmp_path: Path, shape: tuple) -> None:
     arrays = [values(n)[:6, :5] for n in range(20)]
     features = datasets.Features(
         {
@@ -383,18 +382,12 @@ def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: t
     columns = {"bands": [one.tolist() for one in arrays], "label": [n % 2 for n in range(20)]}
     rows = datasets.Dataset.from_dict(columns, features=features)
     rows.to_parquet(str(tmp_path / "train.parquet"))
-    split = load(tmp_path, channels=CHANNELS, window=window, validation=0.0).train
+    split = load(tmp_path, channels=CHANNELS, validation=0.0).train
     order = np.array([3, 0, 19])
     raw, label = split.fetch(order)
     assert label.tolist() == [1, 0, 1]
     for one, row in zip(raw, order, strict=True):
         assert np.array_equal(one, arrays[row])
-    measured = Data(channels=CHANNELS, window=window)
-    measure_range.complete(measured, split)
-    measured.window = None
-    other = Data(channels=CHANNELS)
-    measure_range.complete(other, load(tmp_path, channels=CHANNELS, validation=0.0).train)
-    assert measured == other, "all images, whichever shards they are read from"
     made = data()
     batch = ImageDataset(split, made, train=True).__getitems__(Samples(order, order))
     assert batch.image.shape == (3, CHANNELS, 8, 8) and not batch.unreadable
@@ -402,8 +395,7 @@ def test_arrays_of_a_table_are_read(tmp_path: Path, window: int | None, shape: t
         ImageDataset(split, Data(size=8), train=True).__getitems__(Samples(order, order))
 
 
-@pytest.mark.parametrize("window", [None, 8])
-def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path, window: int | None) -> None:
+def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path) -> None:
     features = datasets.Features({"bands": datasets.Array3D(shape=(6, 5, 4), dtype="uint16")})
     prints = set()
     for first in (0, 1):
@@ -412,7 +404,7 @@ def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path, window: i
         datasets.Dataset.from_dict({"bands": cells}, features=features).to_parquet(
             str(folder_ / "train.parquet")
         )
-        split = load(folder_, channels=CHANNELS, window=window, validation=0.0).train
+        split = load(folder_, channels=CHANNELS, validation=0.0).train
         raw, label = split.fetch(np.arange(2))
         assert np.array_equal(raw[0], values(first)[:6, :5]) and raw[1] == b""
         assert label.tolist() == split.label_of(np.arange(2)).tolist() == [-1, -1]

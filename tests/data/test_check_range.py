@@ -1,15 +1,13 @@
 """What a few images of each split say of data.range, and of bits and pages that are left out."""
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.tables import table
 from ssl_vit.config.schema import Data
-from ssl_vit.data import check_range, sources
+from ssl_vit.data import check_range
 from ssl_vit.data.base import Source
 from ssl_vit.data.check_range import LOOKED_AT, Checked
 from ssl_vit.errors import UserError
@@ -133,14 +131,6 @@ def test_as_many_images_are_looked_at_of_each_split() -> None:
     for source in splits.values():
         assert len(set(source.read)) == len(source.read) == LOOKED_AT
     assert splits["train"].read == splits["test"].read, "in a fixed order"
-
-
-def test_shards_are_looked_at_in_windows(tmp_path: Path) -> None:
-    wide = encoded(np.full((8, 8), 4095, np.uint16))
-    table(tmp_path / "train.parquet", None, [wide] * 24)
-    data = Data(path=str(tmp_path), window=8, validation=0.0)
-    (warning,) = check_range.check({"train": sources.load(data).train}, data).warnings
-    assert warning.startswith("24 of 24 images that were looked at have more than 8 bits")
 
 
 def test_drawn_images_are_not_looked_at() -> None:

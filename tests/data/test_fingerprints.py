@@ -11,7 +11,6 @@ from helpers.images import NAMED
 from helpers.tables import cells, parquet
 from ssl_vit.config.schema import Data
 from ssl_vit.data import fingerprints, image_formats, sources, streaming
-from ssl_vit.data.base import FullSource, ReadUnits
 
 COUNT, BYTES = 300, 1000
 
@@ -59,47 +58,19 @@ def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
     assert of(tmp_path / "known") != known
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_every_row_of_parquet_files_counts(tmp_path: Path, window: int | None) -> None:
+def test_every_row_of_parquet_files_counts(tmp_path: Path) -> None:
     def write(name: str, numbers: list[int]) -> dict[str, str]:
         place = tmp_path / name / "train.parquet"
         place.parent.mkdir()
         parquet(
             place, {"image": cells(numbers), "label": [n % 2 for n in range(len(numbers))]}, NAMED
         )
-        return of(place.parent, window=window, validation=0.3)
+        return of(place.parent, validation=0.3)
 
     known = write("known", list(range(40)))
     assert write("same", list(range(40))) == known
     for i in (0, 7, 39):
         assert write(f"other{i}", [*range(i), 77, *range(i + 1, 40)]) != known
-
-
-def test_every_row_group_of_a_large_set_counts_by_its_size(monkeypatch) -> None:
-    """Groups are read whole, or not at all."""
-
-    class Groups(FullSource):
-        def __init__(self, sizes: list[int]) -> None:
-            self.sizes, self.classes, self.fetched = np.array(sizes), [], []
-
-        def units(self) -> ReadUnits:
-            return ReadUnits(np.array([2, 3, 1, 2]), self.sizes, lambda: ["a", "a", "b", "b"])
-
-        def fetch(self, rows: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-            self.fetched += rows.tolist()
-            return [bytes([row]) for row in rows.tolist()], rows
-
-        def __len__(self) -> int:
-            return 8
-
-        def name(self, row: int) -> str:
-            return f"row {row}"
-
-    monkeypatch.setattr(fingerprints, "WHOLE", 50)
-    groups = Groups([20, 30, 10, 20])
-    known = fingerprints.fingerprint_source(groups)
-    assert groups.fetched == [0, 1, 5]
-    assert fingerprints.fingerprint_source(Groups([20, 31, 9, 20])) != known
 
 
 def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path, monkeypatch) -> None:

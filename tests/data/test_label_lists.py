@@ -31,7 +31,6 @@ from ssl_vit.data import (
     formats,
     label_lists,
     loaders,
-    make_shards,
     resident,
     sources,
 )
@@ -111,9 +110,8 @@ def source_of(place: Path, column: str = "many", **words) -> base.Source:
     return sources.load(data).train
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_lists_are_read_as_they_are_written(place, window) -> None:
-    source = source_of(place, window=window)
+def test_lists_are_read_as_they_are_written(place) -> None:
+    source = source_of(place)
     rows = np.array([47, 0, 3, 26, 4, 2, 2])
     wanted = np.array([ROWS[row % 6] for row in rows.tolist()])
     np.testing.assert_array_equal(source.fetch(rows)[1], wanted)
@@ -121,26 +119,20 @@ def test_lists_are_read_as_they_are_written(place, window) -> None:
     assert source.label_range == (-1, 4) and source.classes == CLASSES.names
     lists = base.Subset(source, 0, 9, key=3).lists
     assert (lists.column, lists.longest, lists.empty) == ("many", 3, 8)
-    shown = base.PartlyLabelled(source, base.Subset(source, 0, 9, key=3))
-    label_NL = shown.fetch(np.arange(48))[1]
-    np.testing.assert_array_equal(label_NL[~shown.shows_N], -1)
-    np.testing.assert_array_equal(
-        label_NL[shown.shows_N], source.fetch(np.flatnonzero(shown.shows_N))[1]
-    )
+    labelled = [row for row in range(48) if ROWS[row % 6][0] != -1]
+    assert sources.labelled_images(source).whole_rows().tolist() == labelled
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_labels_in_unsigned_bytes_may_be_missing(place, window) -> None:
-    source = source_of(place, "byte", window=window)
+def test_labels_in_unsigned_bytes_may_be_missing(place) -> None:
+    source = source_of(place, "byte")
     assert source.label_range == (-1, 4)
     assert source.label_of(np.arange(2)).tolist()[0] == -1
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place, window) -> None:
+def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place) -> None:
     """They would be read as images of the classes 0 and 1."""
     with pytest.raises(UserError, match=r"data.label_column=hot: lists of up to 5 zeros and ones"):
-        source_of(place, "hot", window=window)
+        source_of(place, "hot")
     pairs = label_lists.LabelLists("two", longest=2, low=0, high=1)
     assert label_lists.check_numbers(pairs) is pairs
 
@@ -213,7 +205,7 @@ def test_images_are_counted_not_labels() -> None:
 def test_decoded_images_have_the_same_lists(place) -> None:
     source = source_of(place)
     data = Data(name="own", path=str(place), size=16, label_column="many")
-    kept = resident.decode_split(source, data, 1e9, torch.device("cpu"), 1)
+    kept = resident.decode_split(source, data, 1e9, 1)
     layout = BatchLayout(16, 16, 0, 1)
     both = [
         list(loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=decoded))
@@ -263,29 +255,6 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     _, read, correct = read_files.read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
     assert correct.tolist() == [True, False, False, False]
-
-
-def test_shards_keep_lists(place, tmp_path) -> None:
-    make_shards.main(
-        [f"data.path={place}", "data.label_column=many", f"out={tmp_path / 'out'}", "size=8"]
-    )
-    before = source_of(place).fetch(np.arange(48))[1]
-    made = source_of(tmp_path / "out", "label")
-    np.testing.assert_array_equal(made.fetch(np.arange(48))[1], before)
-    assert made.classes == CLASSES.names
-
-
-def test_shards_without_a_column_of_lists_say_so(tmp_path, capsys) -> None:
-    """Lists are labels only where data.label_column= names them."""
-    features = datasets.Features({"image": datasets.Image(), "tags": datasets.List(CLASSES)})
-    rows = {"image": [png(0), png(1)], "tags": [[0, 1], [2]]}
-    (tmp_path / "in").mkdir()
-    made = datasets.Dataset.from_dict(rows, features=features)
-    made.to_parquet(tmp_path / "in" / "train.parquet")
-    make_shards.main([f"data.path={tmp_path / 'in'}", f"out={tmp_path / 'out'}", "size=8"])
-    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("split"))
-    assert "train: 2 images, without labels (columns: " in line
-    assert "tags (lists of class numbers)" in line and "data.label_column=" in line
 
 
 def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
@@ -423,9 +392,19 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
 def test_tars_and_metadata_train_as_a_column_of_lists(kind, key, tiny, tmp_path) -> None:
     values = [[3, 1], [2], [], [4, 4, 0], [1], None] * 8
     place = written(tmp_path / "in", kind, key, values)
-    make_shards.main(
-        [f"data.path={place}", f"data.label_column={key}", f"out={tmp_path / 'out'}", "size=16"]
+    (tmp_path / "out").mkdir()
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.List(datasets.Value("int64"))}
     )
+    data = Data(name="own", path=str(place), size=16, label_column=key)
+    for split, source in formats.find_splits(data).splits.items():
+        images, label_NL = source.fetch(np.arange(len(source)))
+        columns = {
+            "image": [{"bytes": image, "path": None} for image in images],
+            "label": [None if row[0] == -1 else row[row >= 0].tolist() for row in label_NL],
+        }
+        made = datasets.Dataset.from_dict(columns, features=features)
+        made.to_parquet(tmp_path / "out" / f"{split}.parquet")
     metrics = [
         train(
             options(tiny, folder, f"data.label_column={column}", "data.classes=5", f"name={name}")
@@ -470,15 +449,11 @@ def test_a_class_file_that_is_no_json_is_checked(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tar", "files"])
-def test_splits_without_lists_are_read_and_made_as_those_with_them(kind, tmp_path) -> None:
+def test_splits_without_lists_are_read_as_those_with_them(kind, tmp_path) -> None:
     place = written(tmp_path / "in", kind, "many", [[3, 1], [2], 4] * 4)
-    make_shards.main(
-        [f"data.path={place}", "data.label_column=many", f"out={tmp_path / 'out'}", "size=16"]
-    )
-    for folder, column in ((place, "many"), (tmp_path / "out", "label")):
-        data = Data(name="own", path=str(folder), size=16, label_column=column)
-        source = formats.find_splits(data).splits["test"]
-        assert source.label_of(np.arange(4)).tolist() == [[4]] * 4
+    data = Data(name="own", path=str(place), size=16, label_column="many")
+    source = formats.find_splits(data).splits["test"]
+    assert source.label_of(np.arange(4)).tolist() == [[4]] * 4
 
 
 @pytest.mark.parametrize(

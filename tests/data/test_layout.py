@@ -313,13 +313,8 @@ def test_sources_go_to_workers_that_are_spawned(tmp_path):
     images(tmp_path / "files", ant=3, bee=3)
     numbered(tmp_path / "train.tar", range(6))
     parquet(tmp_path / "train.parquet", range(6))
-    for name, window in (
-        ("files", None),
-        ("train.tar", None),
-        ("train.parquet", None),
-        ("train.parquet", 4),
-    ):
-        data = Data(name="own", path=str(tmp_path / name), window=window, size=6)
+    for name in ("files", "train.tar", "train.parquet"):
+        data = Data(name="own", path=str(tmp_path / name), size=6)
         source = sources.load(data, seed=0).train
         sent = pickle.loads(pickle.dumps(batching.ImageDataset(source, data, train=True)))
         assert content(sent.source) == content(source)

@@ -8,6 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from helpers.images import images, png
+from helpers.options import altered
+from helpers.runs import run
 from helpers.sources import Rows, content, load
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
@@ -45,6 +47,41 @@ def test_an_image_folder_with_metadata_has_their_labels(tmp_path, kind, stream):
     found = load(tmp_path, validation=0.0, stream=stream)
     assert content(found.train) == WANTED and found.train.classes == ["ant", "bee", "dog"]
     assert not found.guesses
+
+
+def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null(
+    tmp_path, tiny, capsys
+):
+    """Of the 36 training images a third has a label."""
+    images(tmp_path / "own", _=40)
+    names = [f"{n}.png" for n in range(40)]
+    rows = [
+        {"file_name": name, "label": "ab"[n % 2] if n % 3 == 0 else None}
+        for n, name in enumerate(names)
+    ]
+    write(tmp_path / "own", "jsonl", rows)
+    train = load(tmp_path / "own", validation=0.1).train
+    number_N = np.array([int(train.file_of(row).removesuffix(".png")) for row in range(36)])
+    wanted_N = np.where(number_N % 3 == 0, number_N % 2, -1)
+    np.testing.assert_array_equal(train.label_of(np.arange(36)), wanted_N)
+    assert train.label_range == (-1, 1) and train.classes == ["a", "b"]
+    labelled = sources.labelled_images(train)
+    np.testing.assert_array_equal(labelled.whole_rows(), np.flatnonzero(wanted_N >= 0))
+    options = altered(
+        tiny,
+        "recipe=joint",
+        f"data.path={tmp_path / 'own'}",
+        "data.validation=0.1",
+        "eval.images=4",
+        "probe.every=4",
+        "probe.images=12",
+        "probe.shots=[2]",
+        "probe.steps=5",
+        "probe.neighbors=5",
+    )
+    found = run(options).rows()
+    assert {"probe/few_shot_2", "features/rank"} <= found[-1].keys()
+    assert "failed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -14,7 +14,7 @@ from helpers.options import altered
 from helpers.runs import rows
 from helpers.sources import content, load
 from ssl_vit.config.schema import Data
-from ssl_vit.data import fingerprints, image_formats, make_shards, sources, transforms
+from ssl_vit.data import fingerprints, image_formats, sources, transforms
 from ssl_vit.jobs import cli
 
 
@@ -133,23 +133,6 @@ def test_arrays_beside_images_change_no_stream(tmp_path: Path) -> None:
     before = fingerprints._listed(arrays)
     np.save(arrays / "train" / "ant" / "9.npy", noise(2))
     assert fingerprints._listed(arrays) != before
-
-
-def test_shards_of_arrays_are_shown_by_other_programs(tmp_path: Path) -> None:
-    """A small array becomes a PNG, as a large one becomes an encoded image."""
-    place = folder(tmp_path / "npy")
-    make_shards.main(
-        [f"data.path={place}", f"out={tmp_path / 'shards'}", "data.size=16", "size=16", "workers=1"]
-    )
-    mine, made = (load(where, test=True).test for where in (place, tmp_path / "shards"))
-    assert mine is not None and made is not None
-    every = np.arange(len(mine))
-    (raw, label), (encoded, wanted) = mine.fetch(every), made.fetch(every)
-    assert label.tolist() == wanted.tolist()
-    for one, two in zip(raw, encoded, strict=True):
-        with Image.open(io.BytesIO(two)) as image:
-            assert image.format == "PNG"
-            assert np.array_equal(np.asarray(image), transforms.decode(one).permute(1, 2, 0))
 
 
 def test_a_run_on_arrays_is_the_run_on_images(tmp_path: Path, tiny: list[str]) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,46 +11,21 @@ from PIL import Image
 
 from helpers.options import altered
 from helpers.sources import DATA, Numbered
-from ssl_vit import rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data
-from ssl_vit.data import loaders, transforms
-from ssl_vit.data.base import PartlyLabelled, Source, Subset
+from ssl_vit.data import loaders
+from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
-from ssl_vit.data.resident import Cropper, NotResident, ResidentDataset, decode_split
+from ssl_vit.data.resident import NotResident, decode_split
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 
-CPU = torch.device("cpu")
-BYTES = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-
 
 def decoded_of(source: Source, most_bytes: float = 1e9):
-    return decode_split(source, Data(), most_bytes, CPU, 2)
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "size"), [(32, 32, 32), (41, 24, 16), (20, 50, 48), (9, 9, 9), (70, 90, 8)]
-)
-def test_products_of_matrices_give_the_bytes_of_resized_crops(height, width, size):
-    """Noise and black-and-white noise, whose sums reach the largest values."""
-    values = np.random.default_rng(0).integers(0, 256, (24, height, width, 3), np.uint8)
-    values[::2] = np.where(values[::2] > 127, 255, 0)
-    image_NHWC = torch.from_numpy(values)
-    key_B = rng.key(3, np.arange(96))
-    row_B = np.arange(96) % 24
-    images = [image_NHWC[row].permute(2, 0, 1) for row in row_B.tolist()]
-    right = transforms.train_transform(images, key_B, size, 0.02, True)
-    height_B, width_B = np.full(96, height), np.full(96, width)
-    box_B4 = transforms.crop_boxes(key_B, height_B, width_B, 0.02)
-    got = Cropper(image_NHWC, size)(row_B, box_B4, transforms.random_flips(key_B, True))
-    assert got.dtype == torch.uint8 and got.is_contiguous()
-    assert (got.int() - right.int()).abs().max() <= 1
-    if BYTES:  # elsewhere ATen may compute otherwise
-        assert torch.equal(got, right)
+    return decode_split(source, Data(), most_bytes, 2)
 
 
 def same_batches(some, others) -> bool:
@@ -66,49 +40,27 @@ def same_batches(some, others) -> bool:
     return all(all(map(equal, a, b)) for a, b in pairs)
 
 
-def partly_labelled() -> Source:
-    whole = Numbered(50, broken=(5,))
-    return PartlyLabelled(whole, Subset(whole, 0, 9, 3))
-
-
 SOURCES = {
     "whole": lambda: Numbered(50),
     "broken": lambda: Numbered(50, broken=(0, 7, 8, 9, 49)),
     "share": lambda: Subset(Numbered(60, broken=range(3, 8)), 5, 55, 3),
-    "partly labelled": partly_labelled,
 }
 
 
-@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("name", SOURCES)
-def test_batches_are_those_of_decoding_at_each_step(name, on_device, monkeypatch):
+def test_batches_are_those_of_decoding_at_each_step(name):
+    """With two workers too."""
     source = SOURCES[name]()
     decoded = decoded_of(source)
-    plain = ResidentDataset.__init__
-
-    def with_cropper(self, *given):
-        plain(self, *given)
-        self.cropper = Cropper(decoded.image_NHWC, self.data.size)
-
-    if on_device:
-        monkeypatch.setattr(ResidentDataset, "__init__", with_cropper)
     for data in (DATA, dataclasses.replace(DATA, mixup=0.8, cutmix=1.0, size=6)):
         # two passes a step on the second of two processes, from a later step on
         layout = BatchLayout(16, 4, 1, 2)
         given = (source, data, layout, 5, 3, 12)
         right: list[Batch] = list(loaders.training_loader(*given, 0))
-        assert same_batches(loaders.training_loader(*given, 2, decoded=decoded), right)
+        for workers in (0, 2):
+            assert same_batches(loaders.training_loader(*given, workers, decoded=decoded), right)
         found = sum(len(batch.unreadable) for batch in right)
         assert (found > 0) == (name != "whole")
-
-
-def test_a_device_is_compared_with_the_cpu():
-    source = Numbered(20)
-    dataset = ResidentDataset(source, DATA, decoded_of(source))
-    dataset.cropper = Cropper(dataset.decoded.image_NHWC, DATA.size)
-    assert dataset.matches() == BYTES or not BYTES
-    dataset.cropper.across.bits_L[:] += 1  # half as bright
-    assert not dataset.matches()
 
 
 def test_too_many_unreadable_images_in_a_row_end_the_run_when_they_are_drawn():
@@ -172,29 +124,24 @@ def test_a_run_is_the_same_and_the_banner_names_the_memory(tiny, tmp_path, capsy
     ("option", "reason"),
     [
         ("objective=moco_v3", "objective=moco_v3 compares views"),
-        ("window=16", "data.window=16 reads images in parts"),
         ("", "images of different sizes"),
     ],
 )
 def test_what_cannot_be_kept_in_memory_is_refused_in_one_line(tiny, option, reason):
     given = ["recipe=moco_v3"] if "moco" in option else []
     recipe = resolve(altered(tiny, *given, "compute.resident=true"))
-    if "window" in option:
-        recipe.data.window = 16
-    accelerator = SimpleNamespace(device=CPU)
     with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}.*expected false or"):
-        resources.resident_images(recipe, accelerator, Sized(40), 0)
+        resources.resident_images(recipe, Sized(40), 0)
     recipe.compute.resident = None
-    assert resources.resident_images(recipe, accelerator, Sized(40), 0) is None
+    assert resources.resident_images(recipe, Sized(40), 0) is None
 
 
 def test_by_itself_only_what_is_seen_twice_and_fits_is_kept(tiny, tmp_path):
     recipe = resolve(altered(tiny, f"data.path={image_folder(tmp_path / 'images')}"))
-    accelerator = SimpleNamespace(device=CPU)
     seen = recipe.optim.steps * recipe.optim.batch
 
     def kept(images: int, step: int = 0) -> bool:
-        return resources.resident_images(recipe, accelerator, Numbered(images), step) is not None
+        return resources.resident_images(recipe, Numbered(images), step) is not None
 
     assert kept(seen // 2) and not kept(seen // 2 + 1)
     assert kept(40, recipe.optim.steps - 5) and not kept(41, recipe.optim.steps - 5)

@@ -44,7 +44,6 @@ def test_all_runs_have_the_same_test_images(classes: Path) -> None:
     for words in (
         {"share": 0.1},
         {"validation": 0.5},
-        {"labelled": 0.5, "validation_from": "train"},
         {"labels": False},
         {"share": 0.5, "share_seed": 7},
     ):
@@ -69,18 +68,7 @@ def test_images_without_labels_have_a_test_share_too(tmp_path: Path) -> None:
     images(tmp_path / "own", _=20)
     found = load(tmp_path / "own")
     assert len(content(found.test)) == 4 and len(content(found.train)) == 15
-    assert found.label_source == "" and not found.testable
-
-
-def test_a_window_takes_the_same_share_of_every_row_group(tmp_path: Path) -> None:
-    parquet(tmp_path / "own" / "train.parquet", range(40), group=10)
-    found = load(tmp_path / "own", 0.2, window=20, validation=0.25)
-    test, train, held_out = (
-        sorted(one.full_rows()) for one in (found.test, found.train, found.validation)
-    )
-    assert [row // 10 for row in test] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert sorted(test + train + held_out) == list(range(40))
-    assert any("the same share of every shard" in note for note in found.notes)
+    assert found.label_source == ""
 
 
 def test_a_test_share_has_a_fingerprint_of_its_own(classes: Path) -> None:
@@ -182,23 +170,22 @@ def test_images_without_a_value_are_groups_of_one() -> None:
     assert group_numbers(["b", None, "a", "b", ""]).tolist() == [1, 2, 0, 1, 3]
 
 
-@pytest.mark.parametrize("kind", ["folders", "parquet", "window", "tar"])
+@pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
 def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path: Path) -> None:
-    place, words = tmp_path / "own", {}
+    place = tmp_path / "own"
     if kind == "folders":
         images(place, ant=12, bee=12)
     elif kind == "tar":
         numbered(place / "train.tar", range(24))
     else:
         parquet(place / "train.parquet", range(24))
-        words = {"window": 8} if kind == "window" else {}
-    shown = load(place, **words)
+    shown = load(place)
     assert shown.label_source and set(content(shown.train).values()) == {0, 1}
-    hidden = load(place, labels=False, **words)
+    hidden = load(place, labels=False)
     for before, one in zip(shown[:3], hidden[:3], strict=True):
         assert content(one) == dict.fromkeys(content(before), -1)
         assert one.classes == [] and one.label_range == (-1, -1)
-    assert not hidden.label_source and not hidden.testable
+    assert not hidden.label_source
 
 
 def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:

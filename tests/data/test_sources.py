@@ -218,10 +218,7 @@ def test_no_label_is_minus_one(tmp_path):
     assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(
-    tmp_path, window
-):
+def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path):
     names = {
         "train": ["dog", "ant", "dog", None],
         "validation": ["cat", "dog"],
@@ -230,7 +227,7 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
     for i, (split, labels) in enumerate(names.items()):
         numbers = range(10 * i, 10 * i + len(labels))
         parquet(tmp_path / f"{split}.parquet", {"image": cells(numbers), "label": labels})
-    found = sources.load(Data(name="own", path=str(tmp_path), window=window), test=True)
+    found = sources.load(Data(name="own", path=str(tmp_path)), test=True)
     known = ["ant", "bee", "cat", "dog"]
     for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
         assert part.classes == known and part.label_range[1] == max(
@@ -258,12 +255,11 @@ def named_files(folder, **names):
 ANT, TNA = ["ant", "bee"], ["bee", "ant"]
 
 
-@pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("second", [TNA, []])
-def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, window, second):
+def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, second):
     """The same number is another class there: a supervised run would learn a mixture."""
     folder = named_files(tmp_path, train_a=ANT, train_b=second)
-    found = load(folder, window=window)
+    found = load(folder)
     assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
     note = "split train: its files name different classes: labels are not used"
     assert note in found.guesses[0]
@@ -276,19 +272,17 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, wind
     assert streamed.train.label_range == (-1, -1)
 
 
-@pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("others", [ANT, [*ANT, "cat"], []])
-def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, window, others):
+def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, others):
     folder = named_files(tmp_path, train=[*ANT, "cat"], test=others)
-    found = sources.load(Data(name="own", path=str(folder), window=window), test=True)
+    found = sources.load(Data(name="own", path=str(folder)), test=True)
     assert found.train.label_range == found.test.label_range == (0, 1) and not found.guesses
     assert supervised_classes(found) == 3
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_a_split_that_is_not_used_takes_no_labels_away(tmp_path, window):
+def test_a_split_that_is_not_used_takes_no_labels_away(tmp_path):
     folder = named_files(tmp_path, train=ANT, validation=ANT, test=TNA)
-    found = sources.load(Data(name="own", path=str(folder), window=window), test=False)
+    found = sources.load(Data(name="own", path=str(folder)), test=False)
     assert supervised_classes(found) == 2
 
 
@@ -306,12 +300,11 @@ def test_splits_that_name_different_classes_are_refused(tmp_path, saved):
         supervised_classes(sources.load(Data(name="own", path=str(folder)), test=True))
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_files_with_other_columns_are_named(tmp_path, window):
+def test_files_with_other_columns_are_named(tmp_path):
     parquet(tmp_path / "train-a.parquet", {"image": cells(range(8))})
     parquet(tmp_path / "train-b.parquet", {"img": cells(range(8))})
     text = "files of its split train have different columns: image and img"
-    assert text in the_error(tmp_path, window=window)
+    assert text in the_error(tmp_path)
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
@@ -568,7 +561,7 @@ def written(kind, folder, numbers):
         folder.mkdir()
         pyarrow.parquet.write_table(table, folder / "train.parquet", row_group_size=2)
     named = {"label_column": "label"} if lists else {}
-    return folder, named | ({"window": 4} if kind == "parquet in windows" else {})
+    return folder, named
 
 
 @pytest.mark.parametrize(
@@ -579,7 +572,6 @@ def written(kind, folder, numbers):
         "jsonl lists",
         "tar",
         "parquet",
-        "parquet in windows",
         "parquet lists",
         "saved",
     ],
@@ -612,13 +604,13 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
 
 
 def test_many_classes_are_counted_where_they_occur(monkeypatch):
-    """Also where data.share or data.labelled takes few of their images."""
+    """Also where data.share takes few of their images."""
     monkeypatch.setattr(
         Rows, "label_range", property(lambda rows: (0, len(rows) - 1)), raising=False
     )
     whole = Rows(100_000)
     few = base.Subset(whole, 0, 10, 3)
-    for train in (whole, few, base.PartlyLabelled(whole, few)):
+    for train in (whole, few):
         assert supervised_classes(sources.Splits(train, few)) == 100_000
 
 

@@ -38,16 +38,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def data(place: Path, window: int | None = 8, **more) -> Data:
-    return Data(
-        path=str(place), stream=True, window=window, size=6, flip=False, crop_area=1.0, **more
-    )
+def data(place: Path, **more) -> Data:
+    return Data(path=str(place), stream=True, size=6, flip=False, crop_area=1.0, **more)
 
 
-def reading(place: Path, batch_layout: BatchLayout, window: int = 8) -> StreamReader:
-    found = sources.load(data(place, window)).stream
+def reading(place: Path, batch_layout: BatchLayout, window: int = 8, **more) -> StreamReader:
+    """With windows of so many images of all processes."""
+    found = sources.load(data(place, **more)).stream
     assert found is not None
-    return StreamReader(found, data(place, window), batch_layout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders, "WINDOW", window)
+        return StreamReader(found, batch_layout)
+
+
+@pytest.fixture
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run of a few steps reads several."""
+    monkeypatch.setattr(loaders, "WINDOW", 10)
 
 
 def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tuple[int, int, int]]:
@@ -117,7 +124,7 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
     splits = sources.load(data(folder))
     batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     for workers in (0, 2):
-        some = StreamReader(splits.stream, data(folder), batch_layout)
+        some = StreamReader(splits.stream, batch_layout)
         places = {index: starts[shard] + row for index, shard, row in drawn(some, 0, 5)}
         loader = loaders.training_loader(some, data(folder), batch_layout, 0, 0, 5, workers)
         for batch in loader:
@@ -156,8 +163,8 @@ def test_an_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> N
     datasets.Dataset.from_dict({"image": cells}, features=features).to_parquet(
         str(tmp_path / "train.parquet")
     )
-    stream_data = data(tmp_path, 8, validation=0.0, unreadable=1.0)
-    some = StreamReader(sources.load(stream_data).stream, stream_data, BatchLayout(4, 4, 0, 1))
+    stream_data = data(tmp_path, validation=0.0, unreadable=1.0)
+    some = reading(tmp_path, BatchLayout(4, 4, 0, 1), validation=0.0)
     seen = list(loaders.training_loader(some, stream_data, BatchLayout(4, 4, 0, 1), 0, 0, 6, 0))
     assert sum(len(batch.image) for batch in seen) == 24
     texts = [text for batch in seen for text in batch.unreadable]
@@ -170,12 +177,12 @@ def words(folder: Path) -> list[str]:
         TINY,
         "data.stream=true",
         f"data.path={folder}",
-        "data.window=10",
         "eval.images=5",
         "optim.batch=8",
     )
 
 
+@pytest.mark.usefixtures("_small_windows")
 def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     tmp_path: Path, words, monkeypatch
 ) -> None:
@@ -187,7 +194,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
         )
         with pytest.raises(Killed):
             run([*words, f"out={tmp_path}", "name=broken"])
-    monkeypatch.undo()
+    monkeypatch.setattr(train_job, "_callbacks", callbacks)
     newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
@@ -226,9 +233,7 @@ def test_what_a_stream_cannot_is_refused_in_one_line(
     changed: list[str],
     says: str,
 ) -> None:
-    assert says in error_line(
-        *altered([w for w in words if not w.startswith("data.window")], *changed)
-    )
+    assert says in error_line(*altered(words, *changed))
 
 
 def test_a_shard_that_cannot_be_read_is_named(error_line, tmp_path: Path, words) -> None:

@@ -29,7 +29,7 @@ COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
 OPTIONS = [
     *("recipe=segment", "init=scratch", "data.size=16", "model.patch=4", "model.width=32"),
     *("model.depth=1", "model.heads=2", "model.mlp=64", "data.eval_crop=1"),
-    *("probe.steps=40", "probe.batch=8", "probe.rates=[0.3,3]", "probe.neighbors=3"),
+    *("probe.steps=40", "probe.batch=8", "probe.rates=[0.3,3]"),
     *("compute.precision=float32", "compute.threads=1", "data.validation=validation"),
 ]
 
@@ -100,16 +100,10 @@ def test_logits_are_upsampled_bilinearly_between_the_centres_of_patches() -> Non
     torch.testing.assert_close(logits[0, 0], row.expand(8, 8))
 
 
-def test_a_patch_has_the_class_of_most_of_its_pixels() -> None:
-    mask = torch.tensor([[1, 1, 255, 255], [2, 255, 255, 255], [0, 2, 1, 1], [2, 0, 1, 0]])
-    found = dense.patch_classes(mask[None], SegmentationTask(3, 255, (2, 2)))
-    assert found.tolist() == [[1, -1, 0, 1]]  # a tie goes to the lowest class
-
-
 def separable(images: int) -> PatchFeatures:
     """Features that are the class of a patch and noise."""
     mask = torch.from_numpy(np.stack([stripes(seed) for seed in range(images)]))
-    class_IN = dense.patch_classes(mask, SegmentationTask(3, 255, (4, 4)))
+    class_IN = mask[:, ::4, ::4].flatten(1).long()  # of one class each
     noise = torch.randn(images, 16, 5, generator=torch.Generator().manual_seed(0))
     return PatchFeatures(torch.cat([F.one_hot(class_IN, 3).float(), 0.1 * noise], 2), mask)
 
@@ -127,10 +121,6 @@ def test_separable_patches_are_segmented_without_an_error() -> None:
 
     assert found(train.x_IND) == (1.0, 1.0)
     assert found(train.x_IND.flip(0)).miou < 0.6  # of other images
-    bank = dense.make_bank(train, task, 100, torch.device("cpu"))
-    assert len(bank.x_PD) == 100
-    assert (bank.x_PD[:, :3].argmax(1) == bank.class_P).all()
-    assert torch.equal(bank.x_PD, dense.make_bank(train, task, 100, torch.device("cpu")).x_PD)
 
 
 def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
@@ -210,16 +200,13 @@ def test_an_image_in_its_mask_s_colours_is_segmented_without_an_error(tmp_path: 
         assert dense.scores(dense.confusion(batch.mask, pred, task)) == (1.0, 1.0)
 
 
-def test_masks_are_the_same_read_in_place_shared_and_on_several_processes(colored: Path) -> None:
+def test_masks_are_the_same_shared_and_on_several_processes(colored: Path) -> None:
     def data(**settings) -> Data:
         return Data(name="x", path=str(colored), size=16, eval_crop=1.0, **settings)
 
     whole = sources.load(data(), test=True).train
-    in_place = sources.load(data(window=8), test=True).train
-    rows = np.array([7, 0, 11])
-    assert whole.masks.column == in_place.masks.column == "mask"
-    assert whole.fetch_masks(rows) == in_place.fetch_masks(rows)
-    few = masks.chosen(whole, 5, data())
+    assert whole.masks.column == "mask"
+    few = masks.chosen(whole, 5)
     kept = [whole.fetch_masks(np.array([row]))[0] for row in few.whole_rows()]
     assert few.fetch_masks(np.arange(5)) == kept
     alone = torch.cat([batch.mask for batch in loaded(data())])
@@ -252,14 +239,13 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     options = [*OPTIONS, f"data.path={colored}", f"out={tmp_path}", "name=s"]
     result = ssl_vit.evaluate(options)
     found = {name: entry["value"] for name, entry in result["metrics"].items()}
-    assert found["miou"] > 0.9 and found["pixel_accuracy"] > 0.95 and found["patch_knn"] == 1
+    assert found["miou"] > 0.9 and found["pixel_accuracy"] > 0.95
     train = np.stack([stripes(seed) for seed in range(12)])
     test = np.stack([stripes(200 + seed) for seed in range(4)])
     commonest = np.bincount(train.ravel()).argmax()
     share = (test == commonest).mean()
     assert found["majority_pixel_accuracy"] == pytest.approx(share)
     assert found["majority_miou"] == pytest.approx(share / len(np.unique(test)))
-    assert found["majority_patch_knn"] == pytest.approx(share)
     assert {entry["n"] for entry in result["metrics"].values()} == {4}
     assert result["images"] == 20
     page = (tmp_path / "s" / "report.html").read_text()
@@ -273,7 +259,7 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
 
 
 def test_the_embedded_masks_and_a_layer_are_measured(tmp_path: Path) -> None:
-    small = ["probe.mask_images=20", "probe.steps=2", "probe.measures=[patch_knn]"]
+    small = ["probe.mask_images=20", "probe.steps=2"]
     options = [*altered(OPTIONS, "data.validation=null", *small), f"out={tmp_path}"]
     shares = {"data=shapes", "data.size=16", "probe.layer=1"}
     sources.SyntheticImages.__len__, kept = lambda self: 200, sources.SyntheticImages.__len__
@@ -282,13 +268,11 @@ def test_the_embedded_masks_and_a_layer_are_measured(tmp_path: Path) -> None:
     finally:
         sources.SyntheticImages.__len__ = kept
     found = {name: entry["value"] for name, entry in result["metrics"].items()}
-    assert found.keys() == {"patch_knn", "majority_patch_knn"}
-    assert 0 < found["patch_knn"] < 1
+    assert 0 < found["miou"] < 1 and 0 < found["pixel_accuracy"] < 1
 
 
 WRONG = {
     "splits of other columns": ({"column": ""}, [], "columns: test: image; train: image, mask"),
-    "a split without masks": ({"column": ""}, ["data.window=10"], "no masks in its test split; "),
     "no masks": ({}, ["data.image_column=mask", "data.mask_column=null"], "can name: image"),
     "no such column": ({}, ["data.mask_column=mas"], "did you mean mask?"),
     "the images' column": ({}, ["data.mask_column=image"], "data.mask_column=image: "),
@@ -296,7 +280,6 @@ WRONG = {
     "beyond the training masks": ({"changed": [stripes(0) + 9]}, [], "expected 0 to 2, or "),
     "beyond those given": ({}, ["data.mask_classes=2"], "expected 0 to 1, or data.mask_ignore"),
     "one class alone": ({"split": "train", "changed": [stripes(0) * 0] * 12}, [], "at least 2"),
-    "too few patches": ({}, ["probe.bank=2"], "probe.neighbors=3: "),
 }
 
 
@@ -327,8 +310,11 @@ def test_features_that_would_fill_the_memory_are_refused_before_the_work(
 UNUSED = {
     "a convolutional network": (["recipe=segment", "model=bit_r50x1"], "needs patches"),
     "pooling": (["recipe=segment", "probe.pool=avg"], "probe.pool=avg: "),
-    "while training": (["recipe=mpp", "probe.every=2", "probe.measures=[patch_knn]"], "evaluate"),
-    "without masks": (["recipe=evaluate", "probe.bank=3"], "probe.bank=3: "),
+    "while training": (
+        ["recipe=mpp", "probe.every=2", "probe.measures=[segmentation]"],
+        "evaluate",
+    ),
+    "without masks": (["recipe=evaluate", "probe.mask_images=3"], "probe.mask_images=3: "),
     "a hidden layer": (["recipe=segment", "probe.feature=hidden"], "probe.feature=hidden"),
     "columns of shapes": (["recipe=segment", "data.mask_column=a"], "generated"),
 }
@@ -359,9 +345,10 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
 
 
 def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
-    values = {"miou": 0.4, "majority_miou": 0.1, "patch_knn": 0.6, "majority_patch_knn": 0.5}
-    assert report_measures.of_models(values) == ["miou", "patch_knn"]
+    values = {"miou": 0.4, "majority_miou": 0.1}
+    values |= {"pixel_accuracy": 0.6, "majority_pixel_accuracy": 0.5}
+    assert report_measures.of_models(values) == ["miou", "pixel_accuracy"]
     entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
     fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
-    assert fought == {"miou": 0.1, "patch_knn": 0.5}
+    assert fought == {"miou": 0.1, "pixel_accuracy": 0.5}
     assert [row.interval for row in metric_tables.result_rows(entries)] == ["-", "-"]

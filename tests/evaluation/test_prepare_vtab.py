@@ -1,192 +1,231 @@
-"""tools/prepare.py: what is there is compared with what is asked for, one writes at a time, and what
-was killed is completed."""
+"""docs/examples/prepare_vtab.py: labels and files made of examples with TFDS's features, against
+values worked out by hand of the benchmark's own code."""
 
-import re
-import shutil
-import signal
-import time
+import io
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from PIL import Image
 
-from helpers.launching import launch
+from helpers.options import ROOT
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import prepare_vtab
-from ssl_vit.runs import output_folder
+from ssl_vit.evaluation import vtab, vtab_folder
 
-OWN = re.compile("dtd")
-
-
-def images(grey: int) -> list[dict]:
-    png = prepare_vtab.square(np.full((2, 3, 3), grey, np.uint8), 2)
-    return [{"image": {"bytes": png, "path": None}, "label": i % 47} for i in range(800)]
+prepare_vtab = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/examples/prepare_vtab.py")))
+ROWS = vtab.tasks()
+PIXELS = np.full((2, 2, 3), 7, np.uint8)
+GREY = np.array([[[0], [1]], [[1], [0]]], np.uint8)  # (2, 2, 1), as TFDS has dSprites
 
 
-def write_source(folder: Path, grey: int = 7) -> Path:
-    """All that prepare reads of dtd: images of one colour, wider than high."""
-    (folder / "dtd").mkdir(parents=True, exist_ok=True)
-    rows = images(grey)
-    for split, count in (("train", 800), ("validation", 200), ("test", 50)):
-        table = pyarrow.Table.from_pylist(rows[:count])
-        pyarrow.parquet.write_table(table, folder / "dtd" / f"{split}.parquet")
+def clevr(depths: list[float]) -> dict:
+    """As TFDS's clevr: features of a sequence of objects, of which two matter."""
+    points = np.array([[100, 200, depth] for depth in depths], np.float32)
+    objects = {"size": np.zeros(len(depths), np.int64), "pixel_coords": points}
+    return {"image": PIXELS, "file_name": b"0.png", "objects": objects, "question_answer": {}}
+
+
+def kitti(*objects: tuple[int, float]) -> dict:
+    """As TFDS's kitti: (type, distance in metres) of each object."""
+    location = np.array([[1, 2, z] for _, z in objects], np.float32).reshape(-1, 3)
+    types = np.array([kind for kind, _ in objects], np.int64)
+    return {"image": PIXELS, "objects": {"type": types, "location": location}}
+
+
+def dsprites(x: int, orientation: int) -> dict:
+    return {"image": GREY, "label_x_position": x, "label_orientation": orientation, "id": b"a"}
+
+
+# An example of each class of each task, in their order; the benchmark's thresholds belong to the
+# class below them
+EXAMPLES = {
+    "clevr_count": [clevr([9.0] * n) for n in range(3, 11)],
+    "clevr_distance": [clevr([20.0, z]) for z in (8.0, 8.1, 8.6, 9.5, 10.0, 10.1)],
+    "dsprites_location": [dsprites(x, 0) for x in range(0, 32, 2)],
+    # 40 orientations in 16 classes of 2.5: those that open a class
+    "dsprites_orientation": [
+        dsprites(0, o) for o in (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38)
+    ],
+    # the nearest car, van or truck (0, 1, 2), not the nearest object
+    "kitti_distance": [
+        kitti((3, 1.0), (0, 8.0), (1, 30.0)),
+        kitti((1, 8.5)),
+        kitti((2, 20.5), (7, 2.0)),
+        kitti((3, 5.0)),
+    ],
+    "smallnorb_azimuth": [{"image": GREY, "label_azimuth": k} for k in range(18)],
+    "smallnorb_elevation": [{"image": GREY, "label_elevation": k} for k in range(9)],
+}
+
+
+def examples(name: str) -> list[dict]:
+    plain = [{"image": PIXELS, "label": k} for k in range(ROWS[name]["classes"])]
+    return EXAMPLES.get(name, plain)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_example_of_each_class_has_that_label(name: str) -> None:
+    found = [prepare_vtab.make_label(one, ROWS[name]["label"]) for one in examples(name)]
+    assert found == list(range(ROWS[name]["classes"]))
+
+
+def test_values_that_end_a_class_and_objects_as_a_list() -> None:
+    row = ROWS["dsprites_orientation"]["label"]
+    ends = (2, 4, 7, 9, 12, 39)
+    found = [prepare_vtab.make_label(dsprites(0, o), row) for o in ends]
+    assert found == [0, 1, 2, 3, 4, 15]
+    assert prepare_vtab.make_label(dsprites(31, 0), ROWS["dsprites_location"]["label"]) == 15
+    assert prepare_vtab.make_label(kitti(), ROWS["kitti_distance"]["label"]) == 3
+    listed = {"objects": [{"type": 0, "location": [0, 0, 21]}, {"type": 1, "location": [0, 0, 9]}]}
+    assert prepare_vtab.make_label(listed, ROWS["kitti_distance"]["label"]) == 1
+
+
+def reader(name: str, tests: int = 3):
+    """800, 200 and few examples of a task; each split in TFDS's notation has its own."""
+    row = ROWS[name]
+    every = examples(name)
+    counts = {row["train"]: 800, row["validation"]: 200, row["test"]: tests}
+    starts = {row["train"]: 0, row["validation"]: 1, row["test"]: 2}
+    return lambda split: (
+        every[(starts[split] + i) % len(every)] for i in range(counts[split] + (tests == 3))
+    )
+
+
+def labels(path: Path) -> list[int]:
+    return pyarrow.parquet.read_table(path, columns=["label"])["label"].to_pylist()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """All 19 tasks, their test splits of four images; read only."""
+    folder = tmp_path_factory.mktemp("vtab")
+    for name, row in ROWS.items():
+        prepare_vtab.write_task(folder / name, row, reader(name), 384)
     return folder
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_source(tmp_path_factory.mktemp("source"))
+@pytest.mark.parametrize("name", ROWS)
+def test_a_task_is_written_in_the_layout_that_training_reads(name: str, prepared: Path) -> None:
+    folder, classes = prepared / name, ROWS[name]["classes"]
+    train = [i % classes for i in range(800)]
+    validation = [(1 + i) % classes for i in range(200)]
+    assert labels(folder / "tune" / "train.parquet") == train
+    assert labels(folder / "tune" / "validation.parquet") == validation
+    assert labels(folder / "final" / "train.parquet") == train + validation
+    assert labels(folder / "final" / "test.parquet") == [(2 + i) % classes for i in range(4)]
+    assert not vtab_folder.missing(folder / "tune") and not vtab_folder.missing(folder / "final")
+    assert vtab_folder.check(folder / "tune", classes) == {"train": 800, "validation": 200}
+    assert vtab_folder.check(folder / "final", classes) == {"train": 1000, "test": 4}
 
 
-@pytest.fixture(scope="module")
-def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a call that nothing interrupted; read only."""
-    out = tmp_path_factory.mktemp("whole")
-    assert prepare_vtab.main(words(source, out)) == 0
-    return out
+def decoded(raw: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(raw)))
 
 
-def words(source: Path, out: Path, *more: str) -> list[str]:
-    return [f"source={source}", f"out={out}", "tasks=dtd", "size=2", *more]
+def test_images_are_squares_of_the_size_or_smaller() -> None:
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, 4:] = 200
+    assert decoded(prepare_vtab.square(wide, 6)).shape == (6, 6, 3)  # larger than it was: no square
+    small = decoded(prepare_vtab.square(wide, 2))
+    # half black, half 200, but for what a filter wider than a pixel takes from the other half
+    assert small.shape == (2, 2, 3) and small[:, 0].max() < 50 and small[:, 1].min() > 150
+    noise = np.random.default_rng(0).integers(0, 256, (5, 5, 3), np.uint8)
+    for image in (noise, {"bytes": prepare_vtab.square(noise, 5), "path": None}):
+        assert np.array_equal(decoded(prepare_vtab.square(image, 5)), noise)
+    assert decoded(prepare_vtab.square(GREY, 9))[..., 2].tolist() == [[0, 255], [255, 0]]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+def source_of(folder: Path, builder: str, **splits: list[dict]) -> Path:
+    place = folder / builder
+    place.mkdir(parents=True)
+    for split, rows in splits.items():
+        cells = [row | {"image": {"bytes": b"", "path": None}} for row in rows]
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist(cells), place / f"{split.replace('_', '-')}.parquet"
+        )
+    return folder
 
 
-def refusal(*arguments: str) -> str:
-    with pytest.raises(UserError) as caught:
-        prepare_vtab.main(list(arguments))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def test_splits_of_parquet_files_are_cut_as_tfds_cuts_them(tmp_path: Path) -> None:
+    rows = [{"label_azimuth": i} for i in range(250)]
+    source_of(tmp_path, "smallnorb", test_0=rows[:130], test_1=rows[130:], train=rows[:9])
+    read = prepare_vtab.find_reader(tmp_path, "smallnorb:2.*.*")
+    assert read is not None
+    cuts = {"test[:200]": range(200), "test[50%:]": range(125, 250), "train": range(9)}
+    cuts |= {"test[120:140]": range(120, 140), "train[:800]": range(9)}
+    for split, wanted in cuts.items():
+        assert [row["label_azimuth"] for row in read(split)] == list(wanted), split
+    with pytest.raises(UserError, match=r"expected validation\.parquet or"):
+        list(read("validation[:200]"))
+    assert prepare_vtab.find_reader(tmp_path, "dtd:3.*.*") is None
 
 
-def test_another_size_or_source_is_refused_and_not_there_already(
-    source: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_tfds_reads_its_own_folders_unshuffled_and_downloads_nothing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "eurosat" / "rgb" / "2.0.0").mkdir(parents=True)
+    (tmp_path / "eurosat" / "rgb" / "2.0.0" / "dataset_info.json").write_text("{}")
+    calls = []
+
+    def load(name: str, **options) -> list:
+        calls.append((name, options))
+        return [{"label": 3}]
+
+    library = SimpleNamespace(load=load, as_numpy=iter)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", library)
+    read = prepare_vtab.find_reader(tmp_path, "eurosat/rgb:2.*.*")
+    assert read is not None and list(read("train[:800]")) == [{"label": 3}]
+    options = {"split": "train[:800]", "data_dir": str(tmp_path)}
+    options |= {"shuffle_files": False, "download": False}
+    assert calls == [("eurosat/rgb:2.*.*", options)]
+
+
+SHORT = [{"image": PIXELS, "label": 0}] * 300
+WRONG = {
+    "no test images": (reader("dtd", tests=0), "final/test.parquet: expected images, it has none"),
+    "too few": (lambda split: SHORT, "tune/train.parquet: expected 800 images, it has 300"),
+    "a class too many": (
+        lambda split: [{"image": PIXELS, "label": 47}] * 800,
+        "expected labels from 0 to 46, .* it has 47",
+    ),
+    "no label": (lambda split: [{"image": PIXELS}], "dtd.*: an example lacks the feature 'label'"),
+    "no image": (lambda split: [{"image": b"x", "label": 0}], "dtd.*: an image: not a whole image"),
+}
+
+
+@pytest.mark.parametrize(("read", "says"), WRONG.values(), ids=WRONG)
+def test_a_source_of_another_size_or_kind_is_named(read, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        prepare_vtab.write_task(tmp_path, ROWS["dtd"], read, 384)
+
+
+def test_what_is_missing_is_named_and_what_is_there_and_whole_is_kept(
+    tmp_path: Path, prepared: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(prepared, out)
-    before = contents(out)
-    given = words(source, out)[:-1]
-    text = refusal(*given, "size=1")
-    assert text.startswith(f"size=1: {out}/dtd was made with size=2; remove it, or give another")
-    text = refusal(*words(write_source(tmp_path / "other", grey=8), out))
-    assert text.startswith(f"source={tmp_path}/other: {out}/dtd was made of other files than ")
-    assert contents(out) == before
-    # the same files elsewhere, or none any more
-    shutil.copytree(source, tmp_path / "moved")
-    (tmp_path / "none").mkdir()
-    capsys.readouterr()
-    for place, says in (
-        ("moved", "there already\n"),
-        ("none", "is not here, and was not compared"),
-    ):
-        assert prepare_vtab.main(words(tmp_path / place, out)) == 0
-        assert says in capsys.readouterr().out
-    assert contents(out) == before
-
-
-def test_what_is_not_whole_is_not_there_already(
-    source: Path, prepared: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    (out / "dtd").mkdir(parents=True)
-    assert prepare_vtab.main(words(source, out)) == 0  # an empty folder
-    assert contents(out) == contents(prepared)
-    test = out / "dtd" / "final" / "test.parquet"
-    whole = test.read_bytes()
-    for damaged in (whole[:-100], whole[:500] + bytes([whole[500] ^ 1]) + whole[501:], None):
-        test.unlink() if damaged is None else test.write_bytes(damaged)
-        text = refusal(*words(source, out))
-        assert text.startswith(f"{test} is not the file that was written; remove {out}/dtd, and")
-    (out / "dtd" / "prepare.json").write_text("{")
-    text = refusal(*words(source, out))
-    assert "prepare.json is damaged (" in text and f"; remove {out}/dtd, or give" in text
-    shutil.rmtree(out / "dtd")
-    (out / "dtd").write_text("mine")
-    assert f"{out}/dtd is no folder; remove it" in refusal(*words(source, out))
-    (out / "dtd").unlink()
-    (out / "dtd").symlink_to(tmp_path / "nowhere")
-    assert f"{out}/dtd is a link to nothing; remove it" in refusal(*words(source, out))
-    (out / "dtd").unlink()
-    assert prepare_vtab.main(words(source, out)) == 0
-    assert contents(out) == contents(prepared)
-
-
-def test_images_without_a_record_are_taken_if_they_are_whole_and_that_is_said(
-    source: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """Written by an earlier version, or by hand."""
-    shutil.copytree(prepared, tmp_path / "out")
-    (tmp_path / "out" / "dtd" / "prepare.json").unlink()
-    assert prepare_vtab.main(words(source, tmp_path / "out")) == 0
-    assert "of which size= and source= is not known" in capsys.readouterr().out
-    test = tmp_path / "out" / "dtd" / "final" / "test.parquet"
+    rows = [{"label": i % 47} for i in range(800)]
+    (tmp_path / "source" / "dtd").mkdir(parents=True)
+    for split, count in (("train", 800), ("validation", 200), ("test", 50)):
+        cells = [row | {"image": prepare_vtab.square(PIXELS, 2)} for row in rows[:count]]
+        path = tmp_path / "source" / "dtd" / f"{split}.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(cells), path)
+    words = [f"{tmp_path}/source", f"{tmp_path}/out", "--size", "2", "--tasks", "dtd", "svhn"]
+    for state in ("made", "there already"):
+        prepare_vtab.main(words)
+        printed = capsys.readouterr().out
+        assert printed == f"dtd: {state}\nsvhn: no svhn_cropped in {tmp_path}/source\n"
+    made = tmp_path / "out" / "dtd"
+    assert labels(made / "final" / "train.parquet") == [i % 47 for i in (*range(800), *range(200))]
+    assert sorted(path.name for path in made.parent.iterdir()) == ["dtd"]
+    test = made / "final" / "test.parquet"
     test.write_bytes(test.read_bytes()[:-100])
-    assert "test.parquet: cannot be read as parquet" in refusal(*words(source, tmp_path / "out"))
+    with pytest.raises(UserError, match=r"test\.parquet: cannot be read as parquet"):
+        prepare_vtab.main(words)
     test.unlink()
-    assert "dtd is not whole: no test.parquet in " in refusal(*words(source, tmp_path / "out"))
-
-
-def test_two_at_once_are_refused_in_one_line(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    study = ["recipe=study/vtab", "init=scratch", f"data={out}", f"source={source}"]
-    with output_folder.OutputFolder("out", out, OWN).hold():
-        for tool, given in (
-            ("prepare", words(source, out)),
-            ("study", [*study, f"out={tmp_path}/runs"]),
-        ):
-            process = launch(f"tools/{tool}.py", *given)
-            printed = process.communicate(120)[0]
-            assert process.returncode == 2 and printed.count("\n") == 1, printed
-            assert printed.startswith(f"error: out={out}: {out} is being written by process ")
-    assert contents(tmp_path) == {} and not (tmp_path / "runs").exists()
-    assert prepare_vtab.main(words(source, out)) == 0
-
-
-def test_what_was_killed_is_completed_by_the_same_command(
-    source: Path, prepared: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    killed = launch("tools/prepare.py", *words(source, out))
-    while not list(out.glob(".dtd.*/*")) and killed.poll() is None:
-        time.sleep(0.001)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate(60)
-    assert prepare_vtab.main(words(source, out)) == 0
-    assert contents(out) == contents(prepared)
-    assert sorted(path.name for path in out.iterdir()) == ["dtd", "lock"]
-
-
-def test_a_link_with_the_name_of_what_is_written_is_not_followed(
-    source: Path, prepared: Path, tmp_path: Path
-) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "thesis.txt").write_text("theirs")
-    out = tmp_path / "out"
-    out.mkdir()
-    for name in (".dtd.part", ".dtd.4711.part", ".dtd.mine.part"):
-        (out / name).symlink_to(theirs)
-    (out / ".svhn.json.1").write_text("mine")
-    assert prepare_vtab.main(words(source, out)) == 0
-    assert contents(theirs) == {"thesis.txt": b"theirs"}
-    assert contents(out / "dtd") == contents(prepared / "dtd")
-    assert {path.name for path in out.iterdir()} == {
-        *("dtd", "lock", ".dtd.part", ".dtd.mine.part", ".svhn.json.1"),
-    }
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(prepare_vtab, "sync", full)
-    out = tmp_path / "out"
-    assert refusal(*words(source, out)) == f"out={out}: No space left on device"
-    assert [path.name for path in out.iterdir()] == ["lock"]
+    with pytest.raises(UserError, match=r"dtd is not whole: no test\.parquet in .*; remove it"):
+        prepare_vtab.main(words)
+    with pytest.raises(SystemExit):
+        prepare_vtab.main([*words, "svhm"])
+    assert "svhm" in capsys.readouterr().err

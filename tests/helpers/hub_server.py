@@ -18,8 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 WRITER, READER, STRANGER = (
     "hf_writerWRITER0123456789",
     "hf_readerREADER0123456789",
@@ -100,7 +98,6 @@ class Hub:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.listed: list[dict[str, Any]] = []  # further entries of every tree, to lie with
-        self.sends_parts = True  # as requests for a range of bytes expect
         self.stopped = threading.Event()
         self.server = ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self})
@@ -160,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self._route(path, body, garbage=fault is not None and fault.does == "garbage")
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_any
+    do_GET = do_HEAD = do_POST = do_PUT = handle_any
 
     def _fail(self, how: str) -> None:
         """Break the connection in the middle of the body, or say nothing until the server stops."""
@@ -212,8 +209,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "", "Invalid credentials in Authorization header")
         if path == "/api/repos/create":
             return self._create(json.loads(body), *user)
-        if path == "/api/repos/delete":
-            return self._delete(json.loads(body), *user)
         found = re.match(
             r"^/(?:api/models/)?([^/]+/[^/]+?)(?:\.git/info/lfs/objects/batch|/([\w-]+)(?:/(.*))?)?$",
             path,
@@ -251,15 +246,6 @@ class Handler(BaseHTTPRequestHandler):
         )
         return self._answer(200, {"url": f"{self.hub.url}/{name}", "name": name})
 
-    def _delete(self, request: dict[str, Any], user: str, writes: bool) -> None:
-        name = f"{request['organization']}/{request['name']}"
-        if name not in self.hub.repositories:
-            return self._refuse(404, "RepoNotFound", "Repository not found")
-        if not writes or user != request["organization"]:
-            return self._refuse(403, "", "You don't have the rights to delete this")
-        del self.hub.repositories[name]
-        return self._answer(200, {})
-
     def _batch(self, request: dict[str, Any]) -> None:
         objects = []
         for entry in request["objects"]:
@@ -275,9 +261,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._branch(
                 repository, rest, json.loads(body or b"{}").get("startingPoint", "main")
             )
-        if verb == "tag":
-            repository.branches[json.loads(body)["tag"]] = repository.at(rest).oid
-            return self._answer(200, {})
         revision = {"": "main", "revision": rest}.get(verb, rest)
         if verb == "resolve":
             revision, _, rest = rest.partition("/")
@@ -291,7 +274,6 @@ class Handler(BaseHTTPRequestHandler):
                 "sha": commit.oid,
                 "private": repository.private,
                 "siblings": siblings,
-                "cardData": _metadata(commit.files.get("README.md", b"")),
             }
             return self._answer(200, answer)
         if verb == "tree":
@@ -360,18 +342,7 @@ class Handler(BaseHTTPRequestHandler):
             "ETag": f'"{oid(path, content)}"',
             "X-Linked-Size": str(len(content)),
         }
-        part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if part and self.hub.sends_parts:
-            last = int(part[2] or len(content) - 1)
-            headers["Content-Range"] = f"bytes {part[1]}-{last}/{len(content)}"
-            return self._answer(206, content[int(part[1]) : last + 1], headers)
         return self._answer(200, content[::-1] if garbage else content, headers)
-
-
-def _metadata(card: bytes) -> dict[str, Any] | None:
-    """The YAML block that begins a model card."""
-    found = re.match(r"---\n(.*?)\n---\n", card.decode(), re.DOTALL)
-    return yaml.safe_load(found[1]) if found else None
 
 
 def _entry(path: str, content: bytes) -> dict[str, Any]:

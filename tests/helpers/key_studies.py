@@ -15,13 +15,7 @@ FEW = {
     "rate=0.5": (0.45, 0.46, 0.47),
     "rate=0.95": (0.30, 0.31, 0.29),
 }
-CLAIM = {
-    "better": "rate=0.5",
-    "worse": "rate=0.15",
-    "measure": "few_shot_5",
-    "source": "paper, 4.6",
-    "says": "slightly worse",
-}
+REPORT = {"probes": ["probe"], "pairs": ["0.5:0.15"], "measure": "few_shot_5"}
 
 
 def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
@@ -55,7 +49,7 @@ def study(folder, few=FEW, vary=RATES, recipes=None, beside=(), **more):
         "vary": vary,
         "match": "steps",
     }
-    about |= {"report": {"probes": ["probe"], "claim": CLAIM}, "tasks": tasks} | more
+    about |= {"report": REPORT, "tasks": tasks} | more
     folder.mkdir(parents=True)
     write(folder / "study.json", about)
     for one in tasks:

@@ -20,14 +20,14 @@ TINY = [
         "eval.every=4",
         "eval.images=24",
     ),
-    *("log.every=2", "log.tensorboard=false", "compute.precision=float32", "compute.threads=1"),
+    *("log.every=2", "compute.precision=float32", "compute.threads=1"),
     "compute.compile=false",  # where there is a GPU the default is true: minutes a run
 ]
 # of the shortest runs, and of what starts from one
 LOADED = "compute.threads=1", "compute.precision=float32", "compute.compile=false"
 SHORT = ["optim.steps=2", "optim.warmup=1", "optim.batch=8", *LOADED]
 TUNE = [
-    *("recipe=finetune", "eval.every=2", "checkpoint.every=2", "log.tensorboard=false"),
+    *("recipe=finetune", "eval.every=2", "checkpoint.every=2"),
     *SHORT,
 ]
 PROBE = ["recipe=evaluate", "probe.shots=[1]", "probe.steps=2", "probe.neighbors=2", *LOADED]
@@ -59,7 +59,7 @@ FREE = {
         "compute.threads",
         "compute.patience",
     ),
-    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.failures"),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background"),
     *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
     *(
         "eval.every",
@@ -68,7 +68,6 @@ FREE = {
         "eval.test",
         "eval.real",
         "log.every",
-        "log.tensorboard",
     ),
     "log.trackers",
     "checkpoint.best",

@@ -19,7 +19,7 @@ def altered(path, **new):
 
 
 def do_not_draw(monkeypatch):
-    for name in ("points", "learning", "grid"):
+    for name in ("points", "learning"):
         monkeypatch.setattr(svg_plots, name, lambda *arguments: None)
     monkeypatch.setattr(svg_plots, "svg", lambda figure: "<svg/>")
 

@@ -1,16 +1,12 @@
-"""Runs made up for their pages, and pages served."""
+"""Runs made up for their pages."""
 
-import http.client
 import json
-import threading
-from contextlib import contextmanager
 
 from PIL import Image
 
 from helpers.arm_studies import ENVIRONMENT
 from ssl_vit.config import resolve
 from ssl_vit.config.schema import dump
-from ssl_vit.lab import serve
 
 EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
 OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]
@@ -90,25 +86,3 @@ def evil_run(folder, finished=True):
         log.write(f"2026-11-22 08:00:00 warning: {EVIL}\n")
     (folder / "figures" / "predictions.png").rename(folder / "figures" / "<b>'.png")
     return folder
-
-
-@contextmanager
-def served(folder):
-    with serve.server(folder, port=0) as found:
-        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield found.server_port
-        finally:
-            found.shutdown()
-            thread.join()
-
-
-def get(port, path="/", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(), answer.headers.get("ETag")
-    finally:
-        connection.close()

@@ -108,8 +108,10 @@ if os.environ["RANK"] == "0":
 
 
 def launched(name: str, *more: str) -> dict[str, str]:
-    """What `accelerate launch` puts into the environment for one of the configurations in
-    launch/."""
+    """What `accelerate launch` puts into the environment for one of the configurations in launch/;
+    for ZeRO 1, which has none, that of ZeRO 2 with another stage."""
+    if name == "zero1":
+        return launched("zero2", *more) | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
     if name in ("ddp", "fsdp2"):
         return {"PLAY_FSDP": "1"} if name == "fsdp2" else {}
     args = launch_command_parser().parse_args(

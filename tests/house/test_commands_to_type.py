@@ -14,11 +14,10 @@ import pytest
 from helpers.options import ROOT
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
+from ssl_vit.config.operation import Log
 from ssl_vit.config.records import check
-from ssl_vit.config.records.run import Environment, Result
 from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
-from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
@@ -53,8 +52,9 @@ def after(name: str, text: str) -> str:
 def test_what_a_finished_run_says_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run"))
-    cli._conclude(run, Result(steps=1, seconds=1.0, metrics={}, finished=""))
+    log = Log(trackers=["tensorboard"])
+    run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run", log=log))
+    cli._conclude(run)
     text = capsys.readouterr().out
     assert pasted(after("curves", text), tmp_path)[1:] == [
         "-m",
@@ -69,16 +69,14 @@ def test_what_a_finished_run_says_can_be_pasted(
         {"timm": type("Timm", (), {"create_model": lambda name, pretrained: names.append(name)})},
     )
     assert names == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
-    assert "next" not in text  # a run without environment.json
 
 
 def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
     folder = tmp_path / AWKWARD / "run"
-    steps = list(next_steps(folder, tmp_path / AWKWARD, Recipe(), Environment()))
-    assert len(steps) == 5
-    for step in steps[:-1]:
+    steps = next_steps(folder, tmp_path / AWKWARD, Recipe())
+    assert len(steps) == 3
+    for step in steps:
         assert f"init={folder}" in pasted(step.command, tmp_path)
-    assert f"recipe={folder}/recipe.yaml" in pasted(steps[-1].command, tmp_path)
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
@@ -89,24 +87,6 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
         "python",
         *formatting.tool_command("evaluate"),
         *words,
-    ]
-
-
-def test_what_shards_say_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    from PIL import Image
-
-    (tmp_path / "own").mkdir()
-    Image.new("RGB", (16, 16)).save(tmp_path / "own" / "a.png")
-    out = tmp_path / "a b'c $(touch gone)"
-    make_shards.main([f"data.path={tmp_path}/own", f"out={out}", "workers=1", "rows=4"])
-    words = pasted(after("next", capsys.readouterr().out), tmp_path)
-    assert words == [
-        "accelerate",
-        "launch",
-        *formatting.tool_command("pretrain"),
-        "recipe=mpp",
-        f"data.path={out}",
-        "data.window=40",
     ]
 
 

@@ -41,7 +41,6 @@ LAB_ORDER = (
     "lab_tools",
     "reports",
     "run_table",
-    "serve",
     "studies",
     "planning",
     "plan_tool",
@@ -79,7 +78,7 @@ LAB_MAY_IMPORT = {
     # the folder of a run
     **dict.fromkeys(
         (
-            *("runs.files", "runs.folder", "runs.identity", "runs.lock", "runs.objective_facts"),
+            *("runs.files", "runs.folder", "runs.identity", "runs.lock"),
             "runs.seen_text",
         ),
         ALL,
@@ -108,7 +107,6 @@ LAB_MAY_IMPORT = {
     ),
     "data.sources": ("planning.forecast", "studies.task_images"),
     "jobs.split_images": ("studies.task_images",),
-    "evaluation.prepare_vtab": ("study_tool",),
     "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
     "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
     "callbacks": ("planning.pace", "studies.progress"),
@@ -140,7 +138,6 @@ WITHOUT_TORCH = (
     "jobs.embed",
     "lab.api",
     "lab.runs_tool",
-    "data.make_shards",
     "lab.study_tool",
     "lab.plan_tool",
     "lab.reports",
@@ -244,19 +241,6 @@ def test_the_engine_imports_nothing_of_the_lab(name: str) -> None:
     """Also not by a name in a text, as importlib takes it."""
     assert not {other for other in imported(name, MODULES[name]) if entry(other) == "lab"}
     assert not re.search(r"""["'](ssl_vit)?\.*lab[."']""", MODULES[name].read_text())
-
-
-def test_the_design_page_lists_the_entries_in_these_orders() -> None:
-    text = (ROOT / "docs" / "design.md").read_text()
-    folders = re.search(r"^```text\nssl_vit/\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert folders
-    names = re.compile(r"^( +)(\w+)(?:\.py|/)", re.MULTILINE)
-    found: dict[int, list[str]] = {2: [], 4: []}
-    for spaces, name in names.findall(folders[1]):
-        if len(spaces) == 2 or (len(spaces) == 4 and found[2][-1] == "lab"):
-            found[len(spaces)].append(name)
-    assert [name for name in found[2] if not name.startswith("__")] == [*ORDER]
-    assert found[4] == [*LAB_ORDER]
 
 
 def module_of(name: str) -> str | None:

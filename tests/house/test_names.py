@@ -87,13 +87,11 @@ def test_an_objective_is_named_in_its_folder_alone() -> None:
 PAPERS = {
     "mpp": {
         "config/schema.py",  # the default
-        "data/make_shards.py",  # a recipe
         "lab/planning/budget.py",  # the paper's learning rates
         "objectives/joint/__init__.py",  # a part
     },
     "supervised": {
         "config/init_source.py",  # a group of keys
-        "data/make_shards.py",  # a recipe
         "jobs/cli.py",  # the objective of the tool finetune
         "lab/planning/budget.py",  # the paper's learning rates
         "lab/planning/paper.py",  # the paper's table

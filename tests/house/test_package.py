@@ -41,10 +41,10 @@ def test_the_interface_is_imported_when_it_is_used() -> None:
 
 
 def test_options_are_a_text_a_list_or_a_mapping() -> None:
-    as_mapping = {"recipe": "mpp", "optim.steps": 500, "log.tensorboard": False, "data.path": None}
+    as_mapping = {"recipe": "mpp", "optim.steps": 500, "eval.test": False, "data.path": None}
     recipe = ssl_vit.resolve(as_mapping)
-    assert (recipe.optim.steps, recipe.log.tensorboard, recipe.data.path) == (500, False, None)
-    words = ["recipe=mpp", "optim.steps=500", "log.tensorboard=false"]
+    assert (recipe.optim.steps, recipe.eval.test, recipe.data.path) == (500, False, None)
+    words = ["recipe=mpp", "optim.steps=500", "eval.test=false"]
     assert ssl_vit.resolve(words) == ssl_vit.resolve(" ".join(words)) == recipe
     with pytest.raises(ssl_vit.UserError, match=r"optim\.steps"):
         ssl_vit.resolve({"recipe": "mpp", "optim.step": 500})

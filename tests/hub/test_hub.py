@@ -32,6 +32,8 @@ from ssl_vit.hub import background, card, card_figure, manifest, payload, pull, 
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
+from ssl_vit.objectives.mpp import MppDeclaration
+from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
@@ -810,6 +812,7 @@ def test_a_card_repeats_what_its_run_needs(run: Run) -> None:
         "/home/me/runs/first",
         "supervised",
     )
+    run.recipe.groups["supervised"] = SupervisedOptions()
     text = card.write(run, run.export)
     assert "tools/finetune.py recipe=recipe.yaml name=again data.path=IMAGES init=WEIGHTS\n" in text
     assert (
@@ -837,8 +840,8 @@ TERMS = {
         "not known to ssl_vit; they are for their owner to say.",
     ),
     "shares": (
-        {"labelled": 0.1, "test": 0.2},
-        "from a seed; the labels of 10.0% of it were used; 20.0% of it was kept for testing.",
+        {"share": 0.1, "test": 0.2},
+        "from a seed; 10.0% of it was trained on; 20.0% of it was kept for testing.",
         "Apache-2.0",
     ),
     "another's": (
@@ -939,11 +942,10 @@ def test_energy_is_that_of_the_devices_highest_power(run: Run, device: str, says
     assert says in card.write(run, run.export)
 
 
-def test_a_plugins_objective_without_a_sentence_is_named(run: Run) -> None:
-    path = run.folder / "environment.json"
-    record = json.loads(path.read_text())
-    record["objective"]["sentence"] = ""
-    path.write_text(json.dumps(record))
+def test_a_plugins_objective_without_a_sentence_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MppDeclaration, "sentence", lambda self, recipe: "")
     wanted = f"`{run.recipe.objective}`, an objective of a plugin that is not part of ssl_vit."
     assert wanted in card.write(run, run.export)
 

@@ -65,7 +65,7 @@ def trained(folder: Path, *words: str) -> Run:
 TOKEN = "${oc.env:HF_TOKEN}"
 SAID = {
     "a text": ("name: mpp\n", f"name: {TOKEN}\n"),
-    "in a list of texts": ("  - tensorboard\n", f"  - {TOKEN}\n"),
+    "in a list of texts": ("  trackers: null\n", f"  trackers:\n  - {TOKEN}\n"),
     "in a list of numbers": ("  betas:\n  - 0.9\n", f"  betas:\n  - {TOKEN}\n"),
 }
 

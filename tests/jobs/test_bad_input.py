@@ -119,10 +119,6 @@ CHANGED = {
         "model.timm=resnet50: expected a Vision Transformer with a class token",
     ),
     "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
-    "a window of drawn images": (
-        ["data.window=100"],
-        "data.window=100: data=shapes is generated and has no shards",
-    ),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
     "a study": (["recipe=study/gap"], "tools/study.py"),
 }
@@ -177,15 +173,6 @@ def test_labels(
     assert not (tmp_path / "runs/run/recipe.yaml").exists()
 
 
-def test_mixed_images_in_windows(error_line: Callable[..., str], tmp_path: Path) -> None:
-    path = table(tmp_path / "own.parquet", [0, 1] * 12)
-    line = error_line("recipe=supervised", f"data.path={path}", "data.window=8", "data.mixup=0.5")
-    assert "data.window=8: expected null beside data.mixup= or data.cutmix=" in line
-    assert "data.window=0: expected a number above 0" in error_line(
-        f"data.path={path}", "data.window=0"
-    )
-
-
 def tar(path: Path, count: int = TRAIN) -> Path:
     with tarfile.open(path, "w") as file:
         for n in range(count):
@@ -196,17 +183,14 @@ def tar(path: Path, count: int = TRAIN) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["tar", "parquet"])
-@pytest.mark.parametrize("window", ["null", "8"])
-def test_a_cut_off_shard(
-    error_line: Callable[..., str], tmp_path: Path, kind: str, window: str
-) -> None:
+def test_a_cut_off_file(error_line: Callable[..., str], tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     for name in "ab":
         tar(folder / f"{name}.tar") if kind == "tar" else table(folder / f"{name}.parquet", None)
     cut = folder / f"b.{kind}"
     cut.write_bytes(cut.read_bytes()[:-6000])
-    assert f"error: data.path={cut}: " in error_line(f"data.path={folder}", f"data.window={window}")
+    assert f"error: data.path={cut}: " in error_line(f"data.path={folder}")
     assert not (tmp_path / "runs/run/recipe.yaml").exists()
 
 

@@ -15,7 +15,6 @@ from helpers.options import LOADED, PROBE, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.resolve import resolve
-from ssl_vit.data import make_shards
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures, embed
@@ -191,12 +190,6 @@ def test_bits_that_are_cut_off_are_said_once(
         "warning: 19 of 19 images that were looked at"
     )
     assert ".png) of train)" in warnings[0] and "15 of 255; data.range=[0,4095]" in warnings[0]
-
-
-def test_shards_of_such_images_are_refused(images: Path, tmp_path: Path) -> None:
-    for option in ("data.channels=4", "data.range=[0,9]"):
-        with pytest.raises(UserError, match="shards hold RGB of 8 bits"):
-            make_shards.main([f"data.path={images}", f"out={tmp_path}/shards", option])
 
 
 def test_a_study_plans_without_what_is_measured(words: list[str]) -> None:

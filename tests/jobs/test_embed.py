@@ -138,20 +138,16 @@ def test_features_are_those_of_timm_with_the_export_s_preprocessing(
     np.testing.assert_allclose(x_BD, token_BTD[:, 0].numpy(), atol=1e-5)
 
 
-def test_layers_patches_and_npz(options: list[str], export: Path, images: Path) -> None:
+def test_layers_and_patches(options: list[str], export: Path, images: Path) -> None:
     """After block 1, without the norm; the mean of the patches is that of their features."""
     words = [*options, "split=test", "probe.layer=1", "probe.pool=avg", "patches=true"]
-    folder = ssl_vit.embed([*words, "format=npz", "name=npz"]).folder
-    with np.load(folder / "test-00000-of-00001.npz") as arrays:
-        found = dict(arrays)
-    h_BND = by_timm(export, images, found["file"].tolist(), indices=[0], norm=False).numpy()
-    assert found["patches"].shape == (3, 16, 32)
-    np.testing.assert_allclose(found["patches"], h_BND, atol=1e-5)
-    np.testing.assert_allclose(found["embedding"], h_BND.mean(1), atol=1e-5)
-    assert found["label"].tolist() == [0, 0, 1]
-    rows = table(ssl_vit.embed([*words, "name=parquet"]).folder, "test")
-    assert np.array_equal(np.array(rows.column("patches").to_pylist()), found["patches"])
-    assert np.array_equal(np.array(rows.column("embedding").to_pylist()), found["embedding"])
+    found = table(ssl_vit.embed([*words, "name=patches"]).folder, "test").to_pydict()
+    h_BND = by_timm(export, images, found["file"], indices=[0], norm=False).numpy()
+    patches = np.array(found["patches"], np.float32)
+    assert patches.shape == (3, 16, 32)
+    np.testing.assert_allclose(patches, h_BND, atol=1e-5)
+    np.testing.assert_allclose(np.array(found["embedding"]), h_BND.mean(1), atol=1e-5)
+    assert found["label"] == [0, 0, 1]
 
 
 def test_killed_and_resumed_on_two_processes_it_is_what_one_process_writes(
@@ -279,15 +275,14 @@ def test_nothing_is_finished_where_no_image_can_be_read(options: list[str], tmp_
         ssl_vit.embed([*words, f"data.path={place}", "name=f"])
 
 
-@pytest.mark.parametrize("form", ["parquet", "npz"])
 def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
-    options: list[str], whole: Path, tmp_path: Path, form: str
+    options: list[str], whole: Path, tmp_path: Path
 ) -> None:
-    words = [*options, "name=f", "data.unreadable=1", f"format={form}"]
-    shutil.copytree(whole, tmp_path / "f") if form == "parquet" else ssl_vit.embed(words)
+    words = [*options, "name=f", "data.unreadable=1"]
+    shutil.copytree(whole, tmp_path / "f")
     record = json.loads((tmp_path / "f" / "embed.json").read_text())
     shard, other, test = (
-        tmp_path / "f" / f"{name}.{form}"
+        tmp_path / "f" / f"{name}.parquet"
         for name in ("train-00001-of-00004", "train-00002-of-00004", "test-00000-of-00001")
     )
     written = shard.read_bytes()
@@ -565,9 +560,7 @@ REFUSED = {
     "another pooling": (["probe.pool=avg"], "probe.pool=avg: "),
     "another size": (["data.size=32"], "data.size=32: "),
     "other shards": (["rows=4"], "rows=4: "),
-    "another format": (["format=npz"], "format=npz: "),
     "other weights": (["init=scratch", *ITS_PIXELS], "init=scratch: "),
-    "no such format": (["format=csv"], "choices: parquet, npz"),
     "no such split": (["split=tset"], "did you mean test?"),
     "too many rows of patches": (
         ["rows=5000000", "patches=true"],

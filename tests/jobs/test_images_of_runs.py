@@ -10,7 +10,6 @@ import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.resolve import resolve
-from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.lab import plan_tool
 from ssl_vit.lab.studies import expand as plans
@@ -227,20 +226,13 @@ def test_a_plan_is_of_the_images_of_the_run_it_would_start_from(
 
 
 def test_figures_and_features_say_whose_images_they_are_of(
-    run: Path, images: Path, tmp_path: Path, out: str, capsys: pytest.CaptureFixture
+    run: Path, images: Path, out: str, capsys: pytest.CaptureFixture
 ) -> None:
-    draw_figures.main([f"init=scratch,{run}", "figures=filters", "images=4", out])
+    draw_figures.main([f"init={run}", "figures=filters", "images=4", out])
     text = capsys.readouterr().out
     assert f"those of init={run}: {images}" in text and "split test: 4 of 6" in text
     ssl_vit.embed([f"init={run}", "split=test", out, *LOADED[:2]])
     assert f"those of init={run}: {images}" in capsys.readouterr().out
-    other = pretrained(images / "train", tmp_path / "other", "name=other")
-    with pytest.raises(UserError, match="trained on other images each") as caught:
-        draw_figures.main([f"init={run},{other}", out])
-    assert str(images / "train") in str(caught.value) and "give data=" in str(caught.value)
-    draw_figures.main(
-        [f"init={run},{other}", f"data.path={images}", "figures=filters", "images=4", out]
-    )
 
 
 def test_a_part_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(

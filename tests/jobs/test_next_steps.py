@@ -10,28 +10,25 @@ from pathlib import Path
 
 import pytest
 
-import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.config.records.run import Environment, LabelCounts
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Recipe
-from ssl_vit.data import find_overlap, sources
+from ssl_vit.data import sources
 from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
 from ssl_vit.runs import seen_text
-from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
-    "evaluate": ["probe.steps=2", *LOADED],
-    "pretrain": ["log.tensorboard=false"],
-    "finetune": ["log.tensorboard=false", *SHORT],
+    "evaluate": ["probe.steps=2", "probe.shots=[1]", *LOADED],
+    "finetune": SHORT,
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
+    "report": [],
 }
-EVERY = ["evaluate", "finetune", "figures", "embed", "pretrain"]
+OF_ENCODER = ["evaluate", "finetune", "figures"]
+OF_CLASSIFIER = ["figures", "embed", "report"]
 
 
 def pretrained(
@@ -62,34 +59,17 @@ def class_folder(place: Path) -> Path:
     return place
 
 
-def photos(place: Path) -> Path:
-    put(place / "all", 24)
-    return place
-
-
-@pytest.mark.parametrize("kind", ["embedded", "splits", "classes", "photos"])
+@pytest.mark.parametrize("kind", ["embedded", "splits"])
 def test_the_printed_commands_run_as_printed_in_their_order(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    make = {"splits": two_classes, "classes": class_folder, "photos": photos}
-    images = [] if kind == "embedded" else [f"data.path={make[kind](tmp_path / 'IMAGES')}"]
+    images = [] if kind == "embedded" else [f"data.path={two_classes(tmp_path / 'IMAGES')}"]
     run, printed = pretrained(tmp_path / "runs", capsys, *images)
     commands = next_commands(printed)
-    tools = list(map(tool, commands))
-    wanted = EVERY if kind != "photos" else ["figures", "embed", "pretrain"]
-    if kind == "embedded":  # two steps beat no baseline; of one held-out image there is none
-        wanted = ["pretrain", *EVERY[:-1]]
-    assert tools == wanted
+    assert list(map(tool, commands)) == OF_ENCODER
+    fewer = {"evaluate": ["data.share=0.02"]} if kind == "embedded" else {}
     for words in commands:
         assert words[0] == sys.executable
-        shares = [word for word in words if word.startswith("data.test=")]
-        is_split = tool(words) in ("evaluate", "finetune") and kind == "classes"
-        assert shares == (["data.test=0.2"] if is_split else [])
-        if tool(words) == "evaluate" and kind != "embedded":  # 11 or 12 images of each class
-            assert "probe.shots=[1,5,10]" in words
-        if tool(words) == "embed":
-            assert any(word.startswith("query=") for word in words) == (kind != "embedded")
-    fewer = {"evaluate": ["data.share=0.02"]} if kind == "embedded" else {}
     running = [
         launch(*words[1:], *FASTER[tool(words)], *fewer.get(tool(words), []), stderr=True)
         for words in commands
@@ -97,96 +77,28 @@ def test_the_printed_commands_run_as_printed_in_their_order(
     codes, outputs = outcome(running)
     assert codes == [0] * len(commands), outputs
     assert (run / "figures" / "filters.png").exists()
-    assert len(list(run.parent.glob("features-*/nearest.html"))) == (kind != "embedded")
     page = (run / run_page.PAGE).read_text()
     for words in commands:
         assert f"{Path(words[1])}" in page and "data.path=IMAGES" not in page
-    if kind == "classes":
-        (tuned,) = run.parent.glob("finetune-*/result.json")
-        assert json.loads(tuned.read_text())["metrics"]["top1"]["n"] == 6
 
 
-def test_labels_that_may_be_none_come_after_the_looking(
+def test_names_of_folders_that_may_be_no_classes_are_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     for day in range(1, 4):
         put(tmp_path / "IMAGES" / "2025" / f"2025-01-0{day}", 8)
-    run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={tmp_path / 'IMAGES'}")
+    _, printed = pretrained(tmp_path / "runs", capsys, f"data.path={tmp_path / 'IMAGES'}")
     (warning,) = [line for line in printed.splitlines() if "folders are taken for" in line]
     assert "dates or numbers" in warning and "data.labels=false" in warning
-    found = next_commands(printed)
-    assert list(map(tool, found)) == ["figures", "embed", "evaluate", "finetune", "pretrain"]
-    (query,) = [word for word in found[1] if word.startswith("query=")]
-    assert Path(query.removeprefix("query=")).is_file()
-    assert printed.count("this run has trained on them without labels (with data.test=0.2") == 2
-    assert "if these are classes (their names are dates or numbers)" in printed
-    page = (run / run_page.PAGE).read_text()
-    assert page.index("Look at what") < page.index("easure the frozen encoder")
 
 
-@pytest.mark.parametrize(
-    ("images", "smallest", "unreadable", "wanted"),
-    [
-        (10_000, 25, 0.0, []),
-        (10_000, 25, 0.01, ["probe.shots=[1,5,10]"]),  # one of them may be unreadable
-        (300, 16, 0.01, ["probe.shots=[1,5,10]"]),
-        (300, 16, 0.5, ["probe.shots=[1,5]"]),
-        (300, 0, 0.01, ["probe.measures=[linear,knn]"]),
-        (12, 6, 0.01, ["probe.shots=[1,5]", "probe.neighbors=6"]),
-    ],
-)
-def test_an_evaluation_asks_for_no_more_images_of_a_class_than_there_are(
-    images: int, smallest: int, unreadable: float, wanted: list[str]
-) -> None:
-    recipe = Recipe()
-    recipe.data.unreadable = unreadable
-    counts = LabelCounts(images=images, smallest=smallest)
-    step = next(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(label_counts=counts)))
-    words = shlex.split(step.command)
-    assert [word for word in words if word.startswith("probe.")] == wanted
-    assert (f"the smallest has {smallest} to learn from" in step.what) == bool(wanted)
-
-
-def test_no_command_is_on_labels_of_which_none_can_be_held_out() -> None:
-    facts = Environment(label_counts=LabelCounts(images=0, smallest=0))
-    found = next_steps(Path("runs/a"), Path("runs"), Recipe(), facts)
-    assert [tool(shlex.split(step.command)) for step in found] == ["figures", "embed", "pretrain"]
-
-
-def test_the_test_images_of_a_joint_run_were_seen_with_their_labels() -> None:
-    recipe = resolve(["recipe=joint"], here=False)
-    found = list(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(testable=False)))
-    assert "has trained on them with their labels" in found[0].what
-    unseen = list(next_steps(Path("runs/a"), Path("runs"), recipe, Environment(testable=True)))
-    assert "trained on" not in unseen[0].what
-
-
-def test_what_does_not_beat_its_baselines_is_trained_longer_first() -> None:
-    def tools(beaten: bool) -> list[str]:
-        found = next_steps(Path("a"), Path("runs"), Recipe(), Environment(), beaten)
-        return [tool(shlex.split(step.command)) for step in found]
-
-    assert tools(True) == EVERY
-    assert tools(False) == ["pretrain", *EVERY[:-1]]
-
-
-def test_a_longer_run_has_another_name_and_twice_the_steps() -> None:
-    recipe = resolve(["recipe=finetune", "init=scratch", "optim.steps=50"], here=False)
-    recipe.init = "runs/before"
-    *_, longer = next_steps(Path("runs/a"), Path("runs"), recipe, Environment())
-    words = shlex.split(longer.command)
-    assert tool(words) == "finetune"
-    assert words[2:] == ["recipe=runs/a/recipe.yaml", "name=a-longer", "optim.steps=100"]
-
-
-def test_nothing_is_evaluated_on_labels_that_are_turned_off(
+def test_labels_that_are_turned_off_are_said_to_be_none(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     place = class_folder(tmp_path / "IMAGES")
     more = (f"data.path={place}", "data.labels=false", "data.test=0.2")
     run, printed = pretrained(tmp_path / "runs", capsys, *more)
     assert "labels: none, data.labels=false" in printed
-    assert list(map(tool, next_commands(printed))) == ["figures", "embed", "pretrain"]
     assert json.loads((run / "environment.json").read_text())["classes"] == []
 
 
@@ -206,20 +118,8 @@ def test_folders_are_said_to_be_taken_for_labels_and_are_no_classes_of_a_run_wit
     assert "labels      names of folders, 2 classes" in capsys.readouterr().out
 
 
-def test_runs_of_earlier_versions_are_taken_to_have_labels(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    run, _ = pretrained(tmp_path / "runs", capsys)
-    recipe = ssl_vit.load_run(str(run)).recipe
-    found = list(next_steps(run, Path("runs"), recipe, Environment()))
-    assert [tool(shlex.split(step.command)) for step in found] == EVERY
-    assert not any("data.test=" in step.command or "out=" in step.command for step in found)
-    measured = resolve(["recipe=evaluate", f"init={run}"])
-    assert not list(next_steps(run, Path("runs"), measured, Environment())), "it made no encoder"
-
-
 @pytest.mark.parametrize("init", ["scratch", "first"])
-def test_a_run_that_was_trained_on_labels_alone_is_not_to_be_fine_tuned_on_them(
+def test_a_run_that_was_trained_on_labels_is_looked_at_and_compared(
     init: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     model = [one for one in TINY if one.startswith(("model.", "data.size="))]
@@ -229,8 +129,12 @@ def test_a_run_that_was_trained_on_labels_alone_is_not_to_be_fine_tuned_on_them(
     words = altered(TUNE, *model, "eval.test=false", f"init={init}", f"out={tmp_path}/runs")
     cli.finetune([*words, "data=shapes", "data.size=16", "name=tuned"])
     commands = next_commands(capsys.readouterr().out)
-    assert "figures" in map(tool, commands) and "evaluate" not in map(tool, commands)
-    assert not any("recipe=finetune" in words for words in commands)
+    wanted = OF_ENCODER if init == "scratch" else OF_CLASSIFIER
+    assert list(map(tool, commands)) == wanted
+    codes, outputs = outcome(
+        [launch(*words[1:], *FASTER[tool(words)], stderr=True) for words in commands]
+    )
+    assert codes == [0] * len(commands), outputs
     page = (tmp_path / "runs" / "tuned" / "report.html").read_text()
     assert ("Training on labels" if init == "scratch" else "Fine-tuning on labels") in page
 
@@ -299,8 +203,7 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
 def test_images_elsewhere_are_said_not_to_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """The printed command compares their contents, of a run that has not ended too; at another size
-    the first lines say both."""
+    """At another size the first lines say both."""
     place = class_folder(tmp_path / "IMAGES")
     run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
     copied = shutil.copytree(place, tmp_path / "COPY")
@@ -315,11 +218,6 @@ def test_images_elsewhere_are_said_not_to_be_compared(
     assert "trained on images of 16 px; here they are 32 px (data.size=16" in printed
     (line,) = [one for one in printed.splitlines() if "is not known" in one]
     assert f"whether {run} was trained on test images is not known" in line
-    (tmp_path / "runs" / "tuned" / "result.json").unlink()
-    find_overlap.main(shlex.split(line.partition("contents: ")[2])[2:])
-    found = json.loads((tmp_path / "runs" / "tuned" / "overlap.json").read_text())
-    counts = {one["train"]["images"]: one["exact"] for one in found}
-    assert counts == {30: 6, 23: 0}
 
 
 def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
@@ -360,23 +258,6 @@ def test_another_share_for_testing_is_another_run(
     with pytest.raises(SystemExit):
         pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.3")
     assert "data.test (0.2 there, 0.3 here)" in capsys.readouterr().err
-
-
-def test_an_image_that_cannot_be_opened_is_no_example(tmp_path: Path) -> None:
-    (tmp_path / "0.png").write_bytes(b"no image")
-    recipe = resolve(["recipe=mpp", f"data.path={tmp_path}", "data.size=64", "data.stream=false"])
-    assert _query(recipe) is None
-    put(tmp_path / "b", 1)
-    assert _query(recipe) == str(tmp_path / "b" / "0.png")
-
-
-def _query(recipe: Recipe) -> str | None:
-    """The image that the command for the nearest images names."""
-    for one in next_steps(Path("runs/x"), Path("runs"), recipe, Environment()):
-        for word in shlex.split(one.command):
-            if word.startswith("query="):
-                return word.removeprefix("query=")
-    return None
 
 
 def test_what_a_run_saw_is_not_known_of_a_stream_nor_where_its_images_were_others(

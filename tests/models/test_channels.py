@@ -47,7 +47,7 @@ def exported(folder: Path, channels: int, positions: str = "learned") -> encoder
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
-@pytest.mark.parametrize("positions", ["learned", "rotary", "relative_bias"])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_timm_and_transformers_give_the_encoders_features(
     tmp_path: Path, channels: int, positions: str
 ) -> None:

@@ -24,7 +24,11 @@ from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, loop
 
 MODELS = yaml.safe_load((ROOT / "recipes/tables/models.yaml").read_text())
-PAPER = {path.stem.split("_")[2] for path in (ROOT / "recipes/paper").glob("supervised_bit_*")}
+PAPER = {
+    name.split("_")[2]
+    for name in yaml.safe_load((ROOT / "recipes/tables/paper.yaml").read_text())
+    if name.startswith("supervised_bit_")
+}
 NAMES = [  # test_paper.py has the paper's
     name
     for name, row in MODELS.items()
@@ -36,7 +40,6 @@ FAST = [
     "optim.warmup=1",
     "optim.batch=4",
     "data.share=0.001",
-    "log.tensorboard=false",
 ]
 
 

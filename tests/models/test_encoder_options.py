@@ -2,7 +2,6 @@
 timm, positions against other implementations, first weights, errors."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -31,19 +30,14 @@ from ssl_vit.training import optim
 NORM = timm.layers.LayerNorm
 SIZE = {"patch": 4, "width": 32, "depth": 2, "heads": 2, "mlp": 80}
 ALL = {"registers": 2, "layer_scale": 0.1, "qk_norm": True, "activation": "swiglu"}
-LESS = {"layer_scale": 0.1, "qk_norm": True}  # what timm has beside relative_bias
 OPTIONS: dict[str, dict[str, Any]] = {
     "registers": {"registers": 3},
     "LayerScale": {"layer_scale": 1e-3},
     "norms of queries and keys": {"qk_norm": True},
     "SwiGLU": {"activation": "swiglu"},
     **{kind: {"positions": kind} for kind in POSITIONS},
-    **{
-        f"{kind} with all": {"positions": kind, **(LESS if kind == "relative_bias" else ALL)}
-        for kind in POSITIONS
-    },
+    **{f"{kind} with all": {"positions": kind, **ALL} for kind in POSITIONS},
 }
-IN_BLOCKS = ("rotary", "relative", "relative_bias")
 
 
 def model(**options: Any) -> Model:
@@ -96,7 +90,7 @@ def test_timm_and_init_read_the_export(tmp_path: Path, options: dict[str, Any]) 
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_visible_patches_keep_their_positions(kind: str) -> None:
     """Against the blocks on all patches, whose attention is kept from the others."""
-    made = net(positions=kind, **(LESS if kind == "relative_bias" else ALL))
+    made = net(positions=kind, **ALL)
     visible_BV = torch.tensor([[9, 2, 15, 4], [0, 7, 8, 3], [11, 10, 1, 12]])
     prefix = made.prefix
     seen_BT = torch.zeros(3, prefix + 16, dtype=torch.bool)
@@ -109,15 +103,7 @@ def test_visible_patches_keep_their_positions(kind: str) -> None:
         x_BTD = made.embed(x_BND)
         arguments = made.block_arguments()
         for block in made.backbone.blocks:
-            if kind == "relative_bias":
-                x_BTD = block(x_BTD, arguments["shared_rel_pos"] + hidden_B11T)
-            elif kind == "relative":
-                with pytest.MonkeyPatch.context() as patch:
-                    own = block.attn.bias
-                    patch.setattr(block.attn, "bias", lambda q, p, own=own: own(q, p) + hidden_B11T)
-                    x_BTD = block(x_BTD)
-            else:
-                x_BTD = block(x_BTD, attn_mask=hidden_B11T, **arguments)
+            x_BTD = block(x_BTD, attn_mask=hidden_B11T, **arguments)
         whole_BTD = made.backbone.norm(x_BTD)
     index_BVD = (visible_BV + prefix)[..., None].expand(-1, -1, 32)
     wanted_BTD = torch.cat([whole_BTD[:, :prefix], whole_BTD.gather(1, index_BVD)], 1)
@@ -127,8 +113,8 @@ def test_visible_patches_keep_their_positions(kind: str) -> None:
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_wanted_patches_are_those_of_the_whole_pass(kind: str) -> None:
     """Also of visible patches alone, and their gradients."""
-    made = net(positions=kind, **(LESS if kind == "relative_bias" else ALL))
-    assert isinstance(made.backbone.blocks[-1], Block) == (kind not in IN_BLOCKS)
+    made = net(positions=kind, **ALL)
+    assert isinstance(made.backbone.blocks[-1], Block) == (kind != "rotary")
     visible_BV = torch.tensor([[9, 2, 15, 4], [0, 7, 8, 3], [11, 10, 1, 12]])
     for visible, wanted_BK in (
         (None, torch.tensor([[3, 15, 0], [8, 7, 1], [2, 9, 4]])),
@@ -218,31 +204,6 @@ def test_attention_is_timms(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(one, other, **exact)
 
 
-def test_relative_attention_is_the_papers() -> None:
-    """Appendix D.4, pair by pair; pairs with a prefix token have no such term."""
-    made = net(positions="relative", registers=1)
-    attention = made.backbone.blocks[1].attn
-    x_BTD = torch.randn(1, 18, 32, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        query, key, value = (
-            part.reshape(18, 2, 16).double().numpy()
-            for part in attention.qkv(x_BTD)[0].split(32, 1)
-        )
-        offset = attention.offset_Od.double().numpy()
-        read = np.zeros((18, 32))
-        for head in range(2):
-            for i in range(18):
-                logits = np.array([query[i, head] @ key[j, head] for j in range(18)])
-                if i >= 2:
-                    logits[2:] += [query[i, head] @ offset[i - j + 15] for j in range(2, 18)]
-                share = np.exp(logits / math.sqrt(16))
-                read[i, 16 * head : 16 * head + 16] = share @ value[:, head] / share.sum()
-        wanted = read @ attention.proj.weight.double().numpy().T + attention.proj.bias.numpy()
-        for fused in (False, True):
-            attention.fused_attn = fused
-            np.testing.assert_allclose(attention(x_BTD)[0].numpy(), wanted, atol=1e-5)
-
-
 def test_sines_and_cosines_are_those_of_maes_code() -> None:
     """util/pos_embed.py of He et al.: half for the column, half for the row, sines first."""
     table_ND = Sincos2d("sincos_2d", (3, 5), 8).table()
@@ -253,7 +214,7 @@ def test_sines_and_cosines_are_those_of_maes_code() -> None:
         np.testing.assert_allclose(table_ND[n].numpy(), wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in POSITIONS if kind != "relative"])
+@pytest.mark.parametrize("kind", POSITIONS)
 def test_first_weights_fit_another_image_size(tmp_path: Path, kind: str) -> None:
     made = net(positions=kind)
     source = exported(tmp_path / "export", made, positions=kind)
@@ -269,12 +230,6 @@ def test_first_weights_fit_another_image_size(tmp_path: Path, kind: str) -> None
         else:
             torch.testing.assert_close(ours["pos_embed"], wanted)
         assert changed == {"pos_embed"}
-    elif kind == "relative_bias":
-        name = "shared_rel_pos.relative_position_bias_table"
-        assert changed == {name} and ours[name].shape == (15 * 15 + 3, 2)
-        assert torch.equal(ours[name][-3:], theirs[name][-3:])  # pairs with the class token
-        for new, old in ((0, 0), (112, 24), (224, 48)):  # both ends, and a patch and itself
-            torch.testing.assert_close(ours[name][new], theirs[name][old])
     else:
         assert not changed
 
@@ -282,25 +237,22 @@ def test_first_weights_fit_another_image_size(tmp_path: Path, kind: str) -> None
 def test_what_has_other_positions_is_refused(tmp_path: Path) -> None:
     """Weights with rotary positions and without any have the same names."""
 
-    def refusal(there: str, here: str, size: int = 16) -> str:
+    def refusal(there: str, here: str) -> str:
         folder = tmp_path / there
         if not folder.exists():
             exported(folder, net(positions=there), positions=there)
         with pytest.raises(UserError) as caught:
-            weights.load_weights(net(size=size, positions=here), InitSource(str(folder)))
+            weights.load_weights(net(positions=here), InitSource(str(folder)))
         return str(caught.value)
 
     assert "model.positions=none here, rotary there" in refusal("rotary", "none")
     assert "model.positions=rotary here, none there" in refusal("none", "rotary")
-    assert "model.positions=learned here, relative there" in refusal("relative", "learned")
-    assert "model.positions=relative_bias here, learned there" in refusal(
-        "learned", "relative_bias"
-    )
+    assert "model.positions=learned here, rotary there" in refusal("rotary", "learned")
+    assert "model.positions=rotary here, learned there" in refusal("learned", "rotary")
     assert "not of rows and columns; expected model.positions=learned" in refusal(
         "learned", "learned_2d"
     )
     assert "not sines and cosines" in refusal("learned", "sincos_2d")
-    assert "cannot be fitted to another image size" in refusal("relative", "relative", size=32)
     weights.load_weights(net(), exported(tmp_path / "2d", net(positions="learned_2d")))
 
 
@@ -343,13 +295,13 @@ def test_a_table_without_prefix_tokens_gives_timms_features(tmp_path: Path) -> N
     torch.testing.assert_close(tokens(bare), wanted, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["learned_2d", "sincos_2d", *IN_BLOCKS])
+@pytest.mark.parametrize("kind", ["learned_2d", "sincos_2d", "rotary"])
 def test_transformers_has_tables_only(tmp_path: Path, kind: str) -> None:
     from transformers import ViTModel
 
     made = net(positions=kind)
     exported(tmp_path / "export", made, positions=kind)
-    if kind in IN_BLOCKS:
+    if kind == "rotary":
         with pytest.raises(UserError, match="transformers' ViT is timm's VisionTransformer"):
             interop.to_transformers(tmp_path / "export", tmp_path / "out")
         return
@@ -360,10 +312,10 @@ def test_transformers_has_tables_only(tmp_path: Path, kind: str) -> None:
     torch.testing.assert_close(found, tokens(made), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["learned_2d", *IN_BLOCKS])
+@pytest.mark.parametrize("kind", ["learned_2d", "rotary"])
 def test_tokens_positions_and_scales_do_not_decay(kind: str) -> None:
     """And with a decay of rates by layer, positions learn as the other embeddings."""
-    made = net(positions=kind, **(LESS if kind == "relative_bias" else ALL))
+    made = net(positions=kind, **ALL)
     objective = Supervised(made, 5, loss="softmax", smoothing=0, hidden=False, pool="avg")
     groups = optim.groups(objective, 0.1, lr=1.0, layer_decay=0.5)
     names = {id(p): name for name, p in objective.named_parameters()}
@@ -371,9 +323,9 @@ def test_tokens_positions_and_scales_do_not_decay(kind: str) -> None:
     ends = ("qkv.weight", "attn.proj.weight", "fc1.weight", "fc2.weight", "head.weight")
     decayed = {name for name, group in found.items() if group["weight_decay"]}
     assert decayed == {name for name in found if name.endswith((*ends, "patch_embed.proj.weight"))}
-    tables = ("positions.", "cls_token", "reg_token", "shared_rel_pos")
+    tables = ("positions.", "cls_token", "reg_token")
     embeddings_of = [name for name in found if any(part in name for part in tables)]
-    assert len(embeddings_of) == {"learned_2d": 4, "relative_bias": 2}.get(kind, 2)
+    assert len(embeddings_of) == (4 if kind == "learned_2d" else 2)
     assert {found[name]["lr"] for name in embeddings_of} == {0.5**3}
 
 
@@ -390,21 +342,6 @@ def test_similarity_is_that_of_what_is_added() -> None:
 @pytest.mark.parametrize(
     ("own", "says"),
     {
-        "no register in timm's": (
-            ["model.positions=relative_bias", "model.registers=1"],
-            "model.registers=1: expected 0 beside model.positions=relative_bias",
-        ),
-        "no register in timm's, nor that architecture": (
-            [
-                *("model.positions=relative_bias", "model.registers=1"),
-                "model.timm=vit_small_patch16_224",
-            ],
-            "model.registers=1: expected 0 beside model.positions=relative_bias",
-        ),
-        "no gate in timm's": (
-            ["model.positions=relative_bias", "model.activation=swiglu"],
-            "model.activation=swiglu: expected gelu beside",
-        ),
         "a width without quarters": (
             ["model.positions=rotary", "model.width=36"],
             "model.width=36: no multiple of 8, which model.positions=rotary needs",
@@ -430,12 +367,6 @@ def test_what_timm_has_not_is_one_line(own: list[str], says: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(altered(base, *own), here=False)
     assert says in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("options", [{"registers": 2}, {"activation": "swiglu"}])
-def test_what_relative_bias_lacks_is_not_laid_on_the_architecture(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"model\.\w+=\w+: model\.positions=relative_bias has"):
-        net(positions="relative_bias", **options)
 
 
 @pytest.mark.parametrize(

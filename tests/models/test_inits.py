@@ -211,7 +211,6 @@ def test_other_weights_under_a_runs_name_are_refused(
     words += [
         "eval.images=20",
         "name=tuned",
-        "log.tensorboard=false",
         *(w for w in tiny if w.startswith(("out=", "compute."))),
     ]
     words += ["optim.steps=4", "optim.warmup=1"]

@@ -160,7 +160,6 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
         ["model.registers=2", "model.layer_scale=1e-5", "model.qk_norm=true"],
         ["model.activation=swiglu", "model.positions=learned_2d"],
         ["model.positions=sincos_2d"],
-        ["model.positions=relative_bias"],
         ["model.positions=none"],
         ["model.timm=beit3_base_patch16_224"],  # a norm of timm's own head, which is not ours
         ["recipe=supervised", "supervised.pool=avg"],
@@ -168,7 +167,6 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
         ["recipe=joint", "joint.mpp=0"],
         ["recipe=joint", "joint.supervised=0"],
         ["recipe=mae", "model.registers=2", "model.positions=rotary"],
-        ["recipe=mae", "model.registers=2", "model.positions=relative"],
     ],
 )
 def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:

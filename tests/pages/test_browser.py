@@ -25,6 +25,8 @@ if not CHROMIUM:
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra [browser]")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs [browser]")
 
+pytestmark = pytest.mark.slow
+
 PHONE = {"width": 400, "height": 800}
 SCREEN = {"width": 1280, "height": 900}
 
@@ -358,62 +360,6 @@ def test_wide_tables_scroll_inside_their_box(browser, folder):
         wide[0].focus()
         page.keyboard.press("ArrowRight")
         page.wait_for_function("one => one.scrollLeft > 0", arg=wide[0].element_handle())
-
-
-def test_a_served_page_follows_its_run(browser, tmp_path):
-    folder = made.make_run(tmp_path / "made", finished=False)
-    with made.served(folder) as port, opened(browser, f"http://127.0.0.1:{port}/") as page:
-        page.locator("summary", has_text="keys of recipe.yaml").click()
-        page.get_by_role("searchbox").fill("depth")
-        chart = page.locator(".chart[data-chart=Loss]")
-        chart.get_by_role("button", name="Zoom in").click()
-        before = chart.locator(".plot").get_attribute("data-to")
-        page.wait_for_selector(".live:has-text('read')")
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": 900, "loss": 0.5}) + "\n")
-        page.wait_for_selector("text=after step 900 of 1,000", timeout=20_000)
-        assert page.locator("details[open]").count() == 1
-        assert page.get_by_role("searchbox").input_value() == "depth"
-        assert chart.locator(".plot").get_attribute("data-to") == before
-        assert chart.locator(".keys button").first.inner_text() == "loss 0.5"
-
-
-def test_no_old_state_is_shown_as_live(browser, tmp_path):
-    """Neither that of before the page's first question, nor that of a folder that has gone."""
-    folder = made.make_run(tmp_path / "made", finished=False)
-    with made.served(folder) as port:
-        context = browser.new_context()
-        page = context.new_page()
-        old = made.get(port)[1]
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": 900, "loss": 0.5}) + "\n")
-        address = f"http://127.0.0.1:{port}/"
-        page.route(
-            address, lambda route: route.fulfill(body=old, content_type="text/html"), times=1
-        )
-        page.goto(address)
-        page.wait_for_selector("text=after step 900 of 1,000", timeout=20_000)
-        folder.rename(tmp_path / "moved")
-        page.wait_for_selector(".live:has-text('no such page')", timeout=20_000)
-        (tmp_path / "moved").rename(folder)
-        page.wait_for_selector(".live:has-text('read')", timeout=20_000)
-        assert page.locator("text=no such page").count() == 0
-        context.close()
-
-
-def test_a_served_index_keeps_what_is_picked(browser, tmp_path):
-    """While a further run appears before the one that is picked."""
-    made.make_run(tmp_path / "second")
-    with made.served(tmp_path) as port, opened(browser, f"http://127.0.0.1:{port}/") as page:
-        page.get_by_label("compare second").check()
-        page.get_by_label("Curve").select_option("lr")
-        page.wait_for_selector(".live:has-text('read')")
-        made.make_run(tmp_path / "first")
-        page.wait_for_selector("text=2 runs", timeout=20_000)
-        assert page.get_by_label("compare second").is_checked()
-        assert not page.get_by_label("compare first").is_checked()
-        assert page.get_by_label("Curve").input_value() == "lr"
-        assert page.locator(".comparison .keys button").inner_text() == "second 0.001"
 
 
 def test_a_page_is_whole_without_scripts(browser, folder):

@@ -1,5 +1,5 @@
-"""Pages of runs and of folders of runs: their numbers, what is left of a run that was cut off, names
-that look like markup, and the server."""
+"""Pages of runs and of folders of runs: their numbers, what is left of a run that was cut off, and
+names that look like markup."""
 
 import base64
 import hashlib
@@ -12,9 +12,8 @@ import sys
 import threading
 from contextlib import contextmanager
 from html.parser import HTMLParser
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
 from PIL import Image
@@ -23,11 +22,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.reports import do_not_draw
-from helpers.run_pages import EVIL, OPTIONS, evil_run, get, make_run, rows, served
+from helpers.run_pages import EVIL, OPTIONS, evil_run, make_run, rows
 from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
-from ssl_vit.lab import report_tool, reports, serve
+from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
@@ -140,19 +139,17 @@ def test_splits_of_one_fingerprint_stand_in_one_row(tmp_path):
     assert facts["fingerprint of test"] == "4567" and "fingerprint of train" not in facts
 
 
-def test_what_the_verdict_asks_for_comes_first(tmp_path):
-    """50% cannot be told from the 45% of one baseline; 80% of 100 can."""
-
-    def titles(folder):
-        (folder / "export").mkdir()
-        blocks = run_sections.build(read_run(folder))[-1].blocks
-        return [one.text.split(",")[0] for one in blocks if isinstance(one, Text)]
-
-    open_ = titles(make_run(tmp_path / "open"))
-    assert open_[:2] == ["Train longer", "Repeat it with another seed:"]
-    won = {"accuracy_masked": {"value": 0.8, "n": 100, "split": "validation"}}
-    beaten = titles(make_run(tmp_path / "won", found=won))
-    assert beaten[0] == "Repeat it with another seed:" and beaten[-1] == "Train longer"
+def test_what_to_do_next_is_the_same_of_every_finished_run(tmp_path):
+    folder = make_run(tmp_path / "made")
+    (folder / "export").mkdir()
+    blocks = run_sections.build(read_run(folder))[-1].blocks
+    titles = [one.text.split(";")[0] for one in blocks if isinstance(one, Text)]
+    assert titles == [
+        "Repeat it with another seed:",
+        "Measure the frozen encoder on labels",
+        "Fine-tune it on labels",
+        "Look at what it has learned:",
+    ]
 
 
 def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
@@ -536,6 +533,14 @@ def test_the_index_of_a_folder(tmp_path):
     assert (tmp_path / "gap" / "index.html").exists()
 
 
+def test_the_index_links_a_folder_whose_name_is_no_text(tmp_path):
+    make_run(tmp_path / "made").rename(tmp_path / os.fsdecode(b"m\xffde"))
+    index_page.write(tmp_path)
+    page = Parsed((tmp_path / "index.html").read_text())
+    (link,) = {link for link in page.linked if link.endswith("report.html")}
+    assert (tmp_path / os.fsdecode(unquote_to_bytes(link))).exists()
+
+
 def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
     folder = make_run(tmp_path / "made")
     index_page.write(tmp_path)
@@ -587,56 +592,6 @@ def test_columns_that_are_behind_come_last_in_a_page_alone():
     assert "| arm | measure |" in blocks.markdown("t", sections)
 
 
-def test_the_server_follows_a_run(tmp_path):
-    folder = make_run(tmp_path / "made", finished=False)
-    with served(folder) as port:
-        status, text, tag = get(port)
-        assert status == 200 and "connect-src 'self'" in Parsed(text).policy
-        assert get(port, **{"If-None-Match": tag})[0] == 304
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": 900, "loss": 0.5}) + "\n")
-        status, text, _ = get(port, **{"If-None-Match": tag})
-        assert status == 200 and "after step 900 of 1,000" in text
-        assert Parsed(text).chart("Loss")["lines"][0]["x"][-1] == 900
-    assert not (folder / "report.html").exists(), "a server writes nothing"
-
-
-def test_the_server_of_a_folder_serves_pages_alone(tmp_path, undrawn):
-    make_run(tmp_path / "runs" / "made")
-    arms.study(tmp_path / "runs" / "gap")
-    (tmp_path / "secret").mkdir()
-    make_run(tmp_path / "secret" / "run")
-    with served(tmp_path / "runs") as port:
-        assert "made/report.html" in Parsed(get(port)[1]).linked
-        assert "1,000 steps on" in get(port, "/made/report.html")[1]
-        assert "A gap made up" in get(port, "/gap/report.html")[1]
-        assert "final-mpp-0/report.html" in Parsed(get(port, "/gap/index.html")[1]).linked
-        for path in (
-            "/made/recipe.yaml",
-            "/made/nothing/",
-            "/made/figures/",
-            "/../secret/run/report.html",
-            "/%2e%2e/secret/run/report.html",
-            "/..%2fsecret/run/report.html",
-            "//etc/report.html",
-            "/made%00/report.html",
-            "/made/figures/predictions.png",
-        ):
-            assert get(port, path)[0] == 404, path
-        assert get(port, Host="evil.example")[0] == 403
-        assert get(port, Host=f"localhost:{port}")[0] == 200
-
-
-def test_the_server_takes_paths_that_are_no_text_and_ones_that_are_too_long(tmp_path, undrawn):
-    make_run(tmp_path / "runs" / "made").rename(tmp_path / "runs" / os.fsdecode(b"m\xffde"))
-    with served(tmp_path / "runs") as port:
-        (link,) = {link for link in Parsed(get(port)[1]).linked if link.endswith("report.html")}
-        status, text, _ = get(port, f"/{link}")
-        assert status == 200 and "1,000 steps on" in text
-        for length in (300, 5000):
-            assert get(port, f"/{'a' * length}/report.html")[0] == 404
-
-
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "lock", "figures/features.png"])
 def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path, undrawn):
     folder = make_run(tmp_path / "made", finished=False)
@@ -685,12 +640,11 @@ def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
     assert made.passes < 20
 
 
-def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path):
+def test_the_page_of_a_study_without_runs_says_why_there_is_no_report(tmp_path):
     folder = arms.study(tmp_path / "gap")
     for path in folder.glob("*/result.json"):
         path.unlink()
-    with served(folder) as port:
-        assert "39 of 39 tasks are not finished" in get(port)[1]
+    assert "39 of 39 tasks are not finished" in reports.render(folder)
 
 
 @pytest.mark.parametrize(
@@ -698,35 +652,15 @@ def test_the_server_of_a_study_without_runs_says_why_there_is_no_report(tmp_path
     [
         ([], "expected one FOLDER"),
         (["a", "b"], "a b: expected one FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown; choices: folder, pairs, format, --serve"),
+        (["--nothing", "a"], "--nothing: unknown; choices: folder, pairs, format, --json"),
         (["missing"], "no such folder"),
         (["{}"], "none is there"),
-        (["{}", "--serve", "--port=x"], "--port=x: expected a whole number"),
-        (["{}", "--serve", "--port=70000"], "--port=70000: expected a whole number"),
     ],
 )
 def test_wrong_options_are_one_line(options, error, tmp_path):
     with pytest.raises(UserError, match=re.escape(error)) as raised:
         report_tool.main([option.format(tmp_path) for option in options])
     assert "\n" not in str(raised.value)
-
-
-def test_pages_are_served_until_ctrl_c_and_a_port_that_is_taken_is_said(
-    tmp_path, capsys, monkeypatch
-):
-    class Interrupted(ThreadingHTTPServer):
-        def serve_forever(self, poll_interval=0.5):
-            with pytest.raises(UserError) as caught:
-                serve.server(tmp_path, port=self.server_port)
-            print(caught.value)
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(serve, "ThreadingHTTPServer", Interrupted)
-    report_tool.main([str(tmp_path), "--serve", "--port=0"])
-    first, taken, *_ = capsys.readouterr().out.splitlines()
-    port = int(re.fullmatch(r"serving     http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)", first)[1])
-    line = f"--port={port}: 127.0.0.1 cannot be listened at: Address already in use"
-    assert taken == line
 
 
 def test_the_command(tmp_path, capsys, undrawn):

@@ -1,4 +1,4 @@
-"""A few of the kills that robustness/chaos.py deals out by the hundred."""
+"""robustness/chaos.py (slow): kills, damaged checkpoints and a full disk; and rows on a full disk."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ random.seed(1)
 out = Path(sys.argv[1])
 print(json.dumps({call}))
 """
-STORMS = "[chaos.storm(out, kills=4, steps=100, longest=0.2, harm=harm) for harm in (False, True)]"
+STORMS = "[chaos.storm(out, kills=12, steps=300, longest=0.4, harm=harm) for harm in (False, True)]"
 
 
 def report(call: str, out: Path) -> Any:
@@ -38,12 +38,13 @@ def storms(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return report(STORMS, tmp_path_factory.mktemp("storms"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [False, True])
 def test_kills_at_random_moments_lose_nothing(storms: list, harm: bool) -> None:
     """Also where the newest checkpoint is damaged after each."""
     found = storms[harm]
-    assert found["bit-equal"] and found["kills"] == 4 and found["resumptions"], found
-    assert found["rows"] == 20 and found["lost"] == 0, found
+    assert found["bit-equal"] and found["kills"] == 12 and found["resumptions"], found
+    assert found["rows"] == 60 and found["lost"] == 0, found
 
 
 def mounts(folder: Path) -> bool:
@@ -52,6 +53,7 @@ def mounts(folder: Path) -> bool:
     return subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_tiny_file_system_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     if not mounts(tmp_path):
         pytest.skip("no file system may be mounted here")

@@ -35,10 +35,8 @@ ALWAYS_FREE = {
     "eval.collapse": "when features are looked at, for rows and warnings",
     "checkpoint.keep": "what a kill costs",
     "checkpoint.background": "what a kill costs",
-    "checkpoint.failures": "what a full disk costs",
     "eval.every": "how often is looked; the result is of the last step",
     "log.every": "how often is looked",
-    "log.tensorboard": "another copy of metrics.jsonl",
     "log.trackers": "other copies of metrics.jsonl",
     "hub.repo": "where it is pushed",
     "hub.private": "who may see what is pushed",
@@ -82,7 +80,6 @@ VALUES = {
     "data.mean": "[0.4,0.4,0.4]",
     "data.std": "[0.4,0.4,0.4]",
     "data.stream": "true",
-    "data.verified": "false",
     "data.mixup": "0.1",
     "data.cutmix": "0.1",
     "model.timm": "vit_small_patch16_224",
@@ -457,7 +454,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
     found(["recipe=finetune", f"init={folder}", *own, "name=fine"])
     assert not ran.exists()
     # it was made without one
-    assert "its code differs" in the_error(found, [*options, f"plugin={plugin}"])
+    assert "the file differs" in the_error(found, [*options, f"plugin={plugin}"])
     assert ran.read_text() == "x"
 
 

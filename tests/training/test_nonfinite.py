@@ -21,7 +21,7 @@ from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
-from ssl_vit.training import checkpoint, nonfinite
+from ssl_vit.training import checkpoint
 
 LENGTH = 50_000  # training images of the embedded set
 BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
@@ -110,50 +110,6 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     monkeypatch.setattr(train_job, "_callbacks", callbacks)
     assert_same_end(whole, run([*words, "name=run"]).folder)
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
-
-
-def test_back_takes_other_samples_from_the_checkpoint_on(
-    tiny, poison, unbroken, monkeypatch
-) -> None:
-    poison(samples(BAD)[5])
-    words = [*tiny, "optim.nonfinite=back"]
-    seen: list[tuple[int, list[int]]] = []
-    update = train_job.loop._update
-
-    def watched(state, passes, *others):
-        def recorded():
-            for batch in passes:
-                seen.append((state.step, batch.index.tolist()))
-                yield batch
-
-        return update(state, recorded(), *others)
-
-    monkeypatch.setattr(train_job.loop, "_update", watched)
-    folder = run([*words, "name=run"]).folder
-    assert rows(folder)[:4] == rows(unbroken)[:4] and len(rows(folder)) == 6
-    assert [step for step, _ in seen] == [*range(10), 8, 9, 10, 11]
-    assert [index for _, index in seen[:10]] == [samples(step) for step in range(10)]
-    other = nonfinite.stream_seed(0, 1)
-    assert [index for _, index in seen[10:]] == [samples(step, other) for step in range(8, 12)]
-
-
-def test_going_back_ends_after_some_ways_or_without_a_checkpoint(tiny, poison) -> None:
-    words = [*tiny, "optim.nonfinite=back"]
-    poison(samples(1)[0])
-    with pytest.raises(UserError, match="no checkpoint before step 1"):
-        run([*words, "name=early"])
-    poison(*range(LENGTH // 2))
-    with pytest.raises(UserError, match="no checkpoint before step 0"):
-        run([*words, "name=none"])
-    poison(
-        *(
-            index
-            for rollbacks in range(4)
-            for index in samples(BAD, nonfinite.stream_seed(0, rollbacks))
-        )
-    )
-    with pytest.raises(UserError, match=r"nonfinite=back: .* 3 rollbacks"):
-        run([*words, "name=often"])
 
 
 def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> None:
@@ -252,9 +208,7 @@ def test_too_many_failed_saves_in_a_row_stop_the_run(
     words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6, 8, 10))
-        with pytest.raises(
-            UserError, match=r"checkpoint\.failures=3: that many saves in a row failed; step 10"
-        ):
+        with pytest.raises(UserError, match="3 saves in a row failed; step 10"):
             run([*words, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     assert [

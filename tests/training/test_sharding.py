@@ -38,7 +38,7 @@ from ssl_vit.training import checkpoint, distributed, sharding
 ZERO = ("zero1", "zero2", "zero3")
 OBJECTIVES, FEW = ("_mae", "_moco", "_dino", "_ibot", "_ijepa"), 4  # and their steps
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
-BACK = ("ddp", "zero2", "zero3", "fsdp2")
+BEST = ("ddp", "zero2", "zero3", "fsdp2")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
 # the first image of the second process at step 5
 SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
@@ -73,17 +73,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     for i, way in enumerate(LEGS):
         run("relay", way, "compute.batch=8", common=RELAY, stop=i < len(LEGS) - 1)
     run("alone", "zero3", "compute.batch=8", common=RELAY, stop=True)
-    for way in BACK:
-        run(
-            f"{way}_back",
-            way,
-            "compute.batch=8",
-            "optim.nonfinite=back",
-            "checkpoint.every=4",
-            "checkpoint.best=loss",
-            "eval.every=4",
-            spoil=SPOILT,
-        )
+    for way in BEST:
+        best = ("checkpoint.every=4", "checkpoint.best=loss", "eval.every=4")
+        run(f"{way}_best", way, "compute.batch=8", *best)
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         run(
             f"{way}_compiled",
@@ -228,19 +220,9 @@ def test_an_update_that_is_not_finite_is_left_out_as_under_ddp(trained, way: str
         assert other[-1]["validation/loss"] == pytest.approx(one[-1]["validation/loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize("way", ["zero2", "zero3"])
-def test_going_back_to_a_checkpoint_is_the_same_as_under_ddp(trained, way: str) -> None:
-    out = trained[0]
-    one, other = rows(out / "ddp_back"), rows(out / f"{way}_back")
-    assert [row["step"] for row in one] == list(range(1, STEPS + 1))
-    assert_alike(one, other)
-    assert "left_out" not in str(other)  # as the step was taken again, with other samples
-    assert list(json.loads((out / f"{way}_back" / "not_finite.json").read_text())["steps"]) == ["5"]
-
-
-@pytest.mark.parametrize("way", BACK)
+@pytest.mark.parametrize("way", BEST)
 def test_the_best_checkpoint_is_exported(trained, way: str) -> None:
-    folder = trained[0] / f"{way}_back"
+    folder = trained[0] / f"{way}_best"
     result = json.loads((folder / "result.json").read_text())
     losses = {row["step"]: row.get("validation/loss") for row in rows(folder)}
     assert losses[4] > losses[STEPS] and result["best"]["step"] == 4 and result["steps"] == STEPS
@@ -383,20 +365,14 @@ def test_every_configuration_is_what_it_says() -> None:
     """As Accelerate's own classes read it, with no word that they do not know."""
     found = {path.stem: load_config_from_file(str(path)) for path in sorted(LAUNCH.glob("*.yaml"))}
     default = load_config_from_file(str(ROOT / "accelerate_config.yaml"))
-    two = [f"two_machines{way}" for way in ("", "_zero2", "_zero3", "_fsdp2")]
-    assert set(found) == {*ZERO, "zero3_offload", "fsdp2", *two}
+    assert set(found) == {"zero2", "zero3", "fsdp2", "two_machines"}
     for name, config in (*found.items(), ("default", default)):
         assert config.mixed_precision == "no" and config.main_training_function == "main", name
         sharded = "DEEPSPEED" if "zero" in name else "FSDP" if "fsdp" in name else "MULTI_GPU"
         assert config.distributed_type.value == sharded, name
-    for name in (*ZERO, "zero3_offload"):
+    for name in ("zero2", "zero3"):
         assert found[name].deepspeed_config["zero_stage"] == int(name[4])
-    assert found["zero3_offload"].deepspeed_config["offload_optimizer_device"] == "cpu"
-    for name in two:
-        assert found[name].num_machines == 2 and found[name].num_processes == 16
-    for way in ("zero2", "zero3"):
-        assert found[f"two_machines_{way}"].deepspeed_config == found[way].deepspeed_config
-    assert found["two_machines_fsdp2"].fsdp_config == found["fsdp2"].fsdp_config
+    assert found["two_machines"].num_machines == 2 and found["two_machines"].num_processes == 16
     assert found["fsdp2"].fsdp_config["fsdp_version"] == 2
     hyperparameters = {"gradient_accumulation_steps", "gradient_clipping", "deepspeed_config_file"}
     for path in (*LAUNCH.glob("*.yaml"), ROOT / "accelerate_config.yaml"):
@@ -405,7 +381,6 @@ def test_every_configuration_is_what_it_says() -> None:
 
 
 def test_what_a_configuration_asks_for_reaches_accelerate() -> None:
-    assert launched("zero3_offload")["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] == "cpu"
     assert [launched(name)["ACCELERATE_DEEPSPEED_ZERO_STAGE"] for name in ZERO] == ["1", "2", "3"]
 
 

@@ -82,47 +82,11 @@ class CountedResult(Result):
     device_hours: Number
 
 
-class QuestionKeys(Record):
-    """declaration.Question of a kind of metric."""
-
-    keys: list[str]
-    difficulty: list[str]
-
-
-class Row(Record):
-    """A row of metrics/registry.py, which checks the rest of it."""
-
-    name: str
-
-
-class ObjectiveFacts(Record):
-    """What a run records of its objective (runs/objective_facts.py)."""
-
-    title: str
-    tag: str
-    sentence: str
-    fine_tunes: bool
-    class_token_is_trained: bool = False
-    figure: str = ""
-    questions: dict[str, dict[str, QuestionKeys | None]] = {}
-    metrics: list[Row] = []
-    free: list[str] = []  # its own keys that do not change what is computed
-    baselines: list[Row] = []
-
-
 class Cost(Record):
     """What the runs took that first weights come from."""
 
     exaflop: Number | None
     device_hours: Number
-
-
-class LabelCounts(Record):
-    """The labelled images that an evaluation of the run would learn from, and how many its smallest
-    class has; zeros where there is none, as no share can be held out to test on."""
-
-    images: Whole
-    smallest: Whole
 
 
 class RecipeFile(Record):
@@ -144,7 +108,6 @@ class Sharding(Record):
 class Environment(WithRecipe):
     """environment.json."""
 
-    objective: MayLack[ObjectiveFacts] = None
     data: dict[str, Any] = {}
     images: dict[str, Whole] = {}  # of a split that is no stream
     measured_on: MayLack[dict[str, Whole]] = None
@@ -169,16 +132,8 @@ class Environment(WithRecipe):
     device_batch: MayLack[Whole] = None
     accumulation: MayLack[Whole] = None
     classes: MayLack[list[str]] = None
-    label_source: MayLack[str] = None  # of one label an image; empty without
-    testable: MayLack[bool] = None  # there are test images with labels
-    label_counts: MayLack[LabelCounts] = None
-    label_doubt: MayLack[str] = None  # why names of folders may be no classes; empty without doubt
     clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
-
-    @property
-    def free(self) -> list[str]:
-        """Keys of its objective that do not change what is computed."""
-        return self.objective.free if self.objective else []
+    free: list[str] = []  # keys of a plugin's objective that do not change what is computed
 
 
 class RunEnvironment(Environment):

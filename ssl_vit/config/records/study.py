@@ -21,16 +21,6 @@ class Task(Record):
     coordinates: dict[str, Any] | None = None  # {axis: value}; None: of an earlier version
 
 
-class Claim(Record):
-    """Which arm is said to be better than which, and by what."""
-
-    better: str
-    worse: str
-    measure: str | None = None
-    source: Scalar = None
-    says: Scalar = None
-
-
 class Report(Record):
     """What the report of a study compares."""
 
@@ -45,7 +35,6 @@ class Report(Record):
     differs: list[str] | None = None
     paper: dict[str, Number] | None = None
     pairs: list[str] | None = None  # A:B
-    claim: Claim | None = None
 
     @property
     def roles(self) -> dict[str, str]:
@@ -75,21 +64,3 @@ class StudyPlan(Record):
     benchmark: str | None = None
     labels: list[CurvePoint] = []
     curve: str = "labels"  # what lies along it
-
-
-class OverlapSplit(Record):
-    """A split that tools/overlap.py looked through, and the fingerprint of its images."""
-
-    data: str
-    images: Whole
-    print: str
-
-
-class Overlap(Record):
-    """An entry of overlap.json."""
-
-    train: OverlapSplit
-    test: OverlapSplit
-    exact: Whole
-    near: Whole
-    bits: Whole

@@ -1,4 +1,4 @@
-"""Rules of the images and their labels: how they are mixed and read, held out and shown."""
+"""Rules of the images and their labels: how they are mixed, read and held out."""
 
 from collections.abc import Callable
 
@@ -29,20 +29,6 @@ def _learns_none(r: Recipe) -> str:
     return f"objective={r.objective}{untrained} learns no labels"
 
 
-def _none_to_hide(r: Recipe) -> str:
-    if r.declared.only_labelled:
-        return f"objective={r.objective} has no use for unlabelled images; say data.share="
-    return f"{_learns_none(r)}, and has none to hide"
-
-
-def _shows_some(r: Recipe) -> bool:
-    return r.data.labelled != 1
-
-
-def _hides_labels(r: Recipe) -> bool:
-    return learns_labels(r) and not r.declared.only_labelled
-
-
 def _classifies(r: Recipe) -> bool:
     return r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
 
@@ -61,11 +47,6 @@ MIXING = (
         lambda r: _mixed(r) and not r.declared.mixes,
         "objective={r.objective} has no use for mixed images",
         lambda r: str(_mixed(r)),
-    ),
-    Rule(  # a partner is any image of the set, which may lie outside of the window
-        "data.window",
-        lambda r: _mixed(r) and r.data.window is not None,
-        "expected null beside data.mixup= or data.cutmix=",
     ),
     _of_stream("data.mixup, .cutmix", _mixed, "0", lambda r: str(_mixed(r))),
 )
@@ -87,7 +68,6 @@ STREAM = (  # is only trained on, and whole
     ),
     # which images a share has depends on their number, known only after reading all
     _of_stream("data.share", lambda r: r.data.share != 1, "1"),
-    _of_stream("data.labelled", _shows_some, "1"),
     _of_stream(
         "data.validation",
         lambda r: r.data.validation is not None and _held_out_share(r),
@@ -98,13 +78,13 @@ STREAM = (  # is only trained on, and whole
 HELD_OUT = (
     Rule(
         "data.share_seed",
-        lambda r: (r.data.window or r.data.stream) and r.data.share_seed is not None,
-        "takes shares of classes, and data.window and data.stream do not know labels beforehand",
+        lambda r: r.data.stream and r.data.share_seed is not None,
+        "takes shares of classes, and data.stream does not know labels beforehand",
     ),
     Rule(
         "data.group",
-        lambda r: r.data.group is not None and (r.data.window or r.data.stream),
-        "keeps groups on one side of a share, and data.window and data.stream take no whole groups",
+        lambda r: r.data.group is not None and r.data.stream,
+        "keeps groups on one side of a share, and data.stream takes no whole groups",
     ),
     Rule(
         "data.group",
@@ -135,17 +115,6 @@ LABELS = (
         "the run learns labels or is measured on them; expected true",
     ),
     Rule("eval.test", lambda r: r.eval.test and not learns_labels(r), _learns_none),
-    Rule("data.labelled", lambda r: _shows_some(r) and not _hides_labels(r), _none_to_hide),
-    Rule(
-        "data.share",
-        lambda r: _shows_some(r) and r.data.share != 1,
-        "expected 1 beside data.labelled=",
-    ),
-    Rule(  # the images whose labels are shown are those that data.share would take
-        "data.validation_from",
-        lambda r: _shows_some(r) and _held_out_share(r) and r.data.validation_from != "train",
-        "expected train beside data.labelled= and a held-out share of the training images",
-    ),
     Rule(
         "eval.real",
         lambda r: r.eval.real and not _classifies(r),

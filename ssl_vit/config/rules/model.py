@@ -13,7 +13,6 @@ OF_TRANSFORMERS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
     *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
 )
-OWN_CLASS = ("rotary", "relative", "relative_bias")  # positions of another class than the plain one
 
 
 def _cells(r: Recipe) -> int:
@@ -125,24 +124,14 @@ STAGES = (
 )
 ENCODER = (
     Rule(
-        "model.registers",
-        lambda r: r.model.positions == "relative_bias" and r.model.registers,
-        "expected 0 beside model.positions=relative_bias: timm has no such network",
-    ),
-    Rule(
-        "model.activation",
-        lambda r: r.model.positions == "relative_bias" and r.model.activation == "swiglu",
-        "expected gelu beside model.positions=relative_bias: timm has no such network",
-    ),
-    Rule(
         "model.positions",
-        lambda r: r.model.positions in OWN_CLASS and r.model.hybrid,
+        lambda r: r.model.positions == "rotary" and r.model.hybrid,
         "expected learned, learned_2d, sincos_2d or none beside model={r.model.name}",
     ),
     Rule(
         "model.timm",
-        lambda r: r.model.positions in OWN_CLASS and r.model.timm != CLASSIC,
-        f"expected {CLASSIC} beside model.positions={{r.model.positions}}",
+        lambda r: r.model.positions == "rotary" and r.model.timm != CLASSIC,
+        f"expected {CLASSIC} beside model.positions=rotary",
     ),
     Rule(
         "model.activation",

@@ -2,14 +2,9 @@
 
 from collections.abc import Callable
 
-from ..probe import DENSE
+from ..probe import SEGMENTATION
 from ..schema import Recipe
 from .rule import Rule, Text, value_of
-
-
-def _dense(r: Recipe) -> list[str]:
-    """What is measured of patches."""
-    return [name for name in r.probe.measures if name in DENSE]
 
 
 def _own_feature(key: str) -> Rule:
@@ -24,7 +19,10 @@ def _own_feature(key: str) -> Rule:
 def _of_patches(forbids: Callable[[Recipe], object], reason: Text) -> Rule:
     """What measuring patches needs."""
     return Rule(
-        "probe.measures", lambda r: _dense(r) and forbids(r), reason, lambda r: _dense(r)[0]
+        "probe.measures",
+        lambda r: SEGMENTATION in r.probe.measures and forbids(r),
+        reason,
+        SEGMENTATION,
     )
 
 
@@ -50,7 +48,7 @@ MEASURES = (
     ),
     Rule(
         "probe.pool",
-        lambda r: len(_dense(r)) == len(r.probe.measures) and r.probe.pool is not None,
-        lambda r: f"probe.measures={','.join(_dense(r))} reads patches and has no use for it",
+        lambda r: {*r.probe.measures} == {SEGMENTATION} and r.probe.pool is not None,
+        f"probe.measures={SEGMENTATION} reads patches and has no use for it",
     ),
 )

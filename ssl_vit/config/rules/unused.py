@@ -16,11 +16,10 @@ OF_FILES = {  # keys without a use for generated images, and what those lack
     "data.image_column": "columns",
     "data.group": "columns",
     "data.mask_column": "columns",
-    "data.window": "shards",
 }
 OF_MASKS = (
     *("data.mask_column", "data.mask_ignore", "data.mask_classes"),
-    *("probe.mask_images", "probe.bank"),
+    "probe.mask_images",
 )
 OF_ONLINE_PROBES = ("probe.every", "probe.images")
 
@@ -85,7 +84,7 @@ UNUSED = (
     ),
     Unused(
         lambda r, one: one.key in OF_MASKS and not measures_masks(r),
-        "is for masks, which probe.measures=[segmentation,patch_knn] of recipe=segment reads",
+        "is for masks, which probe.measures=[segmentation] of recipe=segment reads",
     ),
     Unused(
         lambda r, one: one.key in OF_ONLINE_PROBES and r.objective == "probe",

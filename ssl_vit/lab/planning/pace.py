@@ -91,7 +91,7 @@ def _steps(job: "Job") -> list[float]:
     from ...training import loop
 
     recipe = job.recipe
-    job.decoded = resources.resident_images(recipe, job.accelerator, job.splits.train, 0)
+    job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     ends = [time.perf_counter()]
     # the schedule is made already, and stays the run's
     recipe.optim.steps = min(STEPS, recipe.optim.steps)

@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config import parsing, values
+from ...config import declaration, parsing, values
 from ...config.computed import computed_values, counts, differences, facts
 from ...config.init_source import SCRATCH, InitSource
 from ...config.parsing import flatten
 from ...config.recipe_images import names_images, of_images
-from ...config.records.run import Environment, ObjectiveFacts, Result
+from ...config.records.run import Environment, Result
 from ...config.records.study import Task
 from ...config.resolve import resolve
 from ...config.schema import RENAMED, defaults
 from ...errors import UserError
 from ...formatting import option_text
 from ...runs.identity import from_init, planned_differences, written_hash
-from ...runs.objective_facts import question
 
 # Where the first weights are, and what `auto` became on that machine
 UNDECIDED = ("init", "compute.precision")
@@ -148,14 +147,14 @@ def differing_keys(recipes: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def question_keys(
-    name: str, recipes: Sequence[Mapping[str, Any]], facts: ObjectiveFacts
+    name: str, recipes: Sequence[Mapping[str, Any]], free: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Why a held-out metric of pre-training does not compare between recipes.
 
     Args:
         name: of the metric: `loss`, `accuracy_masked`, in joint training `mpp/loss`.
         recipes: of the arms, as {dotted key: value}.
-        facts: what a run of them recorded of its objective (runs.objective_facts).
+        free: as in `counts`.
 
     Returns:
         The keys that differ and make it another question; and the keys of the corruption that
@@ -164,9 +163,11 @@ def question_keys(
     """
     part, _, last = name.rpartition("/")
     differ = differing_keys(recipes)
-    its_question = question(facts, part, last)
+    its_question = declaration.known_or_bare(part or str(recipes[0].get("objective"))).question(
+        last
+    )
     if its_question is None:
-        return sorted(key for key in differ if counts(key, facts.free)), []
+        return sorted(key for key in differ if counts(key, free)), []
     keys = (*([] if part else ["objective"]), *its_question.keys)
     return _among(keys, differ), sorted(_among(its_question.difficulty, differ))
 

@@ -19,7 +19,7 @@ from .statistics import Numbers
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-VERSION = 2  # of what `content` gives; docs/report_json_v1.py makes version 1 of it
+VERSION = 2  # of what `content` gives
 FORMATS = ("csv", "latex", "pdf")
 DIFFERENCES = (
     *("arm", "other", "measure", "n", "difference", "sd", "low", "high"),
@@ -67,7 +67,7 @@ def table(study: StudyResults) -> str:
 
 
 def differences(numbers: Numbers) -> str:
-    """The differences in pairs as CSV, to their last digit: a row for each pair and the claim.
+    """The differences in pairs as CSV, to their last digit: a row for each pair.
 
     Columns:
         arm, other: the difference is `arm` minus `other`, positive where `arm` is the better.
@@ -81,10 +81,7 @@ def differences(numbers: Numbers) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(DIFFERENCES)
     family = sum(pair.corrected is not None for pair in numbers.pairs) or None
-    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
-    claim = numbers.claim
-    own = claim and (claim.arm, claim.other, claim.measure) not in shown
-    for pair in [*numbers.pairs, *([claim] if claim and own else [])]:
+    for pair in numbers.pairs:
         found = pair.difference
         if found is None:
             continue

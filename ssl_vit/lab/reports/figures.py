@@ -9,7 +9,6 @@ from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from ...formatting import format_value
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import Chart, Figure, Line
 from ...pages.curve_points import POINTS, thinned
@@ -181,33 +180,6 @@ def _without_part(arm: str, numbers: Numbers) -> str:
     if arm.startswith("extra: "):
         return arm.rpartition("_")[0]
     return arm_label(arm, numbers.settings)
-
-
-def interaction(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
-    """The main measure for each combination of two keys."""
-    along = study_axes(study, numbers)
-    if not along.lines:
-        return
-    main = numbers.measure(numbers.main)
-    columns, rows, means = cells(numbers, along, main)
-    drawn = svg_plots.Grid(along.x, along.lines, columns, rows, means, unit(main))
-    yield figure(
-        "interaction", study, numbers, lambda style: svg_plots.grid(drawn, style), main=main
-    )
-
-
-def cells(
-    numbers: Numbers, along: Axes, measure: Measure
-) -> tuple[list[str], list[str], list[list[float | None]]]:
-    """Columns, rows and means of every combination of two keys."""
-    written = {
-        arm: (format_value(setting[along.lines]), format_value(setting[along.x]))
-        for arm, setting in numbers.settings.items()
-    }
-    rows = list(dict.fromkeys(row for row, _ in written.values()))
-    columns = list(dict.fromkeys(column for _, column in written.values()))
-    means = {written[one.arm]: _scale(measure) * one.value.mean for one in measure.results}
-    return columns, rows, [[means.get((row, column)) for column in columns] for row in rows]
 
 
 def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:

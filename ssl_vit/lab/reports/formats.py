@@ -8,9 +8,8 @@ from .measures import Measure
 NONE = "-"
 SEEDS = "95%, seeds"  # over the column of an interval
 BOTH = "95%, seeds and images"
-BEST = "best with"
 # Columns that a page shows after values, intervals and differences, for which a phone has room
-BEHIND = frozenset({"measure", "images", "n", "sd", BOTH, BEST})
+BEHIND = frozenset({"measure", "images", "n", "sd", BOTH})
 
 
 def number(value: float, percent: bool = True, signed: bool = False) -> str:
@@ -77,19 +76,6 @@ def summary(found: SeedSummary, measure: Measure, signed: bool = False) -> list[
         deviation(found, measure.percent),
         span(found.interval if signed else shown_interval(found, measure), measure.percent, signed),
     ]
-
-
-def chance(probability: float | None) -> str:
-    """A probability in whole percent, which is what the draws and the seeds can tell."""
-    if probability is None:
-        return NONE
-    if probability < 0.005:
-        return "<1%"
-    return ">99%" if probability > 0.995 else f"{probability:.0%}"
-
-
-def p_value(p: float) -> str:
-    return "<0.0001" if p < 1e-4 else f"{p:.4f}"
 
 
 def corrected_level(family: int) -> str:

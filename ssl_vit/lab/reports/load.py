@@ -17,7 +17,6 @@ from ...config.records.study import StudyPlan, Task
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...runs.folder import Run
-from ...runs.objective_facts import learn_objective
 from ..arms import arm_pairs
 from . import read_files
 from .comparable import foreign
@@ -117,7 +116,6 @@ def _finished_run(folder: Path, task: Task) -> FinishedRun | None:
         return None
     result = read_files.read_record(path, CountedResult)
     environment = read_files.read_record(run.folder / "environment.json", RunEnvironment)
-    learn_objective(environment)
     described = {key: task[key] for key in TASK}
     return FinishedRun(**described, run=run, result=result, environment=environment)
 

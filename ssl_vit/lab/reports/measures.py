@@ -13,10 +13,8 @@ import numpy as np
 
 from ... import stats
 from ...config.parsing import flatten, load_yaml
-from ...config.records.run import ObjectiveFacts
 from ...formatting import format_share
 from ...metrics import SHARE, Metric, all_metrics, find_metric, is_of_model, is_split
-from ...runs.objective_facts import facts_of
 from ...stats import Interval, SeedSummary
 from .comparable import differing_keys, question_keys
 from .results import FinishedRun, StudyResults, by_arm, by_seed, fewest_images
@@ -35,8 +33,6 @@ class Result(NamedTuple):
         value: over the seeds.
         resampled: the interval with the test images resampled too, where predictions are kept.
         exaflop: {seed: of its run and all before it}; empty where one was not counted.
-        probability: that the arm is the best; None with fewer than two different seeds, or where
-            each arm answers its own question.
         gain: over the baseline, in pairs of one seed; positive is better.
     """
 
@@ -46,7 +42,6 @@ class Result(NamedTuple):
     value: SeedSummary
     resampled: Interval | None
     exaflop: dict[int, float]
-    probability: float | None
     gain: SeedSummary | None
 
 
@@ -197,7 +192,7 @@ def obstacles(
     if labels:
         reasons = [key for key in ("data.name",) if key in differing_keys(recipes)]
     else:
-        reasons, keys = question_keys(name, recipes, _facts(runs, recipes))
+        reasons, keys = question_keys(name, recipes, _free(runs))
     if not all(recipes):
         reasons.append("recipe.yaml (missing)")
     facts = [run.environment for one in runs for run in one.values()]
@@ -208,12 +203,9 @@ def obstacles(
     return reasons, keys
 
 
-def _facts(
-    runs: Sequence[Mapping[int, FinishedRun]], recipes: Sequence[Mapping[str, Any]]
-) -> ObjectiveFacts:
-    """What the first run of these arms recorded of its objective."""
-    first = next(run for one in runs for run in one.values())
-    return facts_of(first.environment, recipes[0])
+def _free(runs: Sequence[Mapping[int, FinishedRun]]) -> list[str]:
+    """Keys that do not count, as the first run of these arms recorded them."""
+    return next(run for one in runs for run in one.values()).environment.free
 
 
 def _suffix(part: str, several: bool) -> str:
@@ -264,12 +256,11 @@ def _with_results(
 
 
 def compared(measure: Measure, baseline: str | None) -> Measure:
-    """The measure with what its arms gain over the baseline, and how likely each is the best."""
-    chance = _probabilities(measure)
+    """The measure with what its arms gain over the baseline."""
 
     def beside(one: Result) -> Result:
         gain = measure.difference(one.arm, baseline or "") if one.arm != baseline else None
-        return one._replace(probability=chance.get(one.arm), gain=gain)
+        return one._replace(gain=gain)
 
     return measure._replace(
         results=[beside(one) for one in measure.results],
@@ -287,7 +278,6 @@ def _result(study: StudyResults, measure: Measure, arm: str, rows: DataFrame) ->
         value=stats.summarize(list(values.values())),
         resampled=_resampled(study, rows["run"].tolist()) if measure.metric == "top1" else None,
         exaflop=by_seed(rows, "exaflop") if rows["exaflop"].notna().all() else {},
-        probability=None,
         gain=None,
     )
 
@@ -298,15 +288,3 @@ def _resampled(study: StudyResults, runs: Sequence[str]) -> Interval | None:
     if len(correct) < len(runs):
         return None
     return stats.resampled_interval(np.stack(correct).astype(np.int64))
-
-
-def _probabilities(measure: Measure) -> dict[str, float]:
-    """{arm: the probability that it is the best} of the arms with two different values or more."""
-    groups = {
-        one.arm: [measure.sign * value for value in one.seeds.values()]
-        for one in measure.results
-        if len(set(one.seeds.values())) > 1
-    }
-    if len(groups) < 2:
-        return {}
-    return dict(zip(groups, stats.probabilities_of_best(list(groups.values())), strict=True))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ... import stats
-from ...formatting import FEW_IMAGES
+from ...formatting import FEW_IMAGES, format_value
 from ...pages.blocks import Section, Table
 from ...stats import SeedSummary
 from . import (
@@ -18,19 +18,16 @@ from . import (
     scaling_section,
     texts,
 )
-from .axes import arm_label
+from .axes import Axes, arm_label
 from .formats import (
     BEHIND,
-    BEST,
     BOTH,
     NONE,
     SEEDS,
-    chance,
     corrected_level,
     difference_of,
     exaflop,
     number,
-    p_value,
     shown_interval,
     span,
     summary,
@@ -61,12 +58,10 @@ def build(study: StudyResults, numbers: Numbers) -> list[Section]:
 
 
 def answer(study: StudyResults, numbers: Numbers) -> str:
-    """The study's answer: its claim, then the pairs that it is about, by the main measure and by
-    the probes, then the best of the varied settings; each where the study has it. Of arms that are
-    not compared, what each has."""
+    """The study's answer: the pairs that it is about, by the main measure and by the
+    probes, then the best of the varied settings; each where the study has it. Of arms that are not
+    compared, what each has."""
     main = numbers.measure(numbers.main)
-    likely = [one for one in main.results if one.probability is not None]
-    others = [one for one in likely if one is not main.best]
     curves = numbers.scaling.comparisons if numbers.scaling else []
     values = {
         "main": main,
@@ -77,9 +72,6 @@ def answer(study: StudyResults, numbers: Numbers) -> str:
         "frozen": frozen_gains(study, numbers),
         "curves": [found for found in curves if found.arm == study.report.candidate],
         "beside": _better_baseline(study, main),
-        "likely": likely,
-        "second": max(others, key=lambda one: one.probability or 0.0, default=None),
-        "unlikely": [one for one in main.results if one.probability is None],
     }
     return texts.sentences("answer", study, numbers, values)
 
@@ -139,36 +131,23 @@ def arms(study: StudyResults, numbers: Numbers) -> Values:
 
 
 def pairs(study: StudyResults, numbers: Numbers) -> Values | None:
-    """Differences in pairs of one seed, what the number of seeds allows, and McNemar's test of each
-    seed's two networks."""
-    shown = {(pair.arm, pair.other, pair.measure) for pair in numbers.pairs}
-    claim = numbers.claim
-    own = claim is not None and (claim.arm, claim.other, claim.measure) not in shown
-    found = [*([claim] if claim and own else []), *numbers.pairs]
+    """Differences in pairs of one seed, and what the number of seeds allows."""
+    found = numbers.pairs
     if not found:
         return None
     corrected = any(pair.corrected for pair in found)
     head = [MINUS, "measure", "n", "difference", "sd", SEEDS, BOTH]
     head += [f"95% for all {len(study.pairs)}"] if corrected else []
     rows = [_pair(pair, numbers)[: len(head)] for pair in found]
-    tests = [
-        [minus(pair, numbers), str(seed), whole(one.first), whole(one.second), p_value(one.p)]
-        for pair in found
-        for seed, one in pair.mcnemar.items()
-    ]
-    head_of_tests = [MINUS, "seed", "only A right", "only B right", "McNemar's p"]
     level = corrected_level(len(study.pairs)) if corrected else ""
     unasked = [i for i, pair in enumerate(found) if corrected and not pair.corrected]
     differences = Table(head, rows, labels=2, marked=frozenset(unasked), behind=BEHIND)
-    mcnemar = Table(head_of_tests, tests)
     return {
         "differences": captioned(differences, "pairs", study, numbers, corrected=level),
         "corrected": level,
         "shown": len(found),
         "unasked": [minus(found[i], numbers) for i in unasked],
-        "tested": len(tests),
         **_what_seeds_show(next(iter(candidate_pairs(study, numbers)), None), numbers),
-        "tests": captioned(mcnemar, "mcnemar", study, numbers) if tests else "",
     }
 
 
@@ -211,13 +190,11 @@ def measures(study: StudyResults, numbers: Numbers) -> Values:
         "tables": [_measure_table(study, numbers, measure) for measure in shown],
         "measures": shown,
         "n": n,
-        "true_sd": stats.sd_reach(n) if n > 1 else None,
         "no_interval": [one.label for one in shown if _lacks_interval(one)],
         "one_draw": cautions.share_one_draw(study),
         "chose": cautions.choosing_seeds(study),
         "FEW_IMAGES": FEW_IMAGES,
         "RESAMPLES": stats.RESAMPLES,
-        "DRAWS": stats.DRAWS,
     }
 
 
@@ -228,13 +205,13 @@ def _measure_table(study: StudyResults, numbers: Numbers, measure: Measure) -> T
     paper = study.report.paper or {}
     if measure.name != "top1" or measure.part != study.final:
         paper = {}
-    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH, BEST]
+    head = [f"{unit(measure)}: arm", "n", "mean", "sd", SEEDS, BOTH]
     gain = f"minus {baseline}{', points' if measure.percent else ''}"
     head += [gain if measure.higher else f"{gain}, sign reversed", SEEDS, "paper"]
     rows = []
     for one in every:
         cells = [arm_label(one.arm, numbers.settings), *summary(one.value, measure)]
-        cells += [span(one.resampled), chance(one.probability)]
+        cells.append(span(one.resampled))
         cells += summary(one.gain, measure, signed=True)[1::2] if one.gain else [NONE, NONE]
         rows.append([*cells, two_digits(paper.get(one.arm))])
     head, *rows = with_values(head, rows, always=5)
@@ -258,14 +235,28 @@ def interaction(study: StudyResults, numbers: Numbers) -> Values | None:
     if not along.lines:
         return None
     main = numbers.measure(numbers.main)
-    columns, rows, means = figures.cells(numbers, along, main)
+    columns, rows, means = _cells(numbers, along, main)
     body = [[row, *_bracketed(found, main.higher)] for row, found in zip(rows, means, strict=True)]
     combinations = Table([f"{along.lines} \\ {along.x}", *columns], body)
     return {
-        "figures": list(figures.interaction(study, numbers)),
         "combinations": captioned(combinations, "interaction", study, numbers, main=main),
         "main": main,
     }
+
+
+def _cells(
+    numbers: Numbers, along: Axes, measure: Measure
+) -> tuple[list[str], list[str], list[list[float | None]]]:
+    """Columns, rows and means of every combination of two keys."""
+    written = {
+        arm: (format_value(setting[along.lines]), format_value(setting[along.x]))
+        for arm, setting in numbers.settings.items()
+    }
+    rows = list(dict.fromkeys(row for row, _ in written.values()))
+    columns = list(dict.fromkeys(column for _, column in written.values()))
+    scale = 100 if measure.percent else 1
+    means = {written[one.arm]: scale * one.value.mean for one in measure.results}
+    return columns, rows, [[means.get((row, column)) for column in columns] for row in rows]
 
 
 def _bracketed(means: list[float | None], higher: bool) -> list[str]:
@@ -380,7 +371,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[StudyResults, Numbers], Values | None]
     ("Interaction", "interaction", interaction),
     ("Sweeps", "sweeps", sweeps),
     ("Compute", "compute", compute),
-    ("Training images in the test split", "overlap", provenance.overlap),
+    ("Training images in the test split", "seen", provenance.seen),
     ("Learning curves", "learning", learning_curves),
     ("What differs from the paper", "differs", differs),
     ("How it was made", "provenance", provenance.section),

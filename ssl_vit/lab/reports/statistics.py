@@ -13,7 +13,7 @@ import numpy as np
 from ... import stats
 from ...errors import UserError, suggest
 from ...metrics import all_metrics, score
-from ...stats import Interval, McNemar, SeedSummary
+from ...stats import Interval, SeedSummary
 from . import scaling_curve, seen_test_images, task_means
 from .formats import format_place
 from .measures import Measure, held_out, tested
@@ -27,16 +27,15 @@ SWEPT_BY = "accuracy"  # the held-out metric of a sweep from which no task choos
 
 class Pair(NamedTuple):
     """`arm` minus `other` on a measure, seed by seed; positive where `arm` is better. No difference
-    without a seed in common; `resampled` and McNemar's test by seed are of top-1 after
-    fine-tuning, whose predictions are kept. Of several pairs that were asked for, `corrected` is
-    the interval that is wide enough for all of them together."""
+    without a seed in common; `resampled` is of top-1 after fine-tuning, whose predictions are kept.
+    Of several pairs that were asked for, `corrected` is the interval that is wide enough for all of
+    them together."""
 
     arm: str
     other: str
     measure: str
     difference: SeedSummary | None
     resampled: Interval | None
-    mcnemar: dict[int, McNemar]
     corrected: Interval | None = None
 
 
@@ -81,7 +80,6 @@ class Numbers(NamedTuple):
         main: the name of the measure that the study is judged by.
         pairs: on the main measure: those that are asked for, then arms minus the baseline, then
             minus the reference.
-        claim: what the study's claim says is above zero.
         scaling: accuracy against labels, images or compute, of a study over one of them.
         benchmark: means over tasks, of a study of a benchmark's tasks.
         seen: test images that pre-training has seen, by part and arm, where it has seen some or
@@ -100,7 +98,6 @@ class Numbers(NamedTuple):
     incomparable: dict[str, list[str]]
     main: str
     pairs: list[Pair]
-    claim: Pair | None
     sweeps: list[Sweep]
     costs: list[Cost]
     scaling: ScalingCurve | None
@@ -136,7 +133,6 @@ def compute(study: StudyResults) -> Numbers:
         incomparable=incomparable,
         main=main.name,
         pairs=list(_pairs(study, main)),
-        claim=_claim(study, measures, main),
         sweeps=list(_sweeps(study)),
         costs=list(_costs(study)),
         scaling=scaling_curve.build(study, measures),
@@ -152,17 +148,15 @@ def _broken(study: StudyResults) -> list[str]:
 
 
 def _main(study: StudyResults, measures: list[Measure]) -> Measure:
-    """The measure that the study is judged by: the one it names, that of its claim, of arms that
-    are compared after fine-tuning their top-1, else the first by `Metric.main`."""
+    """The measure that the study is judged by: the one it names, of arms that are compared after
+    fine-tuning their top-1, else the first by `Metric.main`."""
     names = [one.name for one in measures]
-    claimed = study.report.claim.measure if study.report.claim else None
-    wanted = study.report.measure or claimed
-    for name in (claimed, wanted):
-        if name is not None and name not in names:
-            raise UserError(
-                f"{study.folder}: no finished run measured {name}, which the report needs; "
-                f"{suggest(name, names)}"
-            )
+    wanted = study.report.measure
+    if wanted is not None and wanted not in names:
+        raise UserError(
+            f"{study.folder}: no finished run measured {wanted}, which the report needs; "
+            f"{suggest(wanted, names)}"
+        )
     if not names:
         raise UserError(
             f"{study.folder}: nothing was measured that compares; "
@@ -198,30 +192,19 @@ def _pairs(study: StudyResults, main: Measure) -> Iterator[Pair]:
         yield from (_pair(study, main, arm, reference) for arm in others)
 
 
-def _claim(study: StudyResults, measures: list[Measure], main: Measure) -> Pair | None:
-    claim = study.report.claim
-    if not claim:
-        return None
-    measure = next((one for one in measures if one.name == claim.measure), main)
-    return _pair(study, measure, claim.better, claim.worse)
-
-
 def _pair(study: StudyResults, measure: Measure, arm: str, other: str) -> Pair:
     difference = measure.difference(arm, other)
     first = study.runs(measure.part, arm)
     second = study.runs(measure.part, other)
-    correct = {}
+    apart = []
     if measure.part in study.finals and measure.name.startswith("top1"):
-        correct = {
-            seed: (study.correct[first[seed].name], study.correct[second[seed].name])
+        apart = [
+            study.correct[first[seed].name].astype(np.int64) - study.correct[second[seed].name]
             for seed in first
             if seed in second
-        }
-    if not correct:
-        return Pair(arm, other, measure.name, difference, None, {})
-    apart_SM = np.stack([a.astype(np.int64) - b for a, b in correct.values()])
-    tests = {seed: stats.mcnemar(a, b) for seed, (a, b) in correct.items()}
-    return Pair(arm, other, measure.name, difference, stats.resampled_interval(apart_SM), tests)
+        ]
+    resampled = stats.resampled_interval(np.stack(apart)) if apart else None
+    return Pair(arm, other, measure.name, difference, resampled)
 
 
 def _sweeps(study: StudyResults) -> Iterator[Sweep]:

@@ -69,13 +69,12 @@ def export(folder: Path, forms: Sequence[str], pairs: Sequence[str] = ()) -> dic
     return {form: exports.write(folder, form, study, numbers, shown) for form in forms}
 
 
-def render(folder: Path, above: str = "", live: bool = False) -> str:
-    """The page of a study that may be going on; why there is no report yet, where there is none.
-    `above` and `live` as blocks.html."""
+def render(folder: Path) -> str:
+    """The page of a study that may be going on; why there is no report yet, where there is none."""
     try:
         study = load_study(folder, asked_pairs.last(folder))
         found = statistics.compute(study)
     except UserError as error:
         why = [Text("This study has no report yet."), Text(str(error), warning=True)]
-        return blocks.html(folder.resolve().name, [Section("", list(why))], above, live)
-    return blocks.html(found.title, sections.build(study, found), above, live)
+        return blocks.html(folder.resolve().name, [Section("", list(why))])
+    return blocks.html(found.title, sections.build(study, found))

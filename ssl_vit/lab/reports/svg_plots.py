@@ -1,8 +1,5 @@
-"""Drawing: values or factors against an axis, learning curves, and a grid of two keys, as SVG or
-PDF. Uses matplotlib's Figure objects, without pyplot's state.
-
-Legend: R rows, C columns of a grid.
-"""
+"""Drawing: values or factors against an axis, and learning curves, as SVG or PDF. Uses matplotlib's
+Figure objects, without pyplot's state."""
 
 import io
 import re
@@ -27,7 +24,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
-from ...pages.figure_style import LIGHT, TEXT, Style
+from ...pages.figure_style import TEXT, Style
 from .scaling_curve import Worth
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
@@ -38,8 +35,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FACTORS_APART, FACTORS_WIDE = 5, 24  # points between two lines at one place, and between the outer
 NARROW = 3  # ratio of the ends of a logarithmic axis below which few round numbers lie on it
 MARGIN = 1.3  # beyond the outermost end of an interval, on a logarithmic axis
-SMALL = 0.9  # of the size of text, in legends and grids
-BRIGHT = 0.6  # share of the grid's colours above which text on them is dark
+SMALL = 0.9  # of the size of text, in legends
 
 
 class Point(NamedTuple):
@@ -82,17 +78,6 @@ class LearningPanel(NamedTuple):
     title: str
     label: str
     arms: Mapping[str, Sequence[Curve]]
-
-
-class Grid(NamedTuple):
-    """Means by row and column; None where no run is finished."""
-
-    x: str
-    y: str
-    columns: Sequence[str]
-    rows: Sequence[str]
-    means: Sequence[Sequence[float | None]]
-    label: str
 
 
 class _Powers(ScalarFormatter):
@@ -280,32 +265,6 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     common = sorted(set.intersection(*(set(values) for values in found)))
     return Curve(common, [float(np.mean([values[step] for values in found])) for step in common])
-
-
-def grid(means: Grid, style: Style) -> Figure:
-    """Means as colours, each with its number."""
-    figure = _figure(style, 1.8 + 0.9 * len(means.columns), 1.2 + 0.5 * len(means.rows))
-    axis = figure.subplots()
-    mean_RC = np.array([[np.nan if mean is None else mean for mean in row] for row in means.means])
-    low = float(np.nanmin(mean_RC))
-    high = float(np.nanmax(mean_RC))
-    if high == low:
-        high = low + 1
-    axis.pcolormesh(np.ma.masked_invalid(mean_RC), cmap="cividis", vmin=low, vmax=high)
-    for (row, column), mean in np.ndenumerate(mean_RC):
-        if np.isfinite(mean):
-            bright = (mean - low) / (high - low) > BRIGHT
-            ink = LIGHT.ink if bright else LIGHT.paper
-            text = f"{mean:.2f}"
-            place = (column + 0.5, row + 0.5)
-            axis.text(
-                *place, text, ha="center", va="center", color=ink, fontsize=SMALL * style.text
-            )
-    axis.set_xticks(np.arange(len(means.columns)) + 0.5, [label(name) for name in means.columns])
-    axis.set_yticks(np.arange(len(means.rows)) + 0.5, [label(name) for name in means.rows])
-    _dress(axis, style, means.x, means.y, means.label)
-    axis.grid(False)
-    return figure
 
 
 def _figure(style: Style, width: float, height: float) -> Figure:

@@ -98,7 +98,6 @@ def _environment() -> Environment:
         "span": formats.span,
         "deviation": formats.deviation,
         "shown_interval": formats.shown_interval,
-        "chance": formats.chance,
         "difference_of": formats.difference_of,
         "unit": formats.unit,
         "place": formats.format_place,
@@ -110,7 +109,6 @@ def _environment() -> Environment:
         "setting": setting_text,
     }
     environment.globals |= {
-        "BEST": formats.BEST,
         "BOTH": formats.BOTH,
         "CURVE_OF": CURVE_OF,
         "RESAMPLES": RESAMPLES,

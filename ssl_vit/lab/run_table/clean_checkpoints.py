@@ -14,12 +14,13 @@ from ...hub.payload import open_run
 from ...pages.run_record import read_run
 from ...runs import lock
 from ...runs.checkpoint_files import (
+    STEP,
     delete,
     list_checkpoints,
-    list_leftovers,
     other_files,
     remove,
 )
+from ...runs.files import leftovers, sweep
 from ...runs.identity import written_hash
 from .listed_run import ListedRun, disk_use
 
@@ -75,8 +76,7 @@ def clean(one: Cleaning) -> Cleaning:
             if reason:
                 return one._replace(kept=reason)
             root = one.folder / "checkpoints"
-            for leftover in list_leftovers(root):
-                delete(leftover)
+            sweep(root, STEP, delete=delete)
             for path in list_checkpoints(root):
                 remove(path)
     except (UserError, OSError) as error:
@@ -86,7 +86,7 @@ def clean(one: Cleaning) -> Cleaning:
 
 def _removable(root: Path) -> list[Path]:
     """The checkpoints, and what is left of those that were being written or removed."""
-    return [*list_checkpoints(root), *list_leftovers(root)]
+    return [*list_checkpoints(root), *leftovers(root, STEP)]
 
 
 def _locked(folder: Path) -> str:

@@ -59,12 +59,10 @@ def _outdated(record: RunRecord) -> bool:
     return path.stat().st_mtime <= record.updated.timestamp()
 
 
-def render(
-    folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy], live: bool = False
-) -> str:
+def render(folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy]) -> str:
     """The page as text."""
     runs = [listed(folder, record) for record in records]
-    return blocks.html(_title(folder, studies), _sections(folder, runs, studies), live=live)
+    return blocks.html(_title(folder, studies), _sections(folder, runs, studies))
 
 
 def _title(folder: Path, studies: Sequence[ListedStudy]) -> str:

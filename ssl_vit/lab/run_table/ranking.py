@@ -15,7 +15,6 @@ from ...config.schema import defaults
 from ...errors import UserError, suggest
 from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
-from ...runs.objective_facts import facts_of
 from ..reports.comparable import question_keys
 from .listed_run import NONE, ListedRun
 
@@ -131,8 +130,8 @@ def _question_keys(metric: str, runs: Sequence[ListedRun]) -> list[str]:
     if runs[0].measured[metric].split == "test":
         return []
     first = runs[0].record
-    facts = facts_of(first.environment, first.values)
-    question, corruption = question_keys(metric, [run.record.values for run in runs], facts)
+    values = [run.record.values for run in runs]
+    question, corruption = question_keys(metric, values, first.environment.free)
     return [*question, *corruption]
 
 

@@ -99,11 +99,11 @@ def fill(node: Any, values: Mapping[str, str]) -> Any:
 
 
 def names_in(node: Any) -> set[str]:
-    """The names in braces in a node's texts; of `{PART@ARM}` the part."""
+    """The names in braces in a node's texts."""
     if isinstance(node, dict | list):
         inner = node.values() if isinstance(node, dict) else node
         return {name for one in inner for name in names_in(one)}
-    return {name.partition("@")[0] for name in PLACEHOLDER.findall(str(node))}
+    return {*PLACEHOLDER.findall(str(node))}
 
 
 def keys_naming(parts: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:

@@ -47,14 +47,9 @@ def with_images(study: Study, places: Mapping[str, str]) -> tuple[Study, Images]
                 found.warnings.append(f"{task}: {count}: its accuracy is not the benchmark's")
     if study.arms.keys() <= found.missing.keys():
         first, reason = next(iter(found.missing.items()))
-        text = f"none of {len(rows)} tasks has images; {first}: {reason}; tools/prepare.py"
-        raise UserError(f"benchmark={study.benchmark}: {text} writes them")
+        text = f"none of {len(rows)} tasks has images; {first}: {reason}"
+        raise UserError(f"benchmark={study.benchmark}: {text}")
     return study.without(found.missing), found
-
-
-def root(study: Study, places: Mapping[str, str]) -> Path:
-    """The folder with the tasks' folders."""
-    return next(iter(_folders(study, places).values()))[0].parents[1]
 
 
 def _folders(study: Study, places: Mapping[str, str]) -> dict[str, list[Path]]:

@@ -13,7 +13,7 @@ from . import study_keys
 from .axes import Axis
 from .mistakes import Mistakes, Node, likely_meant, listed, mapping
 from .read_axes import CURVES
-from .study import SEED, Part, Study, split_reference
+from .study import SEED, Part, Study
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PATH = "data.path"
@@ -56,9 +56,6 @@ def _names(study: Study, where: str, mistakes: Mistakes) -> None:
             taken = kind != "arms" and name == SEED
             text = f"{kind}: {name}: is each task's seed; take another name"
             mistakes.require(not taken, where, text)
-    for place in study.optional:
-        choices = suggest(str(place), study.places)
-        mistakes.require(place in study.places, where, f"optional: {place} is no place; {choices}")
     for place in study.places:
         text = f"{place} is a place and a part; take another name for one"
         mistakes.require(place not in study.parts, where, text)
@@ -82,21 +79,19 @@ def _part(part: Part, study: Study, where: str, mistakes: Mistakes) -> None:
     for arm, options in part.options.items():
         there = part.tool != "finetune" or "init" in options or part.name in wrong
         mistakes.require(there, where, f"arm {arm}: init= is missing")
-        needed = {} if part.best is None else {f"best: of={part.best}": (part.best, arm)}
-        for reference in sorted(part.references(arm)):
-            name, of_arm = split_reference(reference, arm)
+        needed = {} if part.best is None else {f"best: of={part.best}": part.best}
+        for name in sorted(part.references(arm)):
             choices = suggest(name, [str(one) for one in (*study.parts, *study.places)])
-            maybe = name in (*study.parts, *wrong) or reference in mistakes.names
-            exists = maybe or reference in (*study.places, SEED)
-            mistakes.require(exists, where, f"{{{reference}}}: no such part or place; {choices}")
+            exists = name in (*study.parts, *wrong, *mistakes.names, *study.places, SEED)
+            mistakes.require(exists, where, f"{{{name}}}: no such part or place; {choices}")
             reason = "has several runs, one for each value of its grid; `best` chooses among them"
-            mistakes.require(name not in gridded, where, f"{{{reference}}}: part {name} {reason}")
-            needed |= {f"{{{reference}}}": (name, of_arm)}
-        for reference, (name, of_arm) in needed.items():
+            mistakes.require(name not in gridded, where, f"{{{name}}}: part {name} {reason}")
+            needed |= {f"{{{name}}}": name}
+        for reference, name in needed.items():
             known = wrong.isdisjoint((name, part.name)) and mistakes.arms
             other = study.parts.get(name) if known else None
-            there = other is None or of_arm in other.options
-            text = f"that part has no arm {of_arm}; name part {part.name}'s arms in its by_arm"
+            there = other is None or arm in other.options
+            text = f"that part has no arm {arm}; name part {part.name}'s arms in its by_arm"
             mistakes.require(there, where, f"{reference}: {text}")
 
 
@@ -184,7 +179,7 @@ def _report(study: Study, where: str, mistakes: Mistakes) -> None:
         with mistakes.of(where):
             arm_pairs([str(pair)], study.arms, study.vary)
     with mistakes.of():
-        _claim(report, study, where, mistakes)
+        _varied(report, study, where, mistakes)
     if report and not study.vary and not study.benchmark:
         compared = roles or study.points  # a curve is compared with the baseline's
         needed = ("final", "baseline", "candidate") if compared else ("final",)
@@ -225,13 +220,12 @@ def _used(study: Study, where: str, mistakes: Mistakes) -> None:
         mistakes.require(there, f"{where}: report", text)
 
 
-def _claim(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:
-    """Check that a report's claim, axis and measure are about keys that the study varies."""
-    mistakes.reject_unknown(mapping(report, "claim", where), study_keys.CLAIM, f"{where}: claim")
+def _varied(report: Node, study: Study, where: str, mistakes: Mistakes) -> None:
+    """Check that a report's axis and measure are about keys that the study varies."""
     if not mistakes.arms:
         return
     keys = list(dict.fromkeys(key for options in study.vary.values() for key in options))
-    for key in ("claim", "axis", "measure"):
+    for key in ("axis", "measure"):
         text = f"{key}: the study varies nothing that it could be about"
         mistakes.require(key not in report or study.vary, where, text)
     axis = report.get("axis")

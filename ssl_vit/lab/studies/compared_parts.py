@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ...config.schema import Recipe
 from ..arms import different_encoders
 from .expand import Plan
-from .study import Study, split_reference
+from .study import Study
 
 ROLES = ("baseline", "candidate", "reference", "pairs")
 
@@ -48,14 +48,10 @@ def warnings(study: Study, plan: Plan, recipes: Mapping[str, Recipe]) -> Iterato
 
 
 def _not_shown(study: Study) -> Iterator[str]:
-    """A line for the arms that no part of the report has, and from whose runs no other starts."""
+    """A line for the arms that no part of the report has."""
     reported = {*_measured(study), *final_parts(study)}
     parts = study.parts
     shown = {arm for name in reported & parts.keys() for arm in parts[name].options}
-    for part in parts.values():
-        for arm in part.options:
-            others = (split_reference(one, arm)[1] for one in part.references(arm))
-            shown |= {other for other in others if other != arm}
     left = [arm for arm in study.arms if arm not in shown]
     if reported and left:
         yield f"arms {', '.join(left)}: in no part that the report shows (final, probes, extra)"

@@ -19,7 +19,7 @@ from ...metrics import score
 from . import match_compute
 from .axes import PLACEHOLDER, Setting, fill, product
 from .mistakes import Mistakes
-from .study import SEED, Part, Study, split_reference
+from .study import SEED, Part, Study
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
 
@@ -137,8 +137,7 @@ def _task(
     names = places | {SEED: str(seed)}
     references = {name for value in options.values() for name in PLACEHOLDER.findall(value)}
     for other in sorted(references - names.keys()):
-        source = split_reference(other, arm)
-        runs = {task.seed: task.name for task in plan.values() if (task.part, task.arm) == source}
+        runs = {one.seed: one.name for one in plan.values() if (one.part, one.arm) == (other, arm)}
         needed = runs.get(seed, next(iter(runs.values())))
         names[other] = f"{{{needed}}}"
         needs.append(needed)

@@ -1,31 +1,24 @@
-"""The `report:` of a study's file, in the names that parts and arms have in the study."""
+"""The `report:` of a study's file, in the names that parts have in the study."""
 
 from collections.abc import Collection
 
 from ...config.records.study import CurvePoint
-from ...errors import suggest
-from ..arms import Settings, find_arm
-from . import study_keys
 from .axes import Axis, name_at
-from .mistakes import Mistakes, Node, likely_meant, listed, mapping, require
+from .mistakes import Mistakes, Node, listed, mapping
 
 
 def read(
     raw: Node,
-    vary: Settings,
     curve: Axis | None,
     repeated: Collection[str],
     where: str,
     mistakes: Mistakes,
 ) -> tuple[Node, tuple[CurvePoint, ...]]:
-    """The report's keys with the names that parts and arms have in the study, and the points of its
-    axis of shares or lengths. `final` becomes the part at the first of them, which the study's
-    answer is about; probes those at all of them; the values of a claim the arms that have them."""
+    """The report's keys with the names that parts have in the study, and the points of its axis of
+    shares or lengths. `final` becomes the part at the first of them, which the study's answer is
+    about; probes those at all of them."""
     report = mistakes.read_or(mapping, {}, raw, "report", where)
     at = f"{where}: report"
-    claim = report.get("claim")
-    if vary and isinstance(claim, dict):
-        report = report | {"claim": claim | _claimed(claim, vary, f"{at}: claim", mistakes)}
     if curve is None:
         return report, ()
     final = str(report.get("final"))
@@ -44,24 +37,3 @@ def read(
         every = [name_at(str(part), one, repeated) for part in probes for one in curve.settings]
         report |= {"probes": list(dict.fromkeys(every))}
     return report, points
-
-
-def _claimed(claim: Node, vary: Settings, where: str, mistakes: Mistakes) -> dict[str, str]:
-    """The arms that a claim is about.
-
-    Raises:
-        UserError: it has none, no arm has that value alone, or both are one.
-    """
-    arms: dict[str, str] = {}
-    for role in ("better", "worse"):
-        with mistakes.of():
-            if role not in claim and role in likely_meant(claim, study_keys.CLAIM):
-                continue
-            require(role in claim, where, f"{role}: is missing")
-            arm = find_arm(claim[role], vary)
-            choices = suggest(str(claim[role]), vary)
-            require(arm, where, f"{role}={claim[role]}: is not varied; {choices}")
-            arms[role] = str(arm)
-    alike = len(arms) == 2 and arms["better"] == arms["worse"]
-    mistakes.require(not alike, where, f"better and worse are both {claim.get('better')}")
-    return arms

@@ -62,7 +62,7 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
     several = "match" not in raw or len(settings) > 1 or not mistakes.arms
     mistakes.require(several, where, "match: expected several arms, there is one")
     repeated = _repeated(bodies, curve)
-    report, points = read_report.read(raw, vary, curve, repeated, where, mistakes)
+    report, points = read_report.read(raw, curve, repeated, where, mistakes)
     own_seeds = mistakes.read_or(seeds, None, raw, where)
     places = mistakes.read_or(listed, [], raw, "places", where)
     study = Study(
@@ -78,7 +78,6 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
         match,
         points,
         raw.get("benchmark"),
-        tuple(mistakes.read_or(listed, [], raw, "optional", where)),
     )
     for name, body in bodies.items():
         points_of = product([curve] if curve and name in repeated else [])
@@ -91,7 +90,7 @@ def build(raw: Node, where: str, mistakes: Mistakes | None = None) -> Study:
             # what is wrong at one place is at all
             own = mistakes if point is points_of[0] or not mistakes.collect else Mistakes(True)
             before = own.count
-            there = _at_point(body, point, repeated, study)
+            there = _at_point(body, point, repeated)
             with own.of():
                 study.parts[new] = _part(new, there, point, study, f"{where}: part {new}", own)
             if own.count > before or name in mistakes.parts:
@@ -227,15 +226,11 @@ def _names(body: Any) -> set[Any]:
     return names_in(body) | ({of} if isinstance(of, str) else set())
 
 
-def _at_point(body: Any, point: Setting, repeated: Collection[str], study: Study) -> Any:
+def _at_point(body: Any, point: Setting, repeated: Collection[str]) -> Any:
     """A part with its placeholders, and the parts that it names, at a place along the curve."""
     if not point.label:
         return body
-    others = {
-        f"{name}{arm}": f"{{{name_at(name, point, repeated)}{arm}}}"
-        for name in repeated
-        for arm in ("", *(f"@{arm}" for arm in study.arms))
-    }
+    others = {name: f"{{{name_at(name, point, repeated)}}}" for name in repeated}
     filled = fill(body, point.placeholders | others)
     best = filled.get("best") if isinstance(filled, dict) else None
     if isinstance(best, dict) and best.get("of") in repeated:

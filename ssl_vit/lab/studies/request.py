@@ -42,7 +42,7 @@ class StudyRequest:
     own: StudyOptions
     places: dict[str, str]
     overrides: dict[str, str]  # options of a recipe
-    left_out: list[str]  # arms whose optional places are not given
+    left_out: list[str]  # arms whose places are not given
 
 
 def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> StudyRequest:
@@ -64,6 +64,7 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
         given = {
             key: value for key, value in given.items() if not _not_given(key, value, found.places)
         }
+        _check_names(found.places)
         study, left_out = without_missing(found, given)
         stem = path.stem
         places, own, overrides = _sorted(given, study.places)
@@ -78,9 +79,6 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
         study = _matched(study, settings.match)
     if settings.seeds is not None:
         study = dataclasses.replace(study, seeds=_seeds(settings.seeds))
-    if settings.source is not None and not study.benchmark:
-        text = "is for studies of a benchmark, as study/vtab"
-        raise UserError(f"source={settings.source}: {text}")
     if (settings.only is None) != (settings.index is None):
         raise UserError("only= and index= belong together: a part, and the number of one task")
     name = settings.name or stem
@@ -93,6 +91,13 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
 def _not_given(key: str, value: str, places: Collection[str]) -> bool:
     """Whether an option says that a place is not there: null, as None of Python is typed."""
     return key in places and value.lower() in NULLS
+
+
+def _check_names(places: Collection[str]) -> None:
+    """Check that no place has the name of an option."""
+    for place in places:
+        if place in (*StudyOptions.options(), *options()) and place not in OF_PLACES:
+            raise UserError(f"places: {place}= means something else already; take another name")
 
 
 def _matched(study: Study, match: str) -> Study:
@@ -108,15 +113,8 @@ def _sorted(
     """The options as the places that the study needs, the tool's own, and those of a recipe.
 
     Raises:
-        UserError: a place is missing, or an option is unknown.
+        UserError: an option is unknown.
     """
-    for place in needed:
-        if place in (*StudyOptions.options(), *options()) and place not in OF_PLACES:
-            raise UserError(f"places: {place}= means something else already; take another name")
-    missing = [f"{place}=" for place in needed if place not in given]
-    if missing:
-        text = f"{', '.join(missing)} is missing: the study needs the places {', '.join(needed)}"
-        raise UserError(text)
     places = {place: _absolute(given[place]) for place in needed}
     own = {key: value for key, value in given.items() if key in OWN}
     overrides = {key: value for key, value in given.items() if key not in places | own}

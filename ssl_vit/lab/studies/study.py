@@ -21,7 +21,7 @@ class Part:
 
     name: str
     tool: str
-    # arm -> {key: text}, with {place}, {part} and {part@arm} in the text
+    # arm -> {key: text}, with {place} and {part} in the text
     options: dict[str, dict[str, str]]
     base: dict[str, str]  # options of every arm, before its own
     point: Setting  # along the study's curve; an empty one of a part that does not depend on it
@@ -43,9 +43,7 @@ class Part:
 
     def needs(self) -> set[str]:
         """The places and parts that it names."""
-        named = {
-            split_reference(name, arm)[0] for arm in self.options for name in self.references(arm)
-        }
+        named = {name for arm in self.options for name in self.references(arm)}
         return named | ({self.best} if self.best else set())
 
 
@@ -66,7 +64,6 @@ class Study:
         match: what these arms have in common.
         points: the places along the curve, as study.json has them.
         benchmark: whose tasks the arms are.
-        optional: places without which the arms that need them are left out.
     """
 
     title: str
@@ -81,7 +78,6 @@ class Study:
     match: str = MATCHES[0]
     points: tuple[CurvePoint, ...] = ()
     benchmark: str | None = None
-    optional: tuple[str, ...] = ()
 
     @property
     def curve(self) -> Axis | None:
@@ -114,9 +110,3 @@ class Study:
         grids = [axes for part in self.parts.values() for axes in part.grids.values()]
         every = (*itertools.chain(*grids), *self.axes)
         return {key: axis.decides for axis in every for key in axis.keys}
-
-
-def split_reference(reference: str, arm: str) -> tuple[str, str]:
-    """The part and the arm that `{PART}` or `{PART@ARM}` in options of `arm` stands for."""
-    part, _, other = reference.partition("@")
-    return part, other or arm

@@ -4,10 +4,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ...config.fields import LONGEST_NAME
 from ...config.parsing import flatten, load_yaml
 from ...config.parsing import parse_path as place_of
-from ...config.recipe_files import RECIPES, study_names
+from ...config.recipe_files import RECIPES, recipe_names, study_names
 from ...errors import UserError, suggest
 from . import study_keys
 from .mistakes import Node, mapping, require
@@ -28,7 +27,7 @@ def find(name: str | None) -> Path:
     if name in names:
         return RECIPES / f"{name}.yaml"
     path = place_of(name, "recipe")
-    if len(name) < LONGEST_NAME - 5 and (RECIPES / f"{name}.yaml").is_file():
+    if name in recipe_names():
         text = "is no study; to sweep it, say sweep and keys with several values"
         raise UserError(f"recipe={name}: {text}")
     if path.suffix not in (".yaml", ".yml"):

@@ -7,8 +7,7 @@ STUDY = {
     " `options` and those of its parts are added to; of its keys and parts those are left out that"
     " are null here.",
     "places": "Names that the command line gives a value: `{cifar10}` in options is what"
-    " `cifar10=PATH` says.",
-    "optional": "Of the places those without which the arms that need them are left out.",
+    " `cifar10=PATH` says. Arms that need one that is not given are left out, and named.",
     "seeds": "Whole numbers, or 3 for the first three: each task is run with each. Default: 0"
     " alone.",
     "arms": "{name: description} of what is compared.",
@@ -31,7 +30,7 @@ PART = {
     "tool": "pretrain, finetune or evaluate.",
     "seeds": "In place of the study's.",
     "options": "Those of the tool. `{NAME}` is a place or the run of the part NAME of the same arm"
-    " and seed, `{NAME@ARM}` that of another arm, `{seed}` the task's seed.",
+    " and seed, `{seed}` the task's seed.",
     "by_arm": "{arm: options of its own}; arms that are not named do not have the part.",
     "grid": "Axes of this part alone, {key: values} or {any name: mappings of keys that are set"
     " together}, every combination.",
@@ -51,9 +50,6 @@ REPORT = {
     "differs": "Texts: what differs from the paper.",
     "pairs": "Two arms each, `A:B`: A minus B; several have corrected intervals beside the plain"
     " ones.",
-    "claim": "{better, worse: values that are varied; measure; source; says}: a published finding,"
-    " which the report supports, contradicts or leaves open.",
-    "measure": "The measure that the study is judged by; default: the claim's, else the first.",
+    "measure": "The measure that the study is judged by; default: the first.",
     "axis": "Of varied keys the one along the curves.",
 }
-CLAIM = ("better", "worse", "measure", "source", "says")

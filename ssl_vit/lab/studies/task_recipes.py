@@ -25,7 +25,7 @@ from .mistakes import Mistakes
 from .study import Study
 
 # what decides which images a share for testing are (data.test)
-TEST_CUT = ("test", "group", "window", "label_column", "image_column")
+TEST_CUT = ("test", "group", "label_column", "image_column")
 
 
 def check(
@@ -227,7 +227,7 @@ def _check_labels_seen(task: Task, plan: Plan, recipes: dict[str, Recipe]) -> No
     while before is not None:
         recipe = recipes[before.name]
         data = recipes[task.name].data
-        learned = min(recipe.data.share, recipe.data.labelled)
+        learned = recipe.data.share
         same_cut = _cut(recipe.data, learned) == _cut(data, share)
         if _learned_labels(recipe, data) and (learned > share or (share < 1 and not same_cut)):
             which = f"{learned:g} of the labels" if learned > share else "another share's labels"
@@ -301,7 +301,7 @@ def _trains_on_test(was: Data, now: Data) -> bool:
     if role(was.train) != role(now.train) or isinstance(was.test, str):
         return role(was.train) == role(now.train)
     same_order = all(getattr(was, key) == getattr(now, key) for key in TEST_CUT[1:])
-    nested = was.test > now.test and now.group is None and now.window is None
+    nested = was.test > now.test and now.group is None
     return not (same_order and (was.test == now.test or nested))
 
 
@@ -309,7 +309,7 @@ def _cut(data: Data, share: float) -> tuple[object, ...]:
     """What decides which images a share of the labels are, and which are held out; these depend on
     the share only where they are cut off it."""
     of = 1 if data.validation_from == "train" else share
-    return data.validation, data.test, data.group, data.window, data.share_seed, of
+    return data.validation, data.test, data.group, data.share_seed, of
 
 
 def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
@@ -324,7 +324,7 @@ def _check_unseen(before: Recipe, sweep: Recipe, part: str) -> None:
     same_cut = _cut(was, was.share) == _cut(now, now.share) and now.validation != 0
     if learned and not same_cut and not isinstance(now.validation, str):
         there = f"data.share={was.share:g} data.validation={was.validation}"
-        there += f" data.validation_from={was.validation_from} data.window={was.window}"
-        there += f" data.share_seed={was.share_seed} data.test={was.test} data.group={was.group}"
+        there += f" data.validation_from={was.validation_from} data.share_seed={was.share_seed}"
+        there += f" data.test={was.test} data.group={was.group}"
         text = f"part {part} ({there}) has learned their labels; hold the same ones out there"
         raise UserError(f"data.validation={now.validation}: {text}")

@@ -1,10 +1,9 @@
-// Charts, sortable tables, comparisons and live updates of a page. Text of others is only ever set
+// Charts, sortable tables and comparisons of a page. Text of others is only ever set
 // as textContent, never parsed as markup.
 (() => {
   "use strict";
   const HEIGHT = 260;
   const ROWS = 2000; // of a chart's table
-  const POLL = 3000; // ms between questions to the server whether there is a newer page
   const COLOURS = 8; // --c0 to --c7 of the style sheet
   const drawn = []; // charts on the page
 
@@ -137,24 +136,6 @@
       this.u = new uPlot(options, this.data, this.plot);
       if (scale) this.u.setScale("x", scale);
       this.read(this.u);
-    }
-
-    // What the reader has set, for the same chart of a newer page
-    state() {
-      return { range: this.range(), log: this.log, shown: this.shown, open: this.opened != null };
-    }
-
-    restore({ range, log, shown, open }) {
-      const buttons = [...this.element.querySelectorAll(".keys button")];
-      let at = 0;
-      shown.forEach((show, i) => {
-        if (this.lines[i]?.kind === "seed") return;
-        if (!show) buttons[at]?.click();
-        at += 1;
-      });
-      if (log) this.element.querySelector(".tools [aria-pressed]")?.click();
-      if (open) this.element.querySelector(".tools [aria-expanded]").click();
-      if (range) this.u.setScale("x", range);
     }
 
     // The steps that are shown
@@ -349,79 +330,12 @@
     }
   }
 
-  // ---- the page, and newer versions of it ---------------------------------------------------
+  // ---- the page -----------------------------------------------------------------------------
 
-  const dress = () => {
-    for (const table of document.querySelectorAll("table.sortable")) sortable(table);
-    for (const element of document.querySelectorAll("[data-search]")) searchable(element);
-    for (const element of document.querySelectorAll(".chart[data-chart]")) drawn.push(new Chart(element, data(element)));
-    for (const element of document.querySelectorAll(".comparison")) new Comparison(element);
-  };
-
-  const fields = () => [...document.querySelectorAll("input, select")];
-  const label = field => field.getAttribute("aria-label") ?? field.closest("label").firstChild.textContent;
-
-  // A column's, with that of its table
-  const heading = one => `${one.closest(".scroll").getAttribute("aria-label")}: ${one.textContent}`;
-
-  // What the reader has opened, typed, picked and zoomed into
-  const keep = () => ({
-    open: [...document.querySelectorAll("details[open] > summary")].map(one => one.textContent),
-    fields: new Map(fields().map(one => [label(one), one.type === "checkbox" ? one.checked : one.value])),
-    charts: new Map(drawn.map(chart => [chart.title, chart.state()])),
-    sorted: [...document.querySelectorAll("th[aria-sort]")].map(one => [heading(one), one.getAttribute("aria-sort")]),
-    scroll: [scrollX, scrollY],
-  });
-  const restore = kept => {
-    for (const one of document.querySelectorAll("details > summary")) one.parentNode.open = kept.open.includes(one.textContent);
-    for (const one of fields()) {
-      const property = one.type === "checkbox" ? "checked" : "value";
-      const before = kept.fields.get(label(one));
-      if (before === undefined || before === one[property]) continue;
-      one[property] = before;
-      one.dispatchEvent(new Event(one.type === "search" ? "input" : "change"));
-    }
-    for (const chart of drawn) if (kept.charts.has(chart.title)) chart.restore(kept.charts.get(chart.title));
-    for (const [text, order] of kept.sorted) {
-      const button = [...document.querySelectorAll("th button")].find(one => heading(one) === text);
-      if (button) for (let i = 0; i < (order === "descending" ? 2 : 1); i++) button.click();
-    }
-    scrollTo(...kept.scroll);
-  };
-
-  const follow = () => {
-    const state = make("p", { class: "live", role: "status" }, "Live.");
-    document.body.prepend(state);
-    let tag = null;
-    const ask = async () => {
-      try {
-        const answer = await fetch(location.href, tag ? { headers: { "If-None-Match": tag }, cache: "no-store" } : { cache: "no-store" });
-        if (answer.status === 200) replace(await answer.text());
-        if (answer.ok || answer.status === 304) {
-          tag = answer.headers.get("ETag");
-          state.textContent = `Live: read ${new Date().toLocaleTimeString()}.`;
-        } else state.textContent = "The server has no such page any more; this is the last state that it gave.";
-      } catch {
-        state.textContent = "The server does not answer; this is the last state that it gave.";
-      }
-      setTimeout(ask, POLL);
-    };
-    ask();
-  };
-  const replace = text => {
-    const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-    if (main.outerHTML === source) return; // the first answer, unless the page has changed since
-    source = main.outerHTML;
-    const kept = keep();
-    for (const chart of drawn.splice(0)) chart.remove();
-    document.querySelector("main").replaceWith(main);
-    dress();
-    restore(kept);
-  };
-
-  let source = document.querySelector("main").outerHTML; // as it was written
-  dress();
+  for (const table of document.querySelectorAll("table.sortable")) sortable(table);
+  for (const element of document.querySelectorAll("[data-search]")) searchable(element);
+  for (const element of document.querySelectorAll(".chart[data-chart]")) drawn.push(new Chart(element, data(element)));
+  for (const element of document.querySelectorAll(".comparison")) new Comparison(element);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach(chart => chart.draw()));
-  if (document.body.dataset.live) follow();
   document.documentElement.dataset.ready = "true";
 })();

@@ -122,9 +122,8 @@ def held(words, size, fused=False):
         (["recipe=supervised"], False),  # with dropout, whose masks take one byte on a GPU alone
         (["recipe=joint", "compute.precision=bfloat16"], False),
         (["recipe=mpp", "model.registers=4", "model.positions=rotary"], True),
-        (["recipe=mae", "model.layer_scale=0.1", "model.positions=relative"], False),
+        (["recipe=mae", "model.layer_scale=0.1"], False),
         (["recipe=mpp", "model.activation=swiglu", "model.qk_norm=true"], False),
-        (["recipe=mpp", "model.positions=relative_bias"], True),
         (["recipe=finetune", "data.size=64"], False),  # SGD
         (["recipe=finetune", "data.size=64", "optim.momentum=0"], True),
     ],

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ import numpy as np
 import pytest
 
 from helpers import arm_studies, key_studies
-from helpers.arm_studies import IMAGES, RIGHT
-from helpers.options import ROOT
+from helpers.arm_studies import RIGHT
 from helpers.reports import altered, do_not_draw, write
 from ssl_vit.errors import UserError
 from ssl_vit.lab import reports
-from ssl_vit.lab.reports import load, read_files, results
+from ssl_vit.lab.reports import load, results
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +25,6 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gap(tmp_path: Path) -> Path:
     return arm_studies.study(tmp_path / "gap")
-
-
-def as_version_1(report: dict[str, Any]) -> dict[str, Any]:
-    """As a user converts it."""
-    command = [sys.executable, str(ROOT / "docs" / "report_json_v1.py")]
-    text = json.dumps(report)
-    done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)
 
 
 def test_each_summary_is_of_the_rows_of_its_runs(gap: Path) -> None:
@@ -51,22 +40,6 @@ def test_each_summary_is_of_the_rows_of_its_runs(gap: Path) -> None:
     assert arms == {**dict.fromkeys(RIGHT, True), "extra: scratch, direct": False}
 
 
-def test_version_1_has_the_values_by_seed(gap: Path) -> None:
-    old = as_version_1(reports.write(gap).content())
-    assert list(old) == ["answer", "numbers"]
-    measure = old["numbers"]["measures"][0]
-    assert list(measure) == [
-        *("name", "label", "part", "percent", "higher", "question_keys"),
-        *("results", "not_compared", "images"),
-    ]
-    for one in measure["results"]:
-        shares = {str(seed): right / IMAGES for seed, right in enumerate(RIGHT[one["arm"]])}
-        assert one["seeds"] == shares
-        assert one["exaflop"] == dict.fromkeys(shares, pytest.approx(0.024))
-    assert [one["arm"] for one in measure["not_compared"]] == ["extra: scratch, direct"]
-    assert "summaries" not in old["numbers"] and old["numbers"]["pairs"][0]["arm"] == "mpp"
-
-
 def test_a_value_that_is_not_finite_is_null_and_in_no_mean(gap: Path) -> None:
     path = gap / "probe-mpp-1" / "result.json"
     metrics = json.loads(path.read_text())["metrics"]
@@ -76,12 +49,13 @@ def test_a_value_that_is_not_finite_is_null_and_in_no_mean(gap: Path) -> None:
         row for row in report["results"] if (row["run"], row["metric"]) == ("probe-mpp-1", "linear")
     ]
     assert row["value"] is None
-    linear = as_version_1(report)["numbers"]["measures"][-1]
-    assert [list(one["seeds"]) for one in linear["results"]] == [
-        ["0", "1", "2"],
-        ["0", "2"],
-        ["0", "1", "2"],
-    ]
+    assert report["numbers"]["measures"][-1]["name"] == "linear"
+    seeds = {
+        one["arm"]: [run[-1] for run in one["runs"]]
+        for one in report["numbers"]["summaries"]
+        if one["measure"] == "linear"
+    }
+    assert [*seeds.values()] == [["0", "1", "2"], ["0", "2"], ["0", "1", "2"]]
 
 
 def test_coordinates_are_those_of_the_plan_or_come_of_an_older_one(gap: Path) -> None:
@@ -127,29 +101,6 @@ def test_coordinates_named_like_a_column_of_the_results_are_refused(gap: Path, a
         load.load_study(gap)
 
 
-def test_parts_beside_the_final_one_of_an_old_study_keep_their_labels(tmp_path: Path) -> None:
-    """The plan of study/labels_cifar10 as an earlier version made it: final_0.01 alone was at 1%,
-    sweep_0.01 and scratch_0.01 nowhere."""
-    old = json.loads((ROOT / "results" / "baseline" / "recipes.json").read_text())
-    study = old["value"]["study/labels_cifar10"]
-    tasks = [
-        {"name": name, "part": part, "values": {}, **task, "needs": [], "options": None}
-        for part, one in study["parts"].items()
-        for name, task in one["tasks"].items()
-    ]
-    points = [
-        {"share": share, "final": f"final_{share:g}", "extra": []} for share in (0.01, 0.05, 0.1, 1)
-    ]
-    path = tmp_path / "study.json"
-    write(path, study["study"] | {"name": "old", "tasks": tasks, "labels": points})
-    shares = {part: one["options"].get("data.share") for part, one in study["parts"].items()}
-    plan = read_files.read_plan(path)
-    assert {task.part for task in plan.tasks if "optim.lr" in (task.coordinates or {})}
-    for task in plan.tasks:
-        share = {} if task.part == "pretrain" else {"labels": float(shares[task.part])}
-        assert task.coordinates == share | task.values
-
-
 def test_a_coordinate_of_null_is_not_one_that_is_missing(tmp_path: Path) -> None:
     study = key_studies.study(tmp_path / "s")
     plan = json.loads((study / "study.json").read_text())
@@ -161,7 +112,6 @@ def test_a_coordinate_of_null_is_not_one_that_is_missing(tmp_path: Path) -> None
     rows = report.content()["results"]
     assert {row["part"] for row in rows if "probe.few" in row} == {"probe"}
     assert all(row.get("probe.few") is None for row in rows)
-    assert as_version_1(report.content())["answer"] == report.answer
 
 
 def test_held_out_values_under_a_test_metrics_name_are_not_pooled(gap: Path) -> None:
@@ -202,13 +152,19 @@ def test_measures_of_one_name_are_told_by_their_part(tmp_path: Path) -> None:
     for path in study.glob("probe-*/result.json"):
         metrics = json.loads(path.read_text())["metrics"]
         altered(path, metrics=metrics | {"loss": {"value": 0.125, "split": "test", "n": 9}})
-    old = as_version_1(reports.write(study).content())
-    losses = [one for one in old["numbers"]["measures"] if one["name"] == "loss"]
+    report = reports.write(study).content()
+    losses = [one["part"] for one in report["numbers"]["measures"] if one["name"] == "loss"]
     assert len(losses) == 2
-    for one in losses:
-        arms = [arm["arm"] for arm in one["results"]]
-        values = {value for arm in one["results"] for value in arm["seeds"].values()}
-        assert (values == {0.125}) is (one["part"] == "probe") and len(arms) == len({*arms})
+    rows = {(row["run"], row["metric"]): row["value"] for row in report["results"]}
+    for part in losses:
+        own = [
+            one
+            for one in report["numbers"]["summaries"]
+            if (one["measure"], one["part"]) == ("loss", part)
+        ]
+        values = {rows[run, "loss"] for one in own for run in one["runs"]}
+        assert (values == {0.125}) is (part == "probe")
+        assert len(own) == len({one["arm"] for one in own})
 
 
 def test_a_seed_that_stands_twice_is_refused(gap: Path) -> None:

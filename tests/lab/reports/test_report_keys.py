@@ -10,13 +10,11 @@ import pytest
 from scipy import stats
 
 from helpers import arm_studies as arms
-from helpers.key_studies import CLAIM, FEW, RATES, study
+from helpers.key_studies import FEW, RATES, REPORT, study
 from helpers.reports import Page, altered, do_not_draw, error, table, write
 from ssl_vit import formatting
-from ssl_vit.config.records.run import Environment
 from ssl_vit.lab import report_tool, reports
 from ssl_vit.lab.reports import axes, comparable, svg_plots
-from ssl_vit.runs.objective_facts import facts_of
 
 CURVES = "figures/measures.svg"
 
@@ -40,17 +38,16 @@ def text_of(folder, **more):
 # ---- the answer
 
 
-def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
+def test_a_pair_is_answered_in_one_sentence_with_its_paired_interval(whole):
     """0.5 minus 0.15: 5, 4, 6 points: mean 5, sd 1, half-width 4.3027 / sqrt(3) = 2.4841."""
     folder, found = whole
-    claim, best = re.split(r"(?<=\)\.) ", found.answer, maxsplit=1)
-    assert claim == (
+    pair, best = re.split(r"(?<=\)\.) ", found.answer, maxsplit=1)
+    assert pair == (
         "On few shot 5, corruption.rate=0.5 minus corruption.rate=0.15 is +5.00 points "
-        "(95% interval in pairs +2.52 to +7.48 over 3 seeds, which excludes zero): "
-        "this supports the claim (paper, 4.6: slightly worse)."
+        "(95% interval in pairs +2.52 to +7.48 over 3 seeds, which excludes zero)."
     )
     assert best.startswith("Highest few shot 5: corruption.rate=0.5 with 46.00% (n = 3)")
-    assert "best of 3 settings with a probability of 99%" in best
+    assert best.endswith("(n = 3) of 3 settings.")
     assert (folder / "report.md").read_text().split("\n\n")[:2] == ["# Made up", found.answer]
 
 
@@ -60,49 +57,35 @@ def test_the_claim_is_answered_in_one_sentence_with_its_paired_interval(whole):
         (
             (0.50, 0.52, 0.54),
             "corruption.rate=0.5 minus corruption.rate=0.15 is -6.00 points (95% interval in "
-            "pairs -8.48 to -3.52",
+            "pairs -8.48 to -3.52 over 3 seeds, which excludes zero).",
         ),
-        ((0.50, 0.52, 0.54), "which excludes zero): this contradicts the claim"),
-        (
-            (0.40, 0.46, 0.52),
-            "over 3 seeds, which includes zero): this neither supports nor contradicts the claim",
-        ),
-        (
-            (0.40,),
-            "corruption.rate=0.15 is +5.00 points, on one seed, which gives no interval: "
-            "this cannot answer",
-        ),
+        ((0.40, 0.46, 0.52), "over 3 seeds, which includes zero)."),
+        ((0.40,), "corruption.rate=0.15 is +5.00 points, on one seed, which gives no interval."),
     ],
 )
-def test_a_claim_may_fail(tmp_path, undrawn, worse, says):
+def test_a_difference_may_be_none_or_the_other_way(tmp_path, undrawn, worse, says):
     assert says in text_of(tmp_path / "made", few=FEW | {"rate=0.15": worse})[0]
 
 
-def test_a_claim_without_a_seed_in_common(tmp_path, undrawn):
+def test_a_pair_without_a_seed_in_common(tmp_path, undrawn):
     folder = study(tmp_path / "made")
     for name in ("probe-rate=0.15-1", "probe-rate=0.15-2", "probe-rate=0.5-0"):
         shutil.rmtree(folder / name)
-    assert (
-        "have no seed in common yet: this cannot answer the claim" in reports.write(folder).answer
-    )
+    assert "have no seed in common yet." in reports.write(folder).answer
 
 
-def test_a_claim_about_a_loss_is_the_other_way_round(tmp_path, undrawn):
+def test_a_difference_of_a_loss_is_the_other_way_round(tmp_path, undrawn):
     """The loss is 3 less the accuracy, so 0.15's is higher, that is worse, by 0.05."""
     same = {arm: {"objective": "mpp"} for arm in RATES}
-    claim = CLAIM | {"measure": "loss"}
-    answer, _ = text_of(
-        tmp_path / "made", recipes=same, report={"probes": ["probe"], "claim": claim}
-    )
+    answer, _ = text_of(tmp_path / "made", recipes=same, report=REPORT | {"measure": "loss"})
     assert answer.startswith("On held-out loss with its sign reversed, as lower is better, ")
     assert "corruption.rate=0.5 minus corruption.rate=0.15 is +0.050 (" in answer
-    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3), the best" in answer
+    assert "Lowest held-out loss: corruption.rate=0.5 with 2.540 (n = 3) of 3 settings." in answer
 
 
-def test_a_claim_about_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn):
-    report = {"probes": ["probe"], "claim": CLAIM | {"measure": "loss"}}
-    answer, _ = text_of(tmp_path / "made", report=report)
-    assert "each has its own corruption.rate, so this cannot answer the claim" in answer
+def test_a_difference_of_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn):
+    answer, _ = text_of(tmp_path / "made", report=REPORT | {"measure": "loss"})
+    assert ": each arm has its own corruption.rate, so this cannot say which is better." in answer
     assert "of 3 settings, each measured at its own corruption.rate." in answer
 
 
@@ -111,7 +94,7 @@ def test_a_claim_about_a_loss_at_another_rate_has_no_answer(tmp_path, undrawn):
 
 def test_tables_are_what_scipy_says_of_the_seeds(whole):
     rows = table((whole[0] / "report.md").read_text(), "few shot 5, %: arm")
-    assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds", "best with"]
+    assert rows[0][1:] == ["n", "mean", "sd", "95%, seeds"]
     for row, values in zip(rows[1:], FEW.values(), strict=True):
         low, high = (
             100 * end for end in stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
@@ -130,9 +113,8 @@ def test_one_curve_for_each_measure(whole):
 
 
 def test_a_loss_at_another_rate_is_another_question(whole):
-    folder, found = whole
+    folder, _ = whole
     assert "at each setting's own corruption.rate" in (folder / "report.md").read_text()
-    assert {one.probability for one in found.numbers.measure("loss").results} == {None}
 
 
 @pytest.mark.parametrize("key", ["target", "model.patch", "data.name", "objective", "joint.mpp"])
@@ -140,10 +122,7 @@ def test_a_loss_in_other_units_is_not_shown(tmp_path, undrawn, key):
     more = {"objective": "joint"} if key.startswith("joint.") else {}
     vary = {f"it={value}": {key: value, **more} for value in ("a", "b")}
     few = dict(zip(vary, FEW.values(), strict=False))
-    claim = {"better": "it=a", "worse": "it=b"}
-    _, text = text_of(
-        tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"], "claim": claim}
-    )
+    _, text = text_of(tmp_path / "made", few=few, vary=vary, report={"probes": ["probe"]})
     (line,) = (line for line in text.splitlines() if line.startswith("Not shown"))
     assert f"the arms differ in {key} " in line
     assert line.endswith("held-out accuracy_masked, loss.")
@@ -167,7 +146,7 @@ def test_probes_while_training_compare_on_images_of_one_name(tmp_path, undrawn, 
 
 
 def question_keys(name, recipes):
-    return comparable.question_keys(name, recipes, facts_of(Environment(), recipes[0]))
+    return comparable.question_keys(name, recipes, [])
 
 
 def test_a_masked_autoencoder_has_a_difficulty_of_its_own():
@@ -240,7 +219,6 @@ def test_arms_that_are_no_setting_stand_beside(tmp_path):
         "61.00",
         "1.00",
         "58.52 to 63.48",
-        "-",
     ]
     assert "broken lines are not among the arms compared" in text
 
@@ -257,12 +235,10 @@ def test_the_answer_names_a_baseline_that_is_higher_than_all_settings(
     assert (sentence in answer) == higher and ("The baseline, plain, is" in answer) == higher
 
 
-def test_one_seed_has_neither_interval_nor_probability(tmp_path, undrawn):
-    answer, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
-    assert "needs two seeds or more that differ" in answer
-    head, *rows = table(text, "few shot 5, %: arm")
+def test_a_table_of_one_seed_has_no_interval(tmp_path, undrawn):
+    _, text = text_of(tmp_path / "made", few={arm: values[:1] for arm, values in FEW.items()})
+    _, *rows = table(text, "few shot 5, %: arm")
     assert rows[0][3:] == ["-", "-"]
-    assert "best with" not in head
     assert "One seed has no interval" in text
 
 
@@ -330,8 +306,6 @@ def test_two_keys_make_a_grid(tmp_path):
         ["0.01", "(31.00)", "30.00"],
         ["0.1", "20.00", "(40.00)"],
     ]
-    svg = (tmp_path / "made" / "figures" / "interaction.svg").read_text()
-    ElementTree.fromstring(svg)
     assert "corruption.rate=0.5, optim.lr=0.001" in text
 
 
@@ -356,8 +330,6 @@ def test_settings_may_be_fine_tuned_and_have_a_baseline(tmp_path, undrawn):
     pair, best = found.answer.split(". Highest ")
     assert "optim.lr=0.2 minus optim.lr=0.1 is +5.00 points" in pair
     assert best.startswith("top-1 after fine-tuning: optim.lr=0.4 with 76.50% (n = 3)")
-    test = found.numbers.pair("mpp", "scratch").mcnemar[0]
-    assert (test.first, test.second) == (20, 0)
     text = (folder / "report.md").read_text()
     rows = table(text, arms.TOP1)
     assert rows[0][-3:-1] == ["minus optim.lr=0.1, points", "95%, seeds"]
@@ -539,21 +511,18 @@ def test_decades_ask_for_a_logarithmic_axis(values, log):
 # ---- mistakes
 
 
-def test_a_setting_of_the_claim_without_runs_costs_the_others_nothing(tmp_path):
+def test_a_setting_of_a_pair_without_runs_costs_the_others_nothing(tmp_path):
     folder = study(tmp_path / "made")
     for path in folder.glob("probe-rate=0.15-*"):
         shutil.rmtree(path)
-    assert (
-        "have no seed in common yet: this cannot answer the claim" in reports.write(folder).answer
-    )
+    assert "have no seed in common yet." in reports.write(folder).answer
     for path in folder.glob("probe-*"):
         shutil.rmtree(path)
     assert "no setting has a finished run of part probe; 9 of 18 tasks" in error(folder)
 
 
 def test_a_measure_that_no_run_has_is_named(tmp_path):
-    claim = CLAIM | {"measure": "few_shot_7"}
-    message = error(study(tmp_path / "made", report={"probes": ["probe"], "claim": claim}))
+    message = error(study(tmp_path / "made", report=REPORT | {"measure": "few_shot_7"}))
     assert "no finished run measured few_shot_7" in message
     assert "did you mean few_shot_5?" in message
 

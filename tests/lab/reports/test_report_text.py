@@ -116,14 +116,14 @@ def test_differences_of_arms_agree_in_words_tables_and_figures(seed, tmp_path, m
 
 @pytest.mark.parametrize("measure", ["few_shot_5", "loss"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_difference_of_a_claim_agrees_in_words_tables_and_figures(
+def test_the_difference_of_a_pair_of_settings_agrees_in_words_tables_and_figures(
     seed, measure, tmp_path, monkeypatch
 ) -> None:
     """The held-out loss of these studies is 3 less the few-shot accuracy: positive is better there
     too."""
     draw, ends = random.Random(seed), drawn_ends(monkeypatch)
     few = {arm: tuple(draw.uniform(0.2, 0.4) for _ in range(3)) for arm in keys.RATES}
-    report = {"probes": ["probe"], "claim": keys.CLAIM | {"measure": measure}}
+    report = keys.REPORT | {"measure": measure}
     folder = keys.study(
         tmp_path / "made", few, recipes={arm: {"objective": "mpp"} for arm in few}, report=report
     )

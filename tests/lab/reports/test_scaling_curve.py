@@ -15,14 +15,13 @@ from PIL import Image as Pillow
 from scipy import stats
 
 from helpers.arm_studies import IMAGES, finish, predict, task
-from helpers.options import ROOT, TINY, altered
+from helpers.options import ROOT
 from helpers.reports import write
 from ssl_vit import costs, rng
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Recipe
 from ssl_vit.data import base, sources
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import figures, load, svg_plots
 from ssl_vit.lab.reports.scaling_curve import Estimate, Worth, crossovers, factor, undecided
@@ -30,7 +29,6 @@ from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.read_study import build, read
-from ssl_vit.lab.studies.study_file import find
 from ssl_vit.pages.figure_style import LIGHT
 
 ROWS = 200
@@ -38,7 +36,7 @@ ROWS = 200
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Labelled images in parquet, which can be read whole or in windows."""
+    """Labelled images in parquet."""
     folder = tmp_path_factory.mktemp("data")
     features = Features({"image": Image(), "label": ClassLabel(names=["ant", "bee"])})
     for split, count in (("train", ROWS), ("test", 4)):
@@ -61,14 +59,13 @@ def images(source):
     return [int(np.asarray(Pillow.open(io.BytesIO(one)))[0, 0, 0]) for one in raw]
 
 
-def cut(shards, window=None, **options):
-    return sources.load(Data(name="own", path=str(shards), window=window, **options))
+def cut(shards, **options):
+    return sources.load(Data(name="own", path=str(shards), **options))
 
 
-@pytest.mark.parametrize("window", [None, 50])
-def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
+def test_what_is_held_out_of_train_is_the_same_for_every_share(shards):
     found = [
-        cut(shards, window, share=share, validation=0.1, validation_from="train")
+        cut(shards, share=share, validation=0.1, validation_from="train")
         for share in (0.05, 0.5, 1.0)
     ]
     held_out = [images(one.validation) for one in found]
@@ -76,7 +73,7 @@ def test_what_is_held_out_of_train_is_the_same_for_every_share(shards, window):
     train = [set(images(one.train)) for one in found]
     assert [len(one) for one in train] == [9, 90, 180]
     assert train[0] < train[1] < train[2] == set(range(ROWS)) - set(held_out[0])
-    of_share = cut(shards, window, share=0.5, validation=0.1)
+    of_share = cut(shards, share=0.5, validation=0.1)
     assert len(of_share.train) + len(of_share.validation) == 100
 
 
@@ -136,17 +133,10 @@ def test_draws_of_other_seeds_are_other_images(shards):
     assert 6 < np.mean(together) < 10 and max(together) < 20
 
 
-def test_labels_are_shown_for_the_images_of_a_drawn_share(shards):
-    drawn = cut(shards, share=0.3, share_seed=5, **DRAWN)
-    shown = cut(shards, labelled=0.3, share_seed=5, **DRAWN)
-    with_label = np.flatnonzero(shown.train.label_of(np.arange(len(shown.train))) >= 0)
-    assert {images(shown.train)[row] for row in with_label} == set(images(drawn.train))
-
-
-@pytest.mark.parametrize("option", ["data.window=10", "data.stream=true"])
-def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(option, shards):
+def test_shares_are_not_drawn_by_classes_where_labels_are_not_known_beforehand(shards):
+    words = ["recipe=supervised", f"data.path={shards}", "data.share_seed=1", "data.stream=true"]
     with pytest.raises(UserError, match=r"data\.share_seed=1: takes shares of classes") as caught:
-        resolve(["recipe=supervised", f"data.path={shards}", "data.share_seed=1", option])
+        resolve(words)
     assert "\n" not in str(caught.value)
 
 
@@ -155,25 +145,6 @@ def test_shares_of_images_without_labels_are_not_drawn_by_classes(tmp_path):
         Pillow.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
     with pytest.raises(UserError, match=r"data\.share_seed=0: .*have not one label each"):
         cut(tmp_path, share=0.5, share_seed=0)
-
-
-@pytest.mark.parametrize("window", [None, 50])
-@pytest.mark.parametrize("share", [0.05, 0.5])
-def test_labels_are_shown_for_the_images_of_that_share(shards, window, share):
-    cuts = {"validation": 0.1, "validation_from": "train"}
-    shown = images(cut(shards, window, share=share, **cuts).train)
-    partly = cut(shards, window, labelled=share, **cuts)
-    _, label = partly.train.fetch(np.arange(len(partly.train)))
-    number = np.array(images(partly.train))
-    assert len(number) == 180
-    assert set(number[label >= 0]) == set(shown)
-    assert (label[label >= 0] == number[label >= 0] % 2).all()
-    assert (partly.train.label_of(np.arange(180)) == label).all()
-    assert partly.train.label_range == (-1, 1) and partly.train.classes == ["ant", "bee"]
-    _, held_out = partly.validation.fetch(np.arange(20))
-    assert (held_out >= 0).all()
-    if window:
-        assert partly.train.sizes_S.sum() == 180
 
 
 @given(
@@ -193,16 +164,6 @@ def test_the_number_of_training_images_is_told_before_they_are_read(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["recipe=mpp", "data.labelled=0.1"], "data.labelled=0.1: objective=mpp"),
-        (["recipe=supervised", "data.labelled=0.1"], "say data.share="),
-        (["recipe=evaluate", "data.labelled=0.1"], "data.labelled=0.1: objective=probe"),
-        (["recipe=joint", "joint.supervised=0", "data.labelled=0.1"], "learns no labels"),
-        (["recipe=joint", "data.labelled=0"], "data.labelled=0"),
-        (["recipe=joint", "data.labelled=0.1", "data.share=0.5"], "data.share=0.5: expected 1"),
-        (
-            ["recipe=joint", "data.labelled=0.1", "data.validation=0.1"],
-            "data.validation_from=share: expected train beside data.labelled=",
-        ),
         (
             ["recipe=mpp", "data.validation=0", "data.validation_from=train"],
             "expected data.validation=null or a share above 0",
@@ -364,8 +325,8 @@ def test_a_mistake_in_a_file_over_shares_is_named(change, says):
     assert "\n" not in str(caught.value)
 
 
-def test_the_shipped_study_holds_the_same_images_out_of_every_share():
-    study = read(find("study/labels_cifar10"))
+def test_the_study_of_labels_holds_the_same_images_out_of_every_share():
+    study = read(ROOT / "results" / "labels_cifar10.yaml")
     plan = plans.tasks(study, {"cifar10": str(ROOT)}, {})
     cuts = {
         (task.options["data.validation"], task.options["data.validation_from"])
@@ -396,7 +357,7 @@ def test_a_small_share_has_a_name_without_an_exponent():
     ("was", "now", "fine"),
     [
         ({"data.share": 0.1}, {"data.share": 0.5}, True),  # one cut, whatever the share
-        ({"data.share": 0.1}, {"data.share": 0.1, "data.window": 50}, False),
+        ({"data.share": 0.1}, {"data.share": 0.1, "data.share_seed": 1}, False),
         ({"data.share": 1, "data.validation_from": "share"}, {"data.share": 1}, True),
         ({"data.share": 0.5, "data.validation_from": "share"}, {"data.share": 0.5}, False),
         ({"data.share": 0.1}, {"data.share": 0.1, "data.validation": 0.2}, False),
@@ -430,7 +391,7 @@ JOINT = {"data.validation": 0.1, "data.validation_from": "train"}
     [
         ({"recipe": "supervised", "data.share": 0.1}, "0.1 of the labels"),
         ({"recipe": "supervised"}, "1 of the labels"),
-        ({"recipe": "joint", "data.labelled": 0.2, **JOINT}, "0.2 of the labels"),
+        ({"recipe": "joint", "data.share": 0.2, **JOINT}, "0.2 of the labels"),
         ({"recipe": "supervised", "data.share": 0.01, "data.validation": 0.1}, OTHER),
         ({"recipe": "supervised", "data.share": 0.01, "data.share_seed": 3}, OTHER),
         ({"recipe": "supervised", "data": "cifar10", "data.size": 64}, None),  # other images
@@ -982,31 +943,6 @@ def test_extra_arms_keep_their_names_in_the_figure():
     )
     assert figures._without_part("scratch_a", numbers) == "scratch_a"
     assert figures._without_part("extra: scratch, direct_0.1", numbers) == "extra: scratch, direct"
-
-
-def test_probes_while_training_learn_from_labels_that_are_shown(shards, tmp_path, capsys):
-    options = altered(
-        TINY,
-        "recipe=joint",
-        f"data.path={shards}",
-        "data.validation=0.1",
-        "data.validation_from=train",
-        "data.labelled=0.1",
-        "probe.every=4",
-        "probe.images=150",
-        "probe.shots=[2]",
-        "probe.steps=5",
-        "probe.neighbors=5",
-        f"out={tmp_path}",
-        "name=run",
-    )
-    cli.pretrain(options)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert {"probe/few_shot_2", "features/rank"} <= rows[-1].keys()
-    assert "failed" not in capsys.readouterr().out
-    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert environment["images"] == {"train": 180}
 
 
 def test_further_seeds_of_one_share_leave_the_others_in_the_curve(tmp_path):

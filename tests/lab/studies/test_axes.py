@@ -124,9 +124,7 @@ def test_varied_keys_can_be_set_together_as_those_of_a_grid() -> None:
 
 
 def test_the_tasks_of_a_benchmark_are_an_axis() -> None:
-    plan = parse_request(with_places(["recipe=study/vtab_sweep", "seeds=1"])).plan
-    task = plan["tune-dtd-0-lr=0.01-steps=10000"]
-    assert task.coordinates == {"task": "dtd", "optim.lr": 0.01, "optim.steps": 10000}
+    plan = parse_request(with_places(["recipe=study/vtab", "seeds=1"])).plan
     assert plan["final-dtd-0"].coordinates == {"task": "dtd"}
 
 
@@ -141,8 +139,22 @@ def test_part_arm_coordinates_and_seed_tell_tasks_apart(name: str) -> None:
     assert all(task.values.items() <= task.coordinates.items() for task in plan.values())
 
 
-def test_an_axis_over_image_sizes_is_a_study_file() -> None:
-    request = parse_request(["recipe=study/image_size", "seeds=1"])
+IMAGE_SIZES = """title: how large an image
+extends: study/masking_rate
+vary: {data.size: [16, 32, 64]}
+parts:
+  final:
+    tool: finetune
+    options: {recipe: finetune, init: "{pretrain}", data.size: "{data.size}", optim.steps: 20,
+        optim.warmup: 2}
+  probe: {options: {data.size: "{data.size}"}}
+report: {final: final, probes: [probe], measure: few_shot_100}
+"""
+
+
+def test_an_axis_over_image_sizes_is_a_study_file(tmp_path: Path) -> None:
+    (tmp_path / "image_size.yaml").write_text(IMAGE_SIZES)
+    request = parse_request([f"recipe={tmp_path}/image_size.yaml", "seeds=1"])
     recipes = task_recipes.check(request.study, request.plan)
     assert {name: recipes[name].data.size for name in recipes} == {
         f"{part}-size={size}-0": size
@@ -162,27 +174,6 @@ def test_a_varied_key_in_braces_is_its_value_unless_a_part_has_its_name() -> Non
     plan = planned({"vary": vary, "parts": parts})
     options = plan["probe-model=vit_p8,size=32-0"].options
     assert options["init"] == "{model-model=vit_p8,size=32-0}" and options["data.size"] == "32"
-
-
-def test_another_arms_part_is_named_at_the_same_place_along_the_curve() -> None:
-    options = {"recipe": "finetune", "data.share": "{share}"}
-    scratch = {"recipe": "supervised", "data.share": "{share}"}
-    raw = {
-        "arms": {"a": "one", "b": "other"},
-        "labels": [{"share": 0.1}, {"share": 1}],
-        "parts": {
-            "scratch": {"tool": "pretrain", "options": scratch, "by_arm": {"a": {}}},
-            "final": {
-                "tool": "finetune",
-                "options": options,
-                "by_arm": {"a": {"init": "{scratch}"}, "b": {"init": "{scratch@a}"}},
-            },
-        },
-        "report": {"final": "final", "baseline": "a", "candidate": "b"},
-    }
-    plan = planned(raw)
-    assert plan["final_0.1-b-0"].needs == ("scratch_0.1-a-0",)
-    assert plan["final_1-b-0"].options["init"] == "{scratch_1-a-0}"
 
 
 def test_study_json_says_where_a_task_lies_and_goes_on_without(tmp_path: Path) -> None:

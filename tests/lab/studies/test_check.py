@@ -82,7 +82,7 @@ PRE, FIN = STUDY["parts"]["pre"], STUDY["parts"]["fin"]
 VARIED = {
     "arms": {},
     "parts": {"pre": {**PRE, "by_arm": {}}, "fin": FIN},
-    "report": {"final": "fin", "baseline": "lr=0.1", "claim": {"better": 0.1, "worse": 0.3}},
+    "report": {"final": "fin", "baseline": "lr=0.1"},
 }
 HALF = {"data.share": "half"}
 CURVE = {
@@ -196,30 +196,13 @@ SEVERAL = {
             *("baseline, candidate and reference", "report: pre is no part of tool finetune"),
         ),
     ),
-    "claim": (
+    "axis": (
         VARIED
         | {
             "vary": {"optim.lr": [0.1, 0.3]},
-            "report": {
-                "probes": [],
-                "claim": {"better": 7, "worse": 8, "wurse": 1},
-                "axis": "optim.momentum",
-            },
+            "report": {"probes": [], "finul": 1, "axis": "optim.momentum"},
         },
-        (
-            "better=7: is not varied",
-            "worse=8: is not varied",
-            "unknown key wurse",
-            "axis: optim.momentum",
-        ),
-    ),
-    "a misspelt claim": (
-        VARIED
-        | {
-            "vary": {"optim.lr": [0.1, 0.3]},
-            "report": {"probes": [], "claim": {"better": 7, "wurse": 0.3}},
-        },
-        ("better=7: is not varied", "unknown key wurse"),
+        ("unknown key finul", "axis: optim.momentum"),
     ),
     "a share that is no number": (
         CURVE | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "by_arm": {"a": HALF}}}},
@@ -675,10 +658,6 @@ def test_an_arm_that_the_report_does_not_show_is_said(
     warning = "warning: arms c: in no part that the report shows (final, probes, extra)"
     status, out, _ = checked(tmp_path, capsys, **changed)
     assert status == 0 and warning in out
-    # the part may be of use without: another arm starts from its run
-    fin["by_arm"]["b"] = {"init": "{pre@c}"}
-    status, out, _ = checked(tmp_path, capsys, **changed)
-    assert status == 0 and "in no part that" not in out
 
 
 def test_arms_of_a_fine_tuning_that_compute_the_same_are_a_mistake(

@@ -92,25 +92,6 @@ def until(holds, seconds=15.0):
 # ---- the file
 
 
-def test_arms_may_share_another_arms_runs() -> None:
-    """`{PART@ARM}`: of the same seed, pre-trained once."""
-    shared = {"mpp": {"init": "{pretrain}"}, "token": {"init": "{pretrain@mpp}"}}
-    part = {"tool": "finetune", "options": {"recipe": "finetune", **SMALL}, "by_arm": shared}
-    trained = {"tool": "pretrain", "options": {"recipe": "mpp"} | SMALL, "by_arm": {"mpp": {}}}
-    raw = {"title": "x", "arms": {"mpp": "a", "token": "b"}, "seeds": [0, 1]}
-    plan = plans.tasks(build(raw | {"parts": {"final": part, "pretrain": trained}}, "x"), {}, {})
-    needs = {name: task.needs for name, task in plan.items()}
-    assert needs == {
-        "pretrain-mpp-0": (),
-        "pretrain-mpp-1": (),
-        "final-mpp-0": ("pretrain-mpp-0",),
-        "final-mpp-1": ("pretrain-mpp-1",),
-        "final-token-0": ("pretrain-mpp-0",),
-        "final-token-1": ("pretrain-mpp-1",),
-    }
-    assert plan["final-token-1"].options["init"] == "{pretrain-mpp-1}"
-
-
 MISTAKES = {
     "an unknown key": (("titel", "x"), "unknown key titel; did you mean title?"),
     "no parts": (("parts", ...), "parts: is missing"),
@@ -125,10 +106,6 @@ MISTAKES = {
     "an unknown placeholder": (
         ("parts/final/options/init", "{pretain}"),
         "{pretain}: no such part or place; did you mean pretrain?",
-    ),
-    "an unknown arm of a placeholder": (
-        ("parts/final/options/init", "{pretrain@mp}"),
-        "{pretrain@mp}: that part has no arm mp;",
     ),
     "best without by": (
         ("parts/final/best", {"of": "sweep"}),
@@ -338,7 +315,7 @@ def test_values_are_written_as_on_a_command_line():
     words = {
         "recipe": "mpp",
         "optim": {"betas": [0.9, 0.95], "clip": None},
-        "log.tensorboard": False,
+        "eval.test": False,
         "optim.lr": 1.0e-3,
     }
     study = build(
@@ -347,7 +324,7 @@ def test_values_are_written_as_on_a_command_line():
     )
     output = plans.tasks(study, {}, {})["p-a-0"].options
     recipe = resolve([f"{key}={value}" for key, value in output.items()])
-    assert (recipe.optim.betas, recipe.optim.clip, recipe.log.tensorboard, recipe.optim.lr) == (
+    assert (recipe.optim.betas, recipe.optim.clip, recipe.eval.test, recipe.optim.lr) == (
         [0.9, 0.95],
         None,
         False,

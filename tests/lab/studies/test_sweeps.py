@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import ssl_vit
+from helpers.options import ROOT
 from helpers.studies import GAP, Bench
 from ssl_vit import formatting
 from ssl_vit.config import declaration
@@ -18,6 +19,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm, task_recipes
+from ssl_vit.lab.studies.optional_places import without_missing
 from ssl_vit.lab.studies.read_study import build, read
 from ssl_vit.lab.studies.request import StudyRequest, parse_request, with_places
 from ssl_vit.lab.study_tool import main
@@ -32,7 +34,7 @@ RATE = {
     "seeds": [0, 1],
     "vary": {"corruption.rate": [0.15, 0.5]},
     "parts": {"pretrain": PRETRAIN, "probe": PROBE},
-    "report": {"probes": ["probe"], "claim": {"better": 0.5, "worse": 0.15}},
+    "report": {"probes": ["probe"]},
 }
 TWENTY = ",".join(f"{i / 20:g}" for i in range(1, 21))
 
@@ -197,7 +199,6 @@ def test_vary_makes_arms_of_what_pre_trains(bench):
         ("rate=0.15", "corruption.rate=0.15"),
         ("rate=0.5", "corruption.rate=0.5"),
     ]
-    assert request.study.report["claim"] == {"better": "rate=0.5", "worse": "rate=0.15"}
     assert "corruption.rate" not in request.plan["probe-rate=0.15-1"].options
     task_recipes.check(request.study, request.plan)
     bench.runs.mkdir()
@@ -262,10 +263,6 @@ FILES = {
     "nothing that trains": ({"parts": {"probe": PROBE}}, "vary: no part with tool: pretrain"),
     "match alone": ({"vary": ..., "match": "steps", "arms": {"a": "alone"}}, "match: expected several arms, there is one"),
     "an unknown match": ({"match": "time"}, "match=time: unknown; choices: steps, exaflop"),
-    "a claim about another value": ({"report": {"claim": {"better": 0.5, "worse": 0.2}}}, "claim: worse=0.2: is not varied"),
-    "a claim of one side": ({"report": {"claim": {"better": 0.5}}}, "claim: worse: is missing"),
-    "a claim of one value": ({"report": {"claim": {"better": 0.5, "worse": 0.5}}}, "claim: better and worse are both 0.5"),
-    "an unknown word of a claim": ({"report": {"claim": {"better": 0.5, "worse": 0.15, "sourc": 1}}}, "did you mean source?"),
     "an axis that is not varied": ({"report": {"axis": "optim.lr"}}, "axis: optim.lr is not varied; choices: corruption.rate"),
 }  # fmt: skip
 
@@ -284,9 +281,9 @@ def test_a_files_mistake_is_named_in_one_line(change, says):
     )
 
 
-def test_a_claim_about_nothing_varied_is_refused():
-    with pytest.raises(UserError, match="claim: the study varies nothing that it could be about"):
-        build(GAP | {"report": {"claim": {"better": "mpp", "worse": "scratch"}}}, "x")
+def test_an_axis_about_nothing_varied_is_refused():
+    with pytest.raises(UserError, match="axis: the study varies nothing that it could be about"):
+        build(GAP | {"report": {**GAP["report"], "axis": "optim.lr"}}, "x")
 
 
 def test_words_of_the_command_line_go_to_who_can_use_them(bench):
@@ -479,6 +476,18 @@ def test_data_sets_that_are_not_given_are_left_out_and_named() -> None:
     assert set(request.left_out) < set(request.study.report["differs"])
 
 
+def test_pairs_and_published_values_of_arms_that_are_left_out_go_too() -> None:
+    """Whatever study it is; the arms are told by their values."""
+    vary = {"data.path": ["{a}", "{b}", "{c}"]}
+    report = {"probes": ["probe"], "pairs": ["{a}:{b}", "{a}:{c}"]}
+    study = build(RATE | {"places": ["a", "b", "c"], "vary": vary, "report": report}, "x")
+    arms = list(study.arms)
+    found, left_out = without_missing(study, {"a": "/a", "b": "/b"})
+    assert list(found.arms) == arms[:2] and found.places == ("a", "b")
+    assert found.report["pairs"] == ["{a}:{b}"]
+    assert left_out == [f"{arms[2]} is left out: c= is missing"]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -502,9 +511,12 @@ def test_a_place_that_is_none_is_not_given() -> None:
     assert parse_request([*given, "imagenet=null"]).plan == left_out
     assert parse_request([*given, "imagenet=./null"]).plan != left_out
     places = {"cifar10": "/c", "tinyimagenet": None}
-    with pytest.raises(UserError, match=r"^tinyimagenet= is missing: the study needs"):
-        ssl_vit.study("recipe=study/gap_cifar10", **places)
-    assert with_places(["recipe=study/gap_cifar10", "cifar10=null"])[1:] == [
+    two_places = ROOT / "results" / "gap_cifar10.yaml"
+    with pytest.raises(
+        UserError, match=r"^tinyimagenet= is missing: the report compares arm supervised"
+    ):
+        ssl_vit.study(f"recipe={two_places}", **places)
+    assert with_places([f"recipe={two_places}", "cifar10=null"])[1:] == [
         "cifar10=cifar10",
         "tinyimagenet=tinyimagenet",
     ]
@@ -513,12 +525,11 @@ def test_a_place_that_is_none_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("optional: [imagenet,", "optional: [imagnet,", "optional: imagnet is no place; did you"),
         ("{imagenet: {optim.lr", "{imagnet: {optim.lr", "grid_by_arm: unknown arm imagnet"),
         ("{optim.lr: [0.003", "{optim.warmup: [0.003", "grid_by_arm: imagenet: unknown key optim."),
     ],
 )
-def test_mistakes_in_optional_places_and_grids(tmp_path, old: str, new: str, says: str) -> None:
+def test_mistakes_in_grids_of_arms(tmp_path, old: str, new: str, says: str) -> None:
     text = (RECIPES / "study" / "table4.yaml").read_text()
     assert old in text
     path = tmp_path / "mine.yaml"

@@ -1,0 +1,92 @@
+"""Test images that are also among training images: the same pixels, or a perceptual hash that is
+near, as the image is or mirrored.
+
+    pip install imagehash
+    python docs/examples/overlap.py "data.path=IMAGES data.test=0.2"
+    python docs/examples/overlap.py runs/mpp "data.path=OTHER_IMAGES"
+
+The first place gives the training images, all of its training split, and the second one, which is
+the first by default, the test images. A place is a run's folder, or options in one word. Images
+are compared as RGB of 8 bits. Suffixes: N training images.
+"""
+
+import dataclasses
+import hashlib
+import sys
+from pathlib import Path
+
+import imagehash
+import numpy as np
+from PIL import Image, ImageOps
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import ssl_vit
+from ssl_vit.data import sources
+from ssl_vit.data.transforms import decode
+from ssl_vit.errors import report_errors
+
+DISTANCE = 4  # bits of 64 up to which two hashes count as near
+ROWS = 256  # images read at a time
+
+
+def read_split(place, test):
+    """The test images of a place, or its training images, whatever share of them a run took."""
+    if Path(place, "recipe.yaml").exists():
+        recipe = ssl_vit.load_run(place).recipe
+    else:
+        recipe = ssl_vit.resolve(f"recipe=mpp {place}")
+    data = dataclasses.replace(recipe.data, validation=0.0, share=1.0, stream=False)
+    splits = sources.load(data, test=test)
+    return splits.test if test else splits.train
+
+
+def hashes(source):
+    """Of each image that can be read its row, a digest of its pixels, its hash (imagehash's phash,
+    64 bits of the cosine transform in grey) and that of its mirror image."""
+    for start in range(0, len(source), ROWS):
+        rows = np.arange(start, min(start + ROWS, len(source)))
+        for row, raw in zip(rows.tolist(), source.fetch(rows)[0], strict=True):
+            try:
+                image = Image.fromarray(decode(raw).permute(1, 2, 0).contiguous().numpy())
+            except ValueError as error:
+                print(f"left out    {source.name(row)}: {error}")
+                continue
+            digest = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
+            views = np.stack([imagehash.phash(one).hash for one in (image, ImageOps.mirror(image))])
+            yield row, digest, *np.packbits(views.reshape(2, -1), axis=1).view(np.uint64)[:, 0]
+
+
+def find(train, test):
+    """The pairs (test row, training row, bits that differ): of a test image whose pixels are those
+    of a training image None, of others that are near one the nearest."""
+    known = list(hashes(train))
+    first = {digest: row for row, digest, *_ in reversed(known)}  # of equal ones the first
+    hash_N = np.array([hashed for _, _, hashed, _ in known], np.uint64)
+    for row, digest, hashed, mirrored in hashes(test) if known else ():
+        bits_N = np.minimum(np.bitwise_count(hash_N ^ hashed), np.bitwise_count(hash_N ^ mirrored))
+        nearest = int(bits_N.argmin())
+        if digest in first:
+            yield row, first[digest], None
+        elif bits_N[nearest] <= DISTANCE:
+            yield row, known[nearest][0], int(bits_N[nearest])
+
+
+def main(places):
+    train, test = read_split(places[0], False), read_split(places[-1], True)
+    pairs = list(find(train, test))
+    for row, other, bits in pairs:
+        how = "the same pixels" if bits is None else f"near: {bits} of 64 bits differ"
+        print(f"{test.name(row)}  {train.name(other)}  {how}")
+    exact = sum(bits is None for _, _, bits in pairs)
+    print(
+        f"{exact:,} of {len(test):,} test images are among {len(train):,} training images;"
+        f" {len(pairs) - exact:,} more are near one"
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    with report_errors():
+        main(sys.argv[1:])

@@ -1,0 +1,219 @@
+"""The pages that are made from the code: docs/options.md, docs/python.md and docs/study_files.md.
+
+for page in options python study_files; do python docs/make_reference.py $page > docs/$page.md; done
+"""
+
+import inspect
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import ssl_vit
+from ssl_vit.__main__ import TOOLS
+from ssl_vit.config.fields import Option
+from ssl_vit.config.options import allowed, describe, groups, members
+from ssl_vit.config.records.run import Measured
+from ssl_vit.config.tool_options import ALL, ToolOptions, heading
+from ssl_vit.evaluation.embedding import Neighbor
+from ssl_vit.formatting import markdown_table, option_text
+from ssl_vit.jobs.draw_figures import DrawnFigures
+from ssl_vit.jobs.embed import EmbeddedImages
+from ssl_vit.jobs.run_result import RunResult
+from ssl_vit.lab.plan_tool import Estimate, PartEstimate, RunEstimate, StudyEstimate
+from ssl_vit.lab.report_tool import WrittenPage
+from ssl_vit.lab.runs_tool import RunTable
+from ssl_vit.lab.studies import study_keys
+from ssl_vit.lab.study_tool import StudyOutcome
+
+OPTIONS = """# Options
+
+Every option is `key=value`. This page is generated from ssl_vit/config/schema.py, config/tools.py
+and lab/lab_tools.py: `python docs/make_reference.py options > docs/options.md`.
+
+## Recipes
+
+Besides these keys, `recipe=` names a file of recipes/ (or a path), and `data=` and `model=` name a
+row of recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe sets its own defaults:
+`python tools/pretrain.py recipe=mpp --help` shows them.
+
+Keys marked * do not change what is computed: they are no part of a run's identity and may differ
+when it resumes.
+"""
+TOOLS_HEAD = """## Tools
+
+`ssl-vit TOOL --help` shows the same, with examples. pretrain, finetune and evaluate take the keys
+above and `--json`.
+"""
+RUNS = "pretrain", "finetune", "evaluate"
+OTHERS = "resolve", "load_encoder", "load_run"
+RESULTS = (
+    RunResult,
+    Measured,
+    EmbeddedImages,
+    Neighbor,
+    DrawnFigures,
+    StudyOutcome,
+    Estimate,
+    RunEstimate,
+    StudyEstimate,
+    PartEstimate,
+    WrittenPage,
+    RunTable,
+)
+PYTHON = """# From Python
+
+Generated from the code: `python docs/make_reference.py python > docs/python.md`. A notebook that
+shows it: [example.ipynb](example.ipynb).
+
+```python
+import ssl_vit
+
+result = ssl_vit.pretrain(recipe="mpp", data={"path": "IMAGES"}, optim={"steps": 200})
+result.metrics["loss"].value, result.folder
+tuned = ssl_vit.finetune(recipe="finetune", init=result.folder)
+ssl_vit.report("runs")
+```
+
+## Options
+
+They are those of the command line ([options.md](options.md)), read by the same parsers: as keyword
+arguments, nested or not; as a mapping before them, with dotted keys too; as words, in a list or in
+one string. These say the same:
+
+```python
+import ssl_vit
+
+one = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 300})
+dotted = {"recipe": "mpp", "data.size": 16, "model.patch": 4}
+assert one == ssl_vit.resolve(dotted, optim={"steps": 300})
+assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=300")
+```
+
+Values are texts, numbers, True, False, None, paths, and lists of them. `data={"name": "cifar10",
+"path": "IMAGES"}` is `data=cifar10 data.path=IMAGES`. A key that is unknown, or has two values, is
+a `ssl_vit.UserError` of one line. What the command line takes alone (`--json`, `--check`,
+`only=`) the functions refuse.
+
+Functions that work print what the command prints. In a notebook a bar is redrawn in its place, and
+a result shows the run's page, the study's report or the figures; elsewhere it is printed as the
+command's last lines. Dictionaries: `result.content()`, where a result has it, is what `--json`
+prints.
+
+## Functions
+"""
+STUDY_FILES = """# Study files
+
+What a study is, and how one is run, is in the [compare](compare.md#studies); recipes/study/ has
+examples. `tools/study.py recipe=FILE --check` names every mistake of a file, or shows its tasks and
+what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
+`python docs/make_reference.py study_files > docs/study_files.md`.
+
+## An example
+
+[three_arms.yaml](examples/three_arms.yaml) compares two objectives with training from scratch on
+images of your own, in folders by class:
+
+```bash
+python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES --check
+python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES
+python tools/report.py runs/three_arms format=latex,pdf
+```
+
+```yaml
+{example}```
+"""
+EXAMPLE = Path(__file__).parent / "examples/three_arms.yaml"
+TABLES = {
+    "A study": study_keys.STUDY,
+    "A part": study_keys.PART,
+    "Its report": study_keys.REPORT,
+}
+
+
+def options() -> str:
+    """The text of docs/options.md."""
+    parts = [OPTIONS]
+    for group, about in groups().items():
+        table = markdown_table(
+            ("key", "default", "values", "meaning"), [_row(option) for option in members(group)]
+        )
+        parts.append("\n".join([f"### {group or 'run'}", "", about, "", table, ""]))
+    parts.append(TOOLS_HEAD)
+    parts += [_tool(name, tool) for name, tool in TOOLS.items() if tool.recipes != ALL]
+    return "\n".join(parts)
+
+
+def _row(option: Option) -> tuple[str, ...]:
+    mark = "" if option.identity else " *"
+    meaning = option.help
+    if option.requires:
+        key, value = option.requires
+        meaning += f" Needs {key}={option_text(value)}."
+    default = option_text(option.default)
+    return f"`{option.key}`{mark}", f"`{default}`" if default else "", describe(option), meaning
+
+
+def _tool(name: str, tool: type[ToolOptions]) -> str:
+    rows = [(f"`{heading(one)}`", allowed(one), one.help) for one in tool.options().values()]
+    rows += [(f"`{keys.heading}`", "", keys.meaning) for keys in tool.uses]
+    table = markdown_table(("option", "values", "meaning"), rows)
+    return "\n".join([f"### {name}", "", tool.purpose, "", table, ""])
+
+
+def python() -> str:
+    """The text of docs/python.md."""
+    tools = [name for name in ssl_vit.__all__ if name not in (*RUNS, *OTHERS) and name[0].islower()]
+    parts = [PYTHON]
+    parts += [_function(name) for name in (*RUNS, *tools, *OTHERS)]
+    parts.append("## Results\n")
+    parts += [f"### {kind.__name__}\n\n{_prose(kind)}\n" for kind in RESULTS]
+    return "\n".join(parts)
+
+
+def _function(name: str) -> str:
+    function = getattr(ssl_vit, name)
+    parameters = inspect.signature(function).parameters
+    named = [f"**{one}" if one == "keywords" else one for one in parameters]
+    returned = str(inspect.signature(function).return_annotation)
+    result = re.sub(r"<class '(?:\w+\.)*(\w+)'>|(?:\w+\.)+(\w+)", r"\1\2", returned)
+    call = f"`{name}({', '.join(named)})` returns `{result}`"
+    if (tool := TOOLS.get(name.removeprefix("list_"))) and tool.recipes != ALL:
+        call += f". Its options: [options.md](options.md#{name.removeprefix('list_')})"
+    return f"### {name}\n\n{call}\n\n{_prose(function)}\n"
+
+
+def _prose(thing: object) -> str:
+    """A docstring: its sections as lists."""
+    parts = []
+    for part in inspect.cleandoc(thing.__doc__ or "").split("\n\n"):
+        title, colon, rest = part.partition(":\n")
+        if not colon or " " in title:
+            parts.append(part)
+            continue
+        if title == "Returns":
+            parts.append(f"Returns: {' '.join(rest.split())}")
+            continue
+        entries = re.split(r"\n(?! )", textwrap.dedent(rest))
+        items = [f"- {' '.join(entry.split())}" for entry in entries]
+        parts.append("\n".join([f"{title}:", "", *items]))
+    return "\n\n".join(parts)
+
+
+def study_files() -> str:
+    """The text of docs/study_files.md."""
+    parts = [STUDY_FILES.format(example=EXAMPLE.read_text())]
+    for title, keys in TABLES.items():
+        rows = [(f"`{key}:`", meaning) for key, meaning in keys.items()]
+        parts.append("\n".join([f"## {title}", "", markdown_table(("key", "meaning"), rows), ""]))
+    return "\n".join(parts)
+
+
+PAGES = {"options": options, "python": python, "study_files": study_files}
+
+
+if __name__ == "__main__":
+    (page,) = sys.argv[1:]
+    print(PAGES[page](), end="")
