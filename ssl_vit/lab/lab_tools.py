@@ -168,9 +168,8 @@ class ReportOptions(ToolOptions):
     format: list[str] | None = option(
         None,
         "Of a study, for papers, one or several: csv, that is results.csv (a row for each metric of"
-        " each run) and differences.csv (a row for each pair); latex, tables.tex (booktabs); pdf,"
-        " figures/*.pdf.",
-        choices=("csv", "latex", "pdf"),
+        " each run) and differences.csv (a row for each pair); latex, tables.tex (booktabs).",
+        choices=("csv", "latex"),
         metavar="NAME,...",
     )
     json: bool = json_flag()

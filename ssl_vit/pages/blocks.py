@@ -9,7 +9,7 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,15 +88,13 @@ class Chart(NamedTuple):
 
 class Figure(NamedTuple):
     """SVG text for light pages and dark ones. `path` is that of the light one, from the page's
-    folder. In HTML `charts`, where there are any, take the place of the SVG. `printed` gives the
-    figure as PDF."""
+    folder. In HTML `charts`, where there are any, take the place of the SVG."""
 
     path: str
     caption: str
     light: str
     dark: str
     charts: tuple[Chart, ...] = ()
-    printed: Callable[[], bytes] | None = None
 
 
 class Image(NamedTuple):

@@ -4,7 +4,6 @@ A figure is a function of (study, numbers) that yields none or one; a section sh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import Chart, Figure, Line
 from ...pages.curve_points import POINTS, thinned
-from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
+from ...pages.figure_style import DARK, LIGHT, Style
 from . import svg_plots, texts
 from .axes import CURVE_OF, Axes, arm_label, axes
 from .formats import shown_interval, unit
@@ -33,18 +32,8 @@ def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **value
     """A figure of this name, drawn for light and for dark pages; its caption is that of
     templates/captions.j2, which knows the values too."""
     caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
-    light, dark = (svg_plots.svg(_drawn(draw, style)) for style in (LIGHT, DARK))
-    printed = partial(_printed, draw)
-    return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
-
-
-def _printed(draw: Draw) -> bytes:
-    return svg_plots.pdf(_drawn(draw, PRINTED))
-
-
-def _drawn(draw: Draw, style: Style) -> MatplotlibFigure:
-    with svg_plots.settings({"font.size": style.text}):
-        return draw(style)
+    light, dark = (svg_plots.svg(draw(style)) for style in (LIGHT, DARK))
+    return Figure(f"figures/{name}.svg", caption, light, dark)
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:

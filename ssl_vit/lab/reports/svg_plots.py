@@ -1,12 +1,11 @@
-"""Drawing: values or factors against an axis, and learning curves, as SVG or PDF. Uses matplotlib's
-Figure objects, without pyplot's state."""
+"""Drawing: values or factors against an axis, and learning curves, as SVG. Uses matplotlib's Figure
+objects, without pyplot's state."""
 
 import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -24,7 +23,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
-from ...pages.figure_style import TEXT, Style
+from ...pages.figure_style import Style
 from .scaling_curve import Worth
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
@@ -35,7 +34,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FACTORS_APART, FACTORS_WIDE = 5, 24  # points between two lines at one place, and between the outer
 NARROW = 3  # ratio of the ends of a logarithmic axis below which few round numbers lie on it
 MARGIN = 1.3  # beyond the outermost end of an interval, on a logarithmic axis
-SMALL = 0.9  # of the size of text, in legends
+TEXT, SMALL = 10, 9  # points; the second in legends
 
 
 class Point(NamedTuple):
@@ -268,10 +267,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def _figure(style: Style, width: float, height: float) -> Figure:
-    """Of this size where text has TEXT points."""
-    scale = style.text / TEXT
-    size = (min(scale * width, style.widest), scale * height)
-    return Figure(figsize=size, layout="constrained", facecolor=style.paper)
+    return Figure(figsize=(width, height), layout="constrained", facecolor=style.paper)
 
 
 def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
@@ -279,7 +275,7 @@ def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
     axis.set_xlabel(label(x), color=style.ink)
     lines = textwrap.wrap(y, LABEL_LENGTH)
     axis.set_ylabel("\n".join(map(label, lines)), color=style.ink)
-    axis.set_title(label(title), color=style.ink, fontsize=style.text)
+    axis.set_title(label(title), color=style.ink, fontsize=TEXT)
     axis.set_facecolor(style.paper)
     axis.tick_params(which="both", colors=style.ink)
     axis.grid(alpha=0.25)
@@ -301,7 +297,7 @@ def _add_legend(figure: Figure, style: Style) -> None:
             ncols=2,
             frameon=False,
             labelcolor=style.ink,
-            fontsize=SMALL * style.text,
+            fontsize=SMALL,
         )
 
 
@@ -310,24 +306,8 @@ def svg(figure: Figure) -> str:
     salt."""
     text = io.StringIO()
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with settings({"svg.hashsalt": "ssl_vit"}):
-        figure.savefig(text, format="svg", metadata=plain)
-    return text.getvalue()
-
-
-def pdf(figure: Figure) -> bytes:
-    """The figure as PDF, with its text as text; the same each time."""
-    content = io.BytesIO()
-    plain = {"CreationDate": None, "Creator": None, "Producer": None}
-    with settings({"pdf.fonttype": 42}):
-        figure.savefig(content, format="pdf", metadata=plain)
-    return content.getvalue()
-
-
-@contextmanager
-def settings(values: Any) -> Iterator[None]:
-    """Draw with these of matplotlib's settings."""
-    with matplotlib.rc_context(values), warnings.catch_warnings():
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
+        figure.savefig(text, format="svg", metadata=plain)
+    return text.getvalue()
