@@ -56,7 +56,7 @@ LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
     "hub_files": ("studies.expand",),
-    "pages.figure_style": ("reports.figures", "reports.svg_plots"),
+    "pages.figure_style": ("reports.svg_plots",),
     # recipes: their keys, values and files
     **dict.fromkeys(
         (

@@ -19,7 +19,6 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool
 from ssl_vit.lab.reports import latex, svg_plots
 from ssl_vit.pages.blocks import Section, Table
-from ssl_vit.pages.figure_style import LIGHT
 
 
 @pytest.fixture(scope="module")
@@ -179,14 +178,14 @@ def test_every_seed_is_inside_its_panel() -> None:
     lines = {"low": [svg_plots.Point([0.0, 0.0], [7.2, 10.8], None)]}
     lines |= {"high": [svg_plots.Point([1.0, 1.0], [8.9, 9.1], None)]}
     axis = svg_plots.XAxis("", ["low", "high"])
-    figure = svg_plots.points([svg_plots.Panel("y", lines, {})], axis, [*lines], LIGHT)
+    figure = svg_plots.points([svg_plots.Panel("y", lines, {})], axis, [*lines])
     bottom, top = figure.axes[0].get_ylim()
     assert bottom < 7.2 and top > 10.8 and top - bottom < 5
 
 
 def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
     panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
-    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], LIGHT)
+    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"])
     figure.draw_without_rendering()
     assert figure.axes[0].xaxis.get_offset_text().get_text() == "\N{MULTIPLICATION SIGN}10⁻⁸"
 

@@ -29,7 +29,6 @@ from ssl_vit.lab.reports.statistics import Numbers, compute
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import task_recipes
 from ssl_vit.lab.studies.read_study import build, read
-from ssl_vit.pages.figure_style import LIGHT
 
 ROWS = 200
 
@@ -648,7 +647,7 @@ def drawn_factors(lines):
     """The axes of the figure, and its lines: a marker and points."""
     shares = sorted({one.share for line in lines.values() for one in line})
     x = svg_plots.XAxis("labels, %", log=True, ticks=shares)
-    figure = svg_plots.factors(lines, x, "times", ["scratch", *lines], LIGHT)
+    figure = svg_plots.factors(lines, x, "times", ["scratch", *lines])
     (axis,) = figure.axes
     return axis, [(one.get_marker(), *one.get_xydata().tolist()) for one in axis.get_lines()]
 
@@ -722,7 +721,7 @@ def test_an_arm_has_one_colour_in_both_figures(tmp_path):
     numbers = compute(study := load.load_study(folder))
     (scaling,) = figures.scaling(study, numbers)
     (worth,) = figures.worth(study, numbers)
-    assert colours(scaling.light)[0] == colours(worth.light)[0] == svg_plots.COLOURS[0]
+    assert colours(scaling.svg)[0] == colours(worth.svg)[0] == svg_plots.COLOURS[0]
 
 
 def test_what_is_not_known_of_any_arm_is_not_drawn(tmp_path):
