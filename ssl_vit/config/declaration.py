@@ -151,10 +151,6 @@ class ObjectiveDeclaration:
         """Parameters beside the encoder's that get a gradient: heads, tokens, a decoder."""
         return 0
 
-    def block_parameters(self, recipe: "Recipe") -> int:
-        """Those of `parameters` in Transformer blocks."""
-        return 0
-
     def momentum_parameters(self, recipe: "Recipe") -> int:
         """Parameters of a momentum copy."""
         return 0

@@ -233,18 +233,7 @@ class PlanOptions(ToolOptions):
     device: str | None = option(
         None, "The device, as in device=h100; an unknown name lists them.", metavar="NAME"
     )
-    processes: int | None = count(None, "Devices that train together; default: 1.", LARGEST_NUMBER)
-    nodes: int | None = count(
-        None, "Nodes that the processes are on; default: 8 processes a node.", LARGEST_NUMBER
-    )
-    network: float | None = option(
-        None,
-        "GB/s that each process sends to other nodes; default: the device's.",
-        above=0,
-        below=1e6,
-        expected="GB/s that each process sends to other nodes, above 0",
-        metavar="NUMBER",
-    )
+    processes: int = count(1, "Devices that train together.", LARGEST_NUMBER)
     price: float | None = option(
         None, "Price of a device-hour, in any currency.", minimum=0, below=1e12, metavar="NUMBER"
     )

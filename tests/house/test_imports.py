@@ -102,7 +102,6 @@ LAB_MAY_IMPORT = {
     "data.batch_layout": (
         "planning.budget",
         "planning.forecast",
-        "planning.network",
         "studies.slurm",
     ),
     "data.sources": ("planning.forecast", "studies.task_images"),
