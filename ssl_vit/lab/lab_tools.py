@@ -132,8 +132,8 @@ class StudyOptions(ToolOptions):
         None, "The task's place in the part, from 0.", minimum=0, maximum=10**9, metavar="N"
     )
     check: bool = flag(
-        "Start nothing: print every mistake of the study's file, or its tasks and what they cost,"
-        " with device= and price= as of tools/plan.py."
+        "Start nothing: print the first mistake of the study's file, or its tasks and what they"
+        " cost, with device= and price= as of tools/plan.py."
     )
     slurm: Slurm = group(Slurm, "What each task requests of SLURM.")
 

@@ -71,8 +71,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ALL,
-    "config.rules.rule": ("studies.mistakes",),
-    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
+    "config.validate": ("studies.request", "studies.command_line_sweep"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
