@@ -157,9 +157,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_page_about_python_is_made_from_the_code() -> None:
     text = (ROOT / "docs" / "python.md").read_text()
-    command = [sys.executable, "docs/make_python.py"]
+    command = [sys.executable, "docs/make_reference.py", "python"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert text == done.stdout, "python docs/make_python.py > docs/python.md"
+    assert text == done.stdout, "python docs/make_reference.py python > docs/python.md"
     assert all(f"### {name}\n" in text for name in ssl_vit.__all__ if name[0].islower())
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (same,) = (block for block in blocks if "assert" in block)

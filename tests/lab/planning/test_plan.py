@@ -148,7 +148,7 @@ def test_zero_chooses_what_is_told(capsys):
     ("words", "says"),
     [
         (
-            ["recipe=mpp", "optim.warmup=400"],
+            ["recipe=mpp", "optim.steps=900", "optim.warmup=400"],
             "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
         ),
         (

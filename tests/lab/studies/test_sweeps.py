@@ -49,20 +49,20 @@ def trained(plan):
 
 def test_a_sweep_pre_trains_and_probes_each_value():
     request = swept(
-        "optim.steps=300",
+        "optim.steps=200",
         "probe.shots=[5]",
         "sweep",
         "corruption.rate=0.15,0.3,0.5",
         "seeds=2",
         "compute.threads=1",
     )
-    assert request.name == "mpp-optim.steps=300-sweep-corruption.rate"
+    assert request.name == "mpp-optim.steps=200-sweep-corruption.rate"
     assert len(request.plan) == 2 * 3 * 2
     assert {arm: words["corruption.rate"] for arm, words in trained(request.plan).items()} == {
         "rate=0.15": "0.15", "rate=0.3": "0.3", "rate=0.5": "0.5",
     }  # fmt: skip
     assert all(
-        "probe.shots" not in words and words["optim.steps"] == "300"
+        "probe.shots" not in words and words["optim.steps"] == "200"
         for words in trained(request.plan).values()
     )
     probe = request.plan["probe-rate=0.3-1"]
@@ -292,7 +292,7 @@ def test_match_on_the_command_line(bench):
     # outputs for 32 patches
     block = 4 * 65 * 128**2 + 2 * 65**2 * 128 + 2 * 65 * 128 * 512
     rest = 64 * 192 * 128 - 33 * (2 * 128**2 + 2 * 65 * 128 + 2 * 128 * 512) + 32 * 128 * 512
-    steps = round(900 * (4 * block + rest) / (2 * block + rest))
+    steps = round(300 * (4 * block + rest) / (2 * block + rest))
     assert trained(swept("match=exaflop", "sweep", "model.depth=2,4").plan)["depth=2"][
         "optim.steps"
     ] == str(steps)
