@@ -107,8 +107,8 @@ prints.
 STUDY_FILES = """# Study files
 
 What a study is, and how one is run, is in the [compare](compare.md#studies); recipes/study/ has
-examples. `tools/study.py recipe=FILE --check` names every mistake of a file, or shows its tasks and
-what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
+examples. `tools/study.py recipe=FILE --check` names the first mistake of a file, or shows its tasks
+and what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
 `python docs/make_reference.py study_files > docs/study_files.md`.
 
 ## An example
@@ -119,7 +119,7 @@ images of your own, in folders by class:
 ```bash
 python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES --check
 python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES
-python tools/report.py runs/three_arms format=latex,pdf
+python tools/report.py runs/three_arms format=latex
 ```
 
 ```yaml

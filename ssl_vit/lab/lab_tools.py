@@ -132,8 +132,8 @@ class StudyOptions(ToolOptions):
         None, "The task's place in the part, from 0.", minimum=0, maximum=10**9, metavar="N"
     )
     check: bool = flag(
-        "Start nothing: print every mistake of the study's file, or its tasks and what they cost,"
-        " with device= and price= as of tools/plan.py."
+        "Start nothing: print the first mistake of the study's file, or its tasks and what they"
+        " cost, with device= and price= as of tools/plan.py."
     )
     slurm: Slurm = group(Slurm, "What each task requests of SLURM.")
 
@@ -168,9 +168,8 @@ class ReportOptions(ToolOptions):
     format: list[str] | None = option(
         None,
         "Of a study, for papers, one or several: csv, that is results.csv (a row for each metric of"
-        " each run) and differences.csv (a row for each pair); latex, tables.tex (booktabs); pdf,"
-        " figures/*.pdf.",
-        choices=("csv", "latex", "pdf"),
+        " each run) and differences.csv (a row for each pair); latex, tables.tex (booktabs).",
+        choices=("csv", "latex"),
         metavar="NAME,...",
     )
     json: bool = json_flag()
@@ -234,18 +233,7 @@ class PlanOptions(ToolOptions):
     device: str | None = option(
         None, "The device, as in device=h100; an unknown name lists them.", metavar="NAME"
     )
-    processes: int | None = count(None, "Devices that train together; default: 1.", LARGEST_NUMBER)
-    nodes: int | None = count(
-        None, "Nodes that the processes are on; default: 8 processes a node.", LARGEST_NUMBER
-    )
-    network: float | None = option(
-        None,
-        "GB/s that each process sends to other nodes; default: the device's.",
-        above=0,
-        below=1e6,
-        expected="GB/s that each process sends to other nodes, above 0",
-        metavar="NUMBER",
-    )
+    processes: int = count(1, "Devices that train together.", LARGEST_NUMBER)
     price: float | None = option(
         None, "Price of a device-hour, in any currency.", minimum=0, below=1e12, metavar="NUMBER"
     )

@@ -5,12 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import PrivateAttr
-
 from ..config import records, tool_options
 from ..config.records import Number, Whole
 from ..formatting import NOT_COUNTED, duration
-from .planning import budget, network, paper
+from .planning import budget, paper
 from .planning.forecast import (
     STAGES,
     PlanOptions,
@@ -44,7 +42,6 @@ class Estimate(records.Record, ABC):
     price: Number | None
     price_per_hour: Number | None
     warnings: list[str]
-    _network_given: bool = PrivateAttr(False)
 
     def lines(self) -> Iterator[str]:
         """What the command line prints of it."""
@@ -77,7 +74,6 @@ class RunEstimate(Estimate):
         image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
         seconds: how long it takes on all processes.
         probe: with probe=True what was measured here.
-        communication: of several processes, what each strategy sends in a step.
         paper: what the paper says of this run.
         notice: which images are taken where none are named.
     """
@@ -99,14 +95,11 @@ class RunEstimate(Estimate):
     tensor_bytes: dict[str, dict[str, Number]]
     seconds: Number | None
     probe: dict[str, Any] | None
-    communication: dict[str, Any] | None
     paper: dict[str, Any] | None
     notice: str | None
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         yield from _rows(self.content())
-        if self.communication and self.device:
-            yield from network.lines(self.communication, self.processes, self._network_given)
 
 
 class PartEstimate(records.Record):
@@ -172,13 +165,9 @@ def plan(arguments: list[str]) -> RunEstimate | StudyEstimate:
 def _estimate(
     options: list[str], settings: PlanOptions, of_study: bool
 ) -> RunEstimate | StudyEstimate:
-    found: RunEstimate | StudyEstimate
     if of_study:
-        found = StudyEstimate(**study(options, settings))
-    else:
-        found = RunEstimate(**run(options, settings))
-    found._network_given = settings.network is not None
-    return found
+        return StudyEstimate(**study(options, settings))
+    return RunEstimate(**run(options, settings))
 
 
 def _split(arguments: list[str]) -> tuple[dict[str, str], list[str], bool]:

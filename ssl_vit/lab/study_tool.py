@@ -19,11 +19,10 @@ from .lab_tools import PlanOptions, StudyOptions
 from .studies import benchmark_images, compared_parts, scheduling, slurm, task_images
 from .studies.expand import command, finished, tasks, unreachable
 from .studies.local import Local, gpus
-from .studies.mistakes import Mistakes
 from .studies.progress import ProgressScreen
 from .studies.record import check_finished, check_plan, write_plan
 from .studies.request import StudyRequest, parse_request, study_places, with_places
-from .studies.task_recipes import check, check_options
+from .studies.task_recipes import check
 
 CHECK = "--check"
 
@@ -58,7 +57,8 @@ def main(options: list[str]) -> int:
         UserError: an option or the study's file is wrong; nothing was started.
     """
     if CHECK in options:
-        return check_file([option for option in options if option != CHECK])
+        check_file([option for option in options if option != CHECK])
+        return 0
     request = _request(options)
     if request.own.only is not None:
         # whose tool checks its options itself
@@ -105,7 +105,7 @@ def _on_slurm(request: StudyRequest) -> bool:
 def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
     """Run or submit the tasks that have not finished."""
     recipes = check(request.study, request.plan, labels_seen=request.own.labels_seen)
-    few = task_images.check(request.study, request.plan, recipes, Mistakes())
+    few = task_images.check(request.study, request.plan, recipes)
     if _on_slurm(request):
         slurm.check_batches(_submission(request, options), recipes)
     with Run(Recipe(name=request.name, out=request.own.out)).lock():
@@ -125,38 +125,27 @@ def _start(request: StudyRequest, options: list[str]) -> StudyOutcome:
         return run_all(request, needs)
 
 
-def check_file(options: list[str]) -> int:
-    """Print every mistake of a study's file, or its tasks and their cost; the exit status.
+def check_file(options: list[str]) -> None:
+    """Print a study's tasks and their cost.
 
     Raises:
-        UserError: an option is wrong, or the file is no study.
+        UserError: an option is wrong, or the first mistake of the study's file.
     """
-    mistakes = Mistakes(collect=True)
     places = study_places([option for option in options if not option.startswith("--")])
     _, given = tool_options.split(PlanOptions, options, leave=places)  # without device=, price=
     whole = with_places(given)
-    request = parse_request(whole, mistakes)
-    check_options(request.study, mistakes)
-    seen = request.own.labels_seen
+    request = parse_request(whole)
     here = whole == given
-    recipes = check(request.study, request.plan, mistakes, here=here, labels_seen=seen)
+    recipes = check(request.study, request.plan, here, request.own.labels_seen)
     warnings: list[str] = []
     # a benchmark's may be prepared yet; what stands in for a place is none
-    if here and not mistakes.count and not request.study.benchmark:
-        warnings += task_images.check(request.study, request.plan, recipes, mistakes)
-    found = mistakes.lines()
-    for text in found:
-        print(f"error: {text}", file=sys.stderr)
-    if found:
-        many = "mistake" if len(found) == 1 else "mistakes"
-        print(f"{len(found)} {many}; nothing was started", file=sys.stderr)
-        return UserError.status
+    if here and not request.study.benchmark:
+        warnings += task_images.check(request.study, request.plan, recipes)
     plan_tool.main(options)
     if here or "init" not in request.study.places:  # whose stand-in is of another architecture
         warnings += compared_parts.warnings(request.study, request.plan, recipes)
     for text in warnings:
         print(f"warning: {text}")
-    return 0
 
 
 def _with_images(request: StudyRequest) -> StudyRequest:

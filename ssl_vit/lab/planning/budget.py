@@ -23,15 +23,13 @@ PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "
 @dataclass(frozen=True)
 class Device:
     """A row of hardware.yaml: peak dense rates in TFLOP/s (None where a precision is not
-    supported), memory in GiB, GB/s that each of a node's processes sends to other nodes (None where
-    not known)."""
+    supported), memory in GiB."""
 
     name: str
     bfloat16: float | None
     float32: float | None
     memory: float
     verified: bool = True
-    network: float | None = None
 
     def rate(self, precision: str) -> float:
         """Peak TFLOP/s.

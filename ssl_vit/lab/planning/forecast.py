@@ -6,7 +6,7 @@ import difflib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import costs
 from ...config.computed import computed_values, keys
@@ -21,7 +21,7 @@ from ..lab_tools import PlanOptions
 from ..studies.expand import Plan
 from ..studies.request import parse_request, with_places
 from ..studies.task_recipes import planned_options
-from . import budget, network, paper
+from . import budget, paper
 from .budget import Device
 from .pace import Pace, measure
 
@@ -29,26 +29,17 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 Record = dict[str, Any]
 
 
-class Cluster(NamedTuple):
-    """What trains: processes, each on a device of its own, on nodes."""
-
-    device: Device | None
-    processes: int
-    nodes: int
-
-
-def cluster(settings: PlanOptions) -> Cluster:
-    """What the options name.
+def device_of(settings: PlanOptions) -> Device | None:
+    """The device that device= names; None without it.
 
     Raises:
-        UserError: the device is unknown, or the nodes do not divide the processes.
+        UserError: it is unknown.
     """
     known = budget.devices()
     name = settings.device
     if name is not None and name not in known:
         raise UserError(f"device={name}: unknown; {suggest(name, known)}")
-    device = None if name is None else known[name]
-    return Cluster(device, *network.settle_nodes(settings.processes, settings.nodes))
+    return None if name is None else known[name]
 
 
 def run(options: list[str], settings: PlanOptions) -> Record:
@@ -134,7 +125,7 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
     """The record of one run, for the given device, else for this machine if its pace was measured.
     Unknown values are None."""
     recipe = copy.deepcopy(recipe)
-    device, processes, _ = cluster(settings)
+    device, processes = device_of(settings), settings.processes
     here = pace if device is None else None
     if here:
         recipe.compute.precision = here.precision
@@ -146,7 +137,6 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         layout = BatchLayout(recipe.optim.batch, here.device_batch, 0, processes)
     batch = layout.device_batch if layout else None
     tensors = [costs.memory_bytes(recipe, processes, zero, batch or 0, fused) for zero in range(4)]
-    spent = _spent(recipe, settings, pace)
     return {
         "name": recipe.name,
         "model": recipe.model.name,
@@ -161,25 +151,10 @@ def estimate(recipe: Recipe, settings: PlanOptions, pace: Pace | None = None) ->
         "device_batch": batch,
         "image_bytes": costs.activation_bytes(recipe, fused) if trains else 0,
         "tensor_bytes": dict(zip(STAGES, tensors, strict=True)),
-        **spent,
-        "communication": _communication(recipe, settings, layout, spent["seconds"]),
+        **_spent(recipe, settings, pace),
         "paper": paper.compare(recipe),
         "warnings": list(budget.warnings_for(recipe, processes, device, tensors[settings.zero])),
     }
-
-
-def _communication(
-    recipe: Recipe, settings: PlanOptions, layout: BatchLayout | None, seconds: float | None
-) -> Record | None:
-    """What the strategies send in a step; None of one process, of an evaluation, or where the
-    device batch is not known. `seconds` are the whole run's."""
-    device, _, nodes = cluster(settings)
-    if layout is None or layout.processes == 1:
-        return None
-    compute = None
-    if device is not None and seconds is not None:
-        compute = seconds / recipe.optim.steps
-    return network.communication(recipe, layout, nodes, compute, device, settings.network)
 
 
 def _length(recipe: Recipe, settings: PlanOptions) -> Record:
@@ -199,7 +174,7 @@ def _length(recipe: Recipe, settings: PlanOptions) -> Record:
 
 def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
     """Time and price: on the given device, else at the measured pace."""
-    device, count, _ = cluster(settings)
+    device = device_of(settings)
     exaflop = costs.total_exaflop(recipe, _images_seen(recipe, settings.images))
     measured = pace.seconds * recipe.optim.steps if pace else None
     hours = None
@@ -208,7 +183,7 @@ def _spent(recipe: Recipe, settings: PlanOptions, pace: Pace | None) -> Record:
         hours = measured / 3600
     elif device is not None and exaflop is not None:
         hours = budget.hours(exaflop, device, recipe.compute.precision, settings.efficiency)
-        processes = count
+        processes = settings.processes
     price = None
     if hours is not None and settings.price is not None:
         price = hours * settings.price
@@ -246,7 +221,7 @@ def study(options: list[str], settings: PlanOptions) -> Record:
             raise UserError(
                 f"{key}={value:g}: that is for one recipe; a study's parts say their own lengths"
             )
-    device = cluster(settings).device
+    device = device_of(settings)
     wanted = parse_request(with_places(options))
     tasks = estimate_tasks(wanted.plan, settings)
     of_part: dict[str, list[Record]] = {part: [] for part in wanted.study.parts}

@@ -1,5 +1,5 @@
 """A study's results for other programs and for papers: all results as CSV, the report's numbers as
-JSON, its tables as LaTeX, its figures as PDF. No torch here."""
+JSON, its tables as LaTeX. No torch here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ...pages.blocks import Figure, Section
+from ...pages.blocks import Section
 from ...runs.files import write_atomically
 from ...stats import as_json
 from . import latex
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 VERSION = 2  # of what `content` gives
-FORMATS = ("csv", "latex", "pdf")
+FORMATS = ("csv", "latex")
 DIFFERENCES = (
     *("arm", "other", "measure", "n", "difference", "sd", "low", "high"),
     *("images_low", "images_high", "pairs", "corrected_low", "corrected_high"),
@@ -44,18 +44,9 @@ def write(
         for name, text in texts.items():
             write_atomically(folder / name, text)
         return [folder / name for name in texts]
-    if form == "latex":
-        path = folder / "tables.tex"
-        write_atomically(path, latex.tables(sections, study.plan.name))
-        return [path]
-    figures = [block for section in sections for block in section.blocks]
-    found = []
-    for figure in figures:
-        if isinstance(figure, Figure) and figure.printed:
-            path = (folder / figure.path).with_suffix(".pdf")
-            write_atomically(path, figure.printed())
-            found.append(path)
-    return found
+    path = folder / "tables.tex"
+    write_atomically(path, latex.tables(sections, study.plan.name))
+    return [path]
 
 
 def table(study: StudyResults) -> str:

@@ -3,8 +3,7 @@
 A figure is a function of (study, numbers) that yields none or one; a section shows it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from ...metrics import HELD_OUT, SHARE, find_metric
 from ...pages.blocks import Chart, Figure, Line
 from ...pages.curve_points import POINTS, thinned
-from ...pages.figure_style import DARK, LIGHT, PRINTED, Style
 from . import svg_plots, texts
 from .axes import CURVE_OF, Axes, arm_label, axes
 from .formats import shown_interval, unit
@@ -26,25 +24,13 @@ CURVES = ("validation/accuracy", "validation/loss", "loss")
 DIFFERENT = 1.01  # ratio of two arms' compute from which it is a figure's axis
 
 
-Draw = Callable[[Style], MatplotlibFigure]
-
-
-def figure(name: str, study: StudyResults, numbers: Numbers, draw: Draw, **values: Any) -> Figure:
-    """A figure of this name, drawn for light and for dark pages; its caption is that of
-    templates/captions.j2, which knows the values too."""
+def figure(
+    name: str, study: StudyResults, numbers: Numbers, drawn: MatplotlibFigure, **values: Any
+) -> Figure:
+    """A figure of this name; its caption is that of templates/captions.j2, which knows the values
+    too."""
     caption = texts.sentences("captions", study, numbers, {"figure": name, **values})
-    light, dark = (svg_plots.svg(_drawn(draw, style)) for style in (LIGHT, DARK))
-    printed = partial(_printed, draw)
-    return Figure(f"figures/{name}.svg", caption, light, dark, printed=printed)
-
-
-def _printed(draw: Draw) -> bytes:
-    return svg_plots.pdf(_drawn(draw, PRINTED))
-
-
-def _drawn(draw: Draw, style: Style) -> MatplotlibFigure:
-    with svg_plots.settings({"font.size": style.text}):
-        return draw(style)
+    return Figure(f"figures/{name}.svg", caption, svg_plots.svg(drawn))
 
 
 def study_axes(study: StudyResults, numbers: Numbers) -> Axes:
@@ -74,7 +60,7 @@ def measures(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         "measures",
         study,
         numbers,
-        lambda style: svg_plots.points(panels, x, list(dict.fromkeys(order)), style),
+        svg_plots.points(panels, x, list(dict.fromkeys(order))),
         extra=any(one.not_compared for one in found),
         apart=[one.label for one in apart],
     )
@@ -123,7 +109,7 @@ def scaling(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         "scaling",
         study,
         numbers,
-        lambda style: svg_plots.points([panel], axis, list(lines), style),
+        svg_plots.points([panel], axis, list(lines)),
     )
 
 
@@ -149,7 +135,7 @@ def worth(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         "worth",
         study,
         numbers,
-        lambda style: svg_plots.factors(lines, axis, y, order, style),
+        svg_plots.factors(lines, axis, y, order),
         intervals=any(one.seeds > 1 for one in every),
     )
 
@@ -207,7 +193,7 @@ def compute(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         "accuracy_exaflop",
         study,
         numbers,
-        lambda style: svg_plots.points([panel], axis, order, style),
+        svg_plots.points([panel], axis, order),
         main=main,
     )
 
@@ -223,7 +209,7 @@ def learning_curves(study: StudyResults, numbers: Numbers) -> Iterator[Figure]:
         "learning_curves",
         study,
         numbers,
-        lambda style: svg_plots.learning(panels, order, style),
+        svg_plots.learning(panels, order),
     )
     yield found._replace(charts=tuple(_chart(panel, order) for panel in panels))
 

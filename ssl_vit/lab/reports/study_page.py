@@ -50,7 +50,7 @@ def write(folder: Path, pairs: Sequence[str] = ()) -> Report:
     (folder / "figures").mkdir(exist_ok=True)
     for figure in (block for section in shown for block in section.blocks):
         if isinstance(figure, Figure):
-            write_atomically(folder / figure.path, figure.light)
+            write_atomically(folder / figure.path, figure.svg)
     write_atomically(folder / "report.md", blocks.markdown(found.title, shown))
     above = INDEX if (folder / INDEX).exists() else ""
     write_atomically(folder / PAGE, blocks.html(found.title, shown, above))

@@ -1,12 +1,11 @@
-"""Drawing: values or factors against an axis, and learning curves, as SVG or PDF. Uses matplotlib's
-Figure objects, without pyplot's state."""
+"""Drawing: values or factors against an axis, and learning curves, as SVG. Uses matplotlib's Figure
+objects, without pyplot's state."""
 
 import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -24,7 +23,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from ...formatting import figure_label as label
-from ...pages.figure_style import TEXT, Style
+from ...pages.figure_style import INK
 from .scaling_curve import Worth
 
 # Okabe and Ito's, which readers with any colour vision can distinguish
@@ -35,7 +34,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FACTORS_APART, FACTORS_WIDE = 5, 24  # points between two lines at one place, and between the outer
 NARROW = 3  # ratio of the ends of a logarithmic axis below which few round numbers lie on it
 MARGIN = 1.3  # beyond the outermost end of an interval, on a logarithmic axis
-SMALL = 0.9  # of the size of text, in legends
+TEXT, SMALL = 10, 9  # points; the second in legends
 
 
 class Point(NamedTuple):
@@ -89,12 +88,12 @@ class _Powers(ScalarFormatter):
         return f"\N{MULTIPLICATION SIGN}10{found[1].translate(RAISED)}" if found else offset
 
 
-def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style) -> Figure:
+def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str]) -> Figure:
     """A panel for each measure: each seed a dot, the mean a diamond with its interval; the means of
     a line are joined unless x has categories. `order` gives names their colours."""
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(style, 6.4 if columns == 1 else 7.6, 3.6 if rows == 1 else 2.9 * rows)
+    figure = _figure(6.4 if columns == 1 else 7.6, 3.6 if rows == 1 else 2.9 * rows)
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     colours = _colours(order)
     for axis, panel in zip(cells, panels, strict=False):
@@ -103,10 +102,10 @@ def points(panels: Sequence[Panel], x: XAxis, order: Sequence[str], style: Style
         for name, value in panel.levels.items():
             axis.axhline(value, color=colours[name], linestyle="--", linewidth=1, label=label(name))
         _draw_scale(axis, x)
-        _dress(axis, style, x.label, panel.label, "")
+        _dress(axis, x.label, panel.label, "")
     for axis in cells[len(panels) :]:
         axis.set_axis_off()
-    _add_legend(figure, style)
+    _add_legend(figure)
     return figure
 
 
@@ -162,16 +161,14 @@ def _draw_scale(axis: Axes, x: XAxis) -> None:
         axis.xaxis.set_major_formatter(_Powers())
 
 
-def factors(
-    lines: Mapping[str, Sequence[Worth]], x: XAxis, y: str, order: Sequence[str], style: Style
-) -> Figure:
+def factors(lines: Mapping[str, Sequence[Worth]], x: XAxis, y: str, order: Sequence[str]) -> Figure:
     """Factors on a logarithmic axis, with a line at 1: the value a diamond, the interval a line
     that ends in an arrow where it is open. `order` gives names their colours."""
-    figure = _figure(style, 6.4, 3.6)
+    figure = _figure(6.4, 3.6)
     axis = figure.subplots()
     colours = _colours(order)
     axis.set_yscale("log")
-    axis.axhline(1, color=style.ink, linewidth=1)
+    axis.axhline(1, color=INK, linewidth=1)
     every = [one for line in lines.values() for one in line]
     ends = [end for one in every for end in (one.factor.value, one.factor.low, one.factor.high)]
     drawn_ends = [1.0, *filter(None, ends)]
@@ -196,8 +193,8 @@ def factors(
     axis.autoscale_view(scaley=False)
     _draw_scale(axis, x)
     _draw_factor_scale(axis, limits)
-    _dress(axis, style, x.label, y, "")
-    _add_legend(figure, style)
+    _dress(axis, x.label, y, "")
+    _add_legend(figure)
     return figure
 
 
@@ -230,18 +227,18 @@ def _draw_factor_scale(axis: Axes, limits: tuple[float, float]) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def learning(panels: Sequence[LearningPanel], order: Sequence[str], style: Style) -> Figure:
+def learning(panels: Sequence[LearningPanel], order: Sequence[str]) -> Figure:
     """Curves by step: each seed a thin line, their mean at the steps that all of them have a thick
     one. `order` gives the arms their colours."""
-    figure = _figure(style, 6.4, 2.9 * len(panels))
+    figure = _figure(6.4, 2.9 * len(panels))
     rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     colours = _colours(order)
     for axis, panel in zip(rows, panels, strict=True):
         for arm, curves in panel.arms.items():
             _draw_curves(axis, arm, curves, colours[arm])
-        _dress(axis, style, "step", panel.label, panel.title)
+        _dress(axis, "step", panel.label, panel.title)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _add_legend(figure, style)
+    _add_legend(figure)
     return figure
 
 
@@ -267,27 +264,24 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     return Curve(common, [float(np.mean([values[step] for values in found])) for step in common])
 
 
-def _figure(style: Style, width: float, height: float) -> Figure:
-    """Of this size where text has TEXT points."""
-    scale = style.text / TEXT
-    size = (min(scale * width, style.widest), scale * height)
-    return Figure(figsize=size, layout="constrained", facecolor=style.paper)
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained", facecolor="none")
 
 
-def _dress(axis: Axes, style: Style, x: str, y: str, title: str) -> None:
-    """Labels and colours that suit the page."""
-    axis.set_xlabel(label(x), color=style.ink)
+def _dress(axis: Axes, x: str, y: str, title: str) -> None:
+    """Labels, and ink on the ground of the page."""
+    axis.set_xlabel(label(x), color=INK)
     lines = textwrap.wrap(y, LABEL_LENGTH)
-    axis.set_ylabel("\n".join(map(label, lines)), color=style.ink)
-    axis.set_title(label(title), color=style.ink, fontsize=style.text)
-    axis.set_facecolor(style.paper)
-    axis.tick_params(which="both", colors=style.ink)
+    axis.set_ylabel("\n".join(map(label, lines)), color=INK)
+    axis.set_title(label(title), color=INK, fontsize=TEXT)
+    axis.set_facecolor("none")
+    axis.tick_params(which="both", colors=INK)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(style.ink)
+    axis.spines[["left", "bottom"]].set_color(INK)
 
 
-def _add_legend(figure: Figure, style: Style) -> None:
+def _add_legend(figure: Figure) -> None:
     """One for all axes, below them: inside them it would have to search for where data are few."""
     entries: dict[str, Artist] = {}
     for axis in figure.axes:
@@ -300,8 +294,8 @@ def _add_legend(figure: Figure, style: Style) -> None:
             loc="outside lower center",
             ncols=2,
             frameon=False,
-            labelcolor=style.ink,
-            fontsize=SMALL * style.text,
+            labelcolor=INK,
+            fontsize=SMALL,
         )
 
 
@@ -310,24 +304,8 @@ def svg(figure: Figure) -> str:
     salt."""
     text = io.StringIO()
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with settings({"svg.hashsalt": "ssl_vit"}):
-        figure.savefig(text, format="svg", metadata=plain)
-    return text.getvalue()
-
-
-def pdf(figure: Figure) -> bytes:
-    """The figure as PDF, with its text as text; the same each time."""
-    content = io.BytesIO()
-    plain = {"CreationDate": None, "Creator": None, "Producer": None}
-    with settings({"pdf.fonttype": 42}):
-        figure.savefig(content, format="pdf", metadata=plain)
-    return content.getvalue()
-
-
-@contextmanager
-def settings(values: Any) -> Iterator[None]:
-    """Draw with these of matplotlib's settings."""
-    with matplotlib.rc_context(values), warnings.catch_warnings():
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
+        figure.savefig(text, format="svg", metadata=plain)
+    return text.getvalue()

@@ -18,7 +18,6 @@ from ...formatting import option_text
 from ...metrics import score
 from . import match_compute
 from .axes import PLACEHOLDER, Setting, fill, product
-from .mistakes import Mistakes
 from .study import SEED, Part, Study
 
 Plan = dict[str, "Task"]  # by name, each task after those that it needs
@@ -50,7 +49,6 @@ def tasks(
     study: Study,
     places: dict[str, str],
     options: dict[str, str],
-    mistakes: Mistakes | None = None,
 ) -> Plan:
     """The tasks of a study.
 
@@ -58,26 +56,18 @@ def tasks(
         study: as read from its file.
         places: {name: path} of the places that the file names.
         options: override those of every task that uses them.
-        mistakes: collects those of all arms; what needs a wrong part or task is left out.
 
     Raises:
         UserError: an option would set what a part sweeps or the study varies, or arms cannot be
         matched.
     """
-    mistakes = mistakes or Mistakes()
     decided = study.decided()
     for key in sorted(decided.keys() & options.keys()):
-        with mistakes.of():
-            raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
+        raise UserError(f"{key}={options[key]}: {decided[key]} it; leave it out")
     plan: Plan = {}
-    left_out = mistakes.parts | mistakes.unmade | mistakes.names
-    for part in study.parts.values() if mistakes.arms else ():
-        before = mistakes.count
-        for arm in part.options if left_out.isdisjoint({part.name, *part.needs()}) else ():
-            with mistakes.of():
-                _add_tasks(study, part, arm, places, options, plan)
-        made = any(task.part == part.name for task in plan.values())
-        left_out |= set() if made and mistakes.count == before else {part.name}
+    for part in study.parts.values():
+        for arm in part.options:
+            _add_tasks(study, part, arm, places, options, plan)
     return plan
 
 

@@ -1,111 +1,15 @@
-"""Mistakes of a study's file: the first raised as one line, or all collected."""
+"""Reading of a study's file: its first mistake is raised as one line."""
 
-import difflib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from ...config.rules.rule import BrokenRule, Rule
 from ...config.schema import options
 from ...errors import UserError, suggest
 from ...formatting import option_text
 
 Node = dict[str, Any]  # a mapping of a study's file
-Kind = TypeVar("Kind")
 MOST_SEEDS = 1000
-MOST_PLACES = 3  # that a line names beside those of its own values
-
-
-class Mistake(NamedTuple):
-    """Where it is, what it is, and the rule between keys that it breaks, if it does."""
-
-    where: str
-    text: str
-    rule: Rule | None
-
-
-class Mistakes:
-    """Mistakes of a study: the first is raised, or all are collected.
-
-    Args:
-        collect: whether they are collected.
-
-    Attributes:
-        parts: parts of which something is not known, for their mistakes.
-        names: names in braces that may be right: what they stand for is not known.
-        arms: whether the arms are known.
-        unmade: parts whose tasks cannot be made, as they need what is not there.
-        options: (part, arm) whose options are wrong one by one.
-    """
-
-    def __init__(self, collect: bool = False) -> None:
-        self.collect = collect
-        self.parts: set[str] = set()
-        self.names: set[str] = set()
-        self.arms = True
-        self.unmade: set[str] = set()
-        self.options: set[tuple[str, str]] = set()
-        self._found: list[Mistake] = []
-
-    @contextmanager
-    def of(self, where: str = "") -> Iterator[None]:
-        """Collect the mistake that ends the block; `where` begins it."""
-        try:
-            yield
-        except UserError as error:
-            if self.collect:
-                rule = error.rule if isinstance(error, BrokenRule) else None
-                self._found.append(Mistake(where, str(error), rule))
-            elif where:
-                raise UserError(f"{where}: {error}") from None
-            else:
-                raise
-
-    def read_or(self, read: Callable[..., Kind], default: Any, *given: Any) -> Kind:
-        """What `read` makes of what is given; the default where it finds a mistake."""
-        made = [default]
-        with self.of():
-            made.append(read(*given))
-        return made[-1]
-
-    def require(self, holds: Any, where: str, message: str) -> None:
-        """A mistake after which others can be found, unless `holds`."""
-        with self.of():
-            require(holds, where, message)
-
-    def reject_unknown(self, node: Node, keys: Collection[str], where: str) -> None:
-        """A mistake for each key that is none of `keys`."""
-        for key in node:
-            choices = suggest(str(key), keys)
-            self.require(key in keys, where, f"unknown key {key}; {choices}")
-
-    @property
-    def count(self) -> int:
-        return len(self._found)
-
-    def lines(self) -> list[str]:
-        """The collected ones, each once, with all places where it is: those that break one rule,
-        whatever their values, in one line."""
-        alike: dict[str | Rule, list[Mistake]] = {}
-        for one in self._found:
-            alike.setdefault(one.rule or one.text, []).append(one)
-        return [_line(found) for found in alike.values()]
-
-
-def _line(found: Sequence[Mistake]) -> str:
-    """The first of the mistakes that are alike, and where the others are."""
-    text = found[0].text
-    places = dict.fromkeys(one.where for one in found if one.text == text)
-    line = ": ".join(filter(None, ("; ".join(places), text)))
-    if found[0].rule is None or len(found) == 1:
-        return line
-    line += f" ({len(found)} tasks break this rule"
-    others = [place for place in dict.fromkeys(one.where for one in found) if place not in places]
-    if others:
-        more = len(others) - MOST_PLACES
-        line += f", also {'; '.join(others[:MOST_PLACES])}"
-        line += f" and {more} more" if more > 0 else ""
-    return f"{line})"
 
 
 def require(holds: Any, where: str, message: str) -> None:
@@ -114,10 +18,19 @@ def require(holds: Any, where: str, message: str) -> None:
         raise UserError(f"{where}: {message}")
 
 
-def likely_meant(node: Node, keys: Collection[str]) -> set[str]:
-    """The keys that unknown ones of a mapping are near to, and which are not missing then."""
-    unknown = (str(key) for key in node if key not in keys)
-    return {near for key in unknown for near in difflib.get_close_matches(key, keys, n=1)}
+def reject_unknown(node: Node, keys: Collection[str], where: str) -> None:
+    """Raise UserError for a key that is none of `keys`."""
+    for key in node:
+        require(key in keys, where, f"unknown key {key}; {suggest(str(key), keys)}")
+
+
+@contextmanager
+def within(where: str) -> Iterator[None]:
+    """Let a mistake in the block begin with `where`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def mapping(node: Node, key: str, where: str) -> Node:

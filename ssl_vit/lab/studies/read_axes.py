@@ -22,7 +22,15 @@ from ...evaluation import vtab
 from ...formatting import option_text
 from ..lab_tools import MATCHES
 from .axes import OURS, Axis, Setting, keys_axis, keys_naming, names_in, product
-from .mistakes import Mistakes, Node, have_tools, listed, mapping, pretraining, require
+from .mistakes import (
+    Node,
+    have_tools,
+    listed,
+    mapping,
+    pretraining,
+    reject_unknown,
+    require,
+)
 
 CURVES = {"labels": "share", "images": "share", "compute": "steps"}  # and what lies along each
 # what a curve of pre-training has to set in the parts that pre-train
@@ -40,7 +48,6 @@ def curve(
     parts: Node,
     varied: Collection[str],
     where: str,
-    mistakes: Mistakes,
 ) -> Axis | None:
     """The axis along which whole parts are repeated; None of a study without one.
 
@@ -49,7 +56,6 @@ def curve(
         parts: {name: its mapping}, with the options of the study and of parts that they extend.
         varied: keys that the study varies.
         where: begins errors.
-        mistakes: collects those after which others can be found.
 
     Raises:
         UserError: shares or lengths are wrong, are named by no part or like something else, or the
@@ -61,27 +67,22 @@ def curve(
     name, along = given[0], CURVES[given[0]]
     at, trained = f"{where}: {name}", pretraining(parts)
     require(len(given) == 1, where, f"{' and '.join(given)}: expected one of them")
-    before = mistakes.count
-    entries = _entries(raw[name], along, at, mistakes)
-    if mistakes.count > before:
-        return None
+    entries = _entries(raw[name], along, at)
     if name in TRAINED:
         matched = name != "compute" or raw.get("match", MATCHES[0]) not in MATCHES[:1]
-        mistakes.require(matched, at, "expected match: exaflop, which makes the arms cost the same")
+        require(matched, at, "expected match: exaflop, which makes the arms cost the same")
         key, wanted = TRAINED[name], f"{{{along}}}"
         options = [mapping(body, "options", f"{where}: part {p}") for p, body in trained.items()]
         fits = options and all(str(flatten(one).get(key)) == wanted for one in options)
-        mistakes.require(
+        require(
             fits or not have_tools(parts),
             at,
             f"expected {key}: {wanted} in the parts that pre-train",
         )
     for key in entries[0]:
         taken = key in (*parts, *listed(raw, "places", where))
-        mistakes.require(not taken, at, f"{key}: is also a part or a place; rename it")
-        mistakes.require(
-            str(key) in names_in(parts), at, f"{key}: no part has {{{key}}} in its options"
-        )
+        require(not taken, at, f"{key}: is also a part or a place; rename it")
+        require(str(key) in names_in(parts), at, f"{key}: no part has {{{key}}} in its options")
     settings = tuple(
         Setting(
             np.format_float_positional(entry[along], trim="-"),
@@ -93,11 +94,11 @@ def curve(
     _check_distinct(along, settings, at)
     names = settings[0].placeholders
     for key in sorted(keys_naming(trained, names)):
-        mistakes.require(key not in varied, where, f"vary: {key}: {name}: sets it")
+        require(key not in varied, where, f"vary: {key}: {name}: sets it")
     return Axis(name, settings, f"the study's {name} set", keys_naming(parts, names))
 
 
-def _entries(entries: Any, along: str, where: str, mistakes: Mistakes) -> list[Node]:
+def _entries(entries: Any, along: str, where: str) -> list[Node]:
     """The settings of a curve as the file has them, each with a share or a length."""
     share = along == "share"
     places, example = ("shares", "0.01") if share else ("lengths", "100")
@@ -105,15 +106,14 @@ def _entries(entries: Any, along: str, where: str, mistakes: Mistakes) -> list[N
     require(complete, where, f"expected two {places} or more, each as {{{along}: {example}, ...}}")
     keys = next((entry.keys() for entry in entries if isinstance(entry, dict)), {}.keys())
     for entry in entries:
-        with mistakes.of():
-            require(isinstance(entry, dict), where, f"{entry}: expected a mapping with {along}")
-            value = entry.get(along)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-            fits = number and (value <= 1 if share else float(value).is_integer())
-            expected = "a number in (0, 1]" if share else "a whole number above 0"
-            require(fits, where, f"{along}={value}: expected {expected}")
-            lacking = sorted(map(str, keys ^ entry.keys()))
-            require(not lacking, where, f"{', '.join(lacking)}: is missing in some {places}")
+        require(isinstance(entry, dict), where, f"{entry}: expected a mapping with {along}")
+        value = entry.get(along)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        fits = number and (value <= 1 if share else float(value).is_integer())
+        expected = "a number in (0, 1]" if share else "a whole number above 0"
+        require(fits, where, f"{along}={value}: expected {expected}")
+        lacking = sorted(map(str, keys ^ entry.keys()))
+        require(not lacking, where, f"{', '.join(lacking)}: is missing in some {places}")
     return entries
 
 
@@ -122,9 +122,7 @@ def _check_distinct(key: str, settings: Collection[Setting], where: str) -> None
     require(distinct, where, f"{key}: a value is there twice")
 
 
-def benchmark(
-    raw: Node, parts: Node, where: str, mistakes: Mistakes
-) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
+def benchmark(raw: Node, parts: Node, where: str) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
     """The axis of a benchmark's tasks, and each as an arm: in options {task} stands for the task
     and {classes} for the number of its classes, both of the benchmark's table.
 
@@ -135,14 +133,10 @@ def benchmark(
     fits = isinstance(name, str) and name in BENCHMARKS
     require(fits, where, f"benchmark={name}: unknown; {suggest(str(name), BENCHMARKS)}")
     for key in ALONE:
-        mistakes.require(
-            key not in raw, where, f"{key}: the arms are the tasks of {name}; leave it out"
-        )
+        require(key not in raw, where, f"{key}: the arms are the tasks of {name}; leave it out")
     report = raw.get("report")
     only = isinstance(report, dict) and report.keys() <= {"final", "differs"} and "final" in report
-    mistakes.require(
-        only, where, f"report: of {name} expected final and perhaps differs, as tasks differ"
-    )
+    require(only, where, f"report: of {name} expected final and perhaps differs, as tasks differ")
     arms = {}
     for task, row in BENCHMARKS[name]().items():
         names = {"task": task, "classes": option_text(row["classes"])}
@@ -153,7 +147,7 @@ def benchmark(
 
 
 def vary(
-    vary: Any, taken: Collection[str], where: str, mistakes: Mistakes
+    vary: Any, taken: Collection[str], where: str
 ) -> tuple[tuple[Axis, ...], dict[str, Setting]]:
     """The axes over varied keys, and their combinations as arms; {KEY} in options of an arm stands
     for its value.
@@ -162,13 +156,12 @@ def vary(
         vary: as the study's file has it.
         taken: names of parts and places, which stand for these in braces.
         where: begins errors.
-        mistakes: collects those after which others can be found.
 
     Raises:
         UserError: a key is unknown or changes nothing, a value is alone or there twice.
     """
     if isinstance(vary, dict):
-        found = _keys_axes(vary, "the study varies", where, mistakes, _values, fewest=2)
+        found = _keys_axes(vary, "the study varies", where, _values, fewest=2)
         require(vary, where, "no key is there")
         axes = tuple(found.values())
         every = product(axes)
@@ -176,7 +169,7 @@ def vary(
         text = "two combinations would have one name; say them as a list of named settings"
         require(len(arms) == len(every), where, text)
     else:
-        axis, arms = _named_settings(vary, where, mistakes)
+        axis, arms = _named_settings(vary, where)
         axes = (axis,)
     for arm, setting in arms.items():
         options = setting.options
@@ -185,36 +178,28 @@ def vary(
     return axes, arms
 
 
-def _named_settings(vary: Any, where: str, mistakes: Mistakes) -> tuple[Axis, dict[str, Setting]]:
+def _named_settings(vary: Any, where: str) -> tuple[Axis, dict[str, Setting]]:
     several = isinstance(vary, list) and len(vary) > 1
     require(several, where, "expected keys with lists of values, or two settings or more")
     named: dict[str, Values] = {}
     for entry in vary:
-        with mistakes.of():
-            text = "a setting is a mapping of keys to values, and a name"
-            require(isinstance(entry, dict), where, f"{entry}: {text}")
-            flat = flatten({key: value for key, value in entry.items() if key != "name"})
-            before = mistakes.count
-            options = _values(flat, where, mistakes)
-            if mistakes.count > before:
-                continue
-            arm = _plain(str(entry.get("name") or "")) or _arm(options)
-            require(arm, where, "a setting without keys needs a name")
-            require(arm not in named, where, f"{arm}: two settings have that name")
-            twice = options in named.values()
-            require(not twice, where, f"{_described(options)}: a setting is there twice")
-            named[arm] = options
+        text = "a setting is a mapping of keys to values, and a name"
+        require(isinstance(entry, dict), where, f"{entry}: {text}")
+        flat = flatten({key: value for key, value in entry.items() if key != "name"})
+        options = _values(flat, where)
+        arm = _plain(str(entry.get("name") or "")) or _arm(options)
+        require(arm, where, "a setting without keys needs a name")
+        require(arm not in named, where, f"{arm}: two settings have that name")
+        twice = options in named.values()
+        require(not twice, where, f"{_described(options)}: a setting is there twice")
+        named[arm] = options
     axis = keys_axis("vary", named.values(), "the study varies")
     return axis, dict(zip(named, axis.settings, strict=True))
 
 
-def _values(options: dict[str, Any], where: str, mistakes: Mistakes) -> dict[str, Any]:
-    """Those of the values that can be varied."""
-    found = {}
-    for key, value in options.items():
-        with mistakes.of():
-            found[key] = _value(key, value, where)
-    return found
+def _values(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """The values of keys that can be varied, as their keys' types."""
+    return {key: _value(key, value, where) for key, value in options.items()}
 
 
 def _value(key: str, value: Any, where: str) -> Any:
@@ -251,7 +236,7 @@ def _plain(name: str) -> str:
 
 
 def grids(
-    name: str, body: Node, chosen: Collection[str], where: str, mistakes: Mistakes
+    name: str, body: Node, chosen: Collection[str], where: str
 ) -> dict[str, tuple[Axis, ...]]:
     """The axes that each arm of a part is swept over.
 
@@ -260,22 +245,20 @@ def grids(
         body: its mapping.
         chosen: its arms.
         where: begins errors.
-        mistakes: collects those after which others can be found.
 
     Raises:
         UserError: values are wrong (`_keys_axes`), or an arm is unknown.
     """
     decides = f"part {name} sweeps"
-    common = _keys_axes(mapping(body, "grid", where), decides, f"{where}: grid", mistakes)
+    common = _keys_axes(mapping(body, "grid", where), decides, f"{where}: grid")
     found = dict.fromkeys(chosen, tuple(common.values()))
     for arm, own in mapping(body, "grid_by_arm", where).items():
         at = f"{where}: grid_by_arm: {arm}"
-        with mistakes.of():
-            there = arm in chosen or not mistakes.arms
-            require(there, where, f"grid_by_arm: unknown arm {arm}; {suggest(str(arm), chosen)}")
-            axes = _keys_axes(mapping({"grid": own}, "grid", at), decides, f"{at}: grid", mistakes)
-            mistakes.reject_unknown(axes, list(flatten(mapping(body, "grid", where))), at)
-            found[arm] = tuple((common | axes).values())
+        text = f"grid_by_arm: unknown arm {arm}; {suggest(str(arm), chosen)}"
+        require(arm in chosen, where, text)
+        axes = _keys_axes(mapping({"grid": own}, "grid", at), decides, f"{at}: grid")
+        reject_unknown(axes, list(flatten(mapping(body, "grid", where))), at)
+        found[arm] = tuple((common | axes).values())
     return found
 
 
@@ -283,8 +266,7 @@ def _keys_axes(
     node: Node,
     decides: str,
     where: str,
-    mistakes: Mistakes,
-    read: Callable[[dict[str, Any], str, Mistakes], dict[str, Any]] = lambda one, *_: one,
+    read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda one, _: one,
     fewest: int = 1,
 ) -> dict[str, Axis]:
     """An axis for each entry: {key: values}, or {any name: mappings of the same keys} for keys that
@@ -296,25 +278,18 @@ def _keys_axes(
     """
     axes: dict[str, Axis] = {}
     for name, values in flatten(node).items():
-        with mistakes.of():
-            require(
-                isinstance(values, list) and values, where, f"{name}: expected a list of values"
-            )
-            kinds = {
-                tuple(sorted(flatten(one))) if isinstance(one, dict) else None for one in values
-            }
-            fits = len(kinds) == 1 and () not in kinds
-            require(fits, where, f"{name}: expected values, or mappings of the same keys")
-            together = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
-            several = len(together) >= fewest
-            require(several, where, f"{name}: one value cannot be compared; expected two at least")
-            before = mistakes.count
-            settings = [read(one, where, mistakes) for one in together]
-            if mistakes.count == before:
-                axes[name] = keys_axis(name, settings, decides)
-                _check_distinct(name, axes[name].settings, where)
+        require(isinstance(values, list) and values, where, f"{name}: expected a list of values")
+        kinds = {tuple(sorted(flatten(one))) if isinstance(one, dict) else None for one in values}
+        fits = len(kinds) == 1 and () not in kinds
+        require(fits, where, f"{name}: expected values, or mappings of the same keys")
+        together = [flatten(one) if isinstance(one, dict) else {name: one} for one in values]
+        several = len(together) >= fewest
+        require(several, where, f"{name}: one value cannot be compared; expected two at least")
+        settings = [read(one, where) for one in together]
+        axes[name] = keys_axis(name, settings, decides)
+        _check_distinct(name, axes[name].settings, where)
     keys = [key for axis in axes.values() for key in axis.keys]
     for key in keys:
-        mistakes.require(keys.count(key) == 1, where, f"{key}: is swept twice")
-        mistakes.require(key not in OURS, where, f"{key}: that is {OURS.get(key)}; leave it out")
+        require(keys.count(key) == 1, where, f"{key}: is swept twice")
+        require(key not in OURS, where, f"{key}: that is {OURS.get(key)}; leave it out")
     return axes

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ...config.records.study import CurvePoint
 from .axes import Axis, name_at
-from .mistakes import Mistakes, Node, listed, mapping
+from .mistakes import Node, listed, mapping
 
 
 def read(
@@ -12,17 +12,16 @@ def read(
     curve: Axis | None,
     repeated: Collection[str],
     where: str,
-    mistakes: Mistakes,
 ) -> tuple[Node, tuple[CurvePoint, ...]]:
     """The report's keys with the names that parts have in the study, and the points of its axis of
     shares or lengths. `final` becomes the part at the first of them, which the study's answer is
     about; probes those at all of them."""
-    report = mistakes.read_or(mapping, {}, raw, "report", where)
+    report = mapping(raw, "report", where)
     at = f"{where}: report"
     if curve is None:
         return report, ()
     final = str(report.get("final"))
-    extra = mistakes.read_or(listed, [], report, "extra", at)
+    extra = listed(report, "extra", at)
     points = tuple(
         CurvePoint(
             share=float(point.coordinates[curve.name]),
@@ -33,7 +32,7 @@ def read(
     )
     report = report | {"final": points[0].final, "extra": [p for one in points for p in one.extra]}
     if "probes" in report:
-        probes = mistakes.read_or(listed, [], report, "probes", at)
+        probes = listed(report, "probes", at)
         every = [name_at(str(part), one, repeated) for part in probes for one in curve.settings]
         report |= {"probes": list(dict.fromkeys(every))}
     return report, points

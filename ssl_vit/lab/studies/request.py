@@ -19,7 +19,7 @@ from ..lab_tools import StudyOptions
 from . import command_line_sweep
 from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
-from .mistakes import MOST_SEEDS, Mistakes
+from .mistakes import MOST_SEEDS
 from .optional_places import without_missing
 from .read_study import read
 from .study import Study
@@ -45,12 +45,8 @@ class StudyRequest:
     left_out: list[str]  # arms whose places are not given
 
 
-def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> StudyRequest:
-    """The study, its plan and the tool's own options.
-
-    Args:
-        arguments: of the command line.
-        mistakes: collects those of the study's file.
+def parse_request(arguments: list[str]) -> StudyRequest:
+    """The study, its plan and the tool's own options, of the command line.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -60,7 +56,7 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
     left_out: list[str] = []
     if axes is None:
         path = find(given.get("recipe"))
-        found = read(path, mistakes)
+        found = read(path)
         given = {
             key: value for key, value in given.items() if not _not_given(key, value, found.places)
         }
@@ -83,7 +79,7 @@ def parse_request(arguments: list[str], mistakes: Mistakes | None = None) -> Stu
         raise UserError("only= and index= belong together: a part, and the number of one task")
     name = settings.name or stem
     check_value("name", name)
-    plan = tasks(study, places, overrides, mistakes)
+    plan = tasks(study, places, overrides)
     folder = Path(settings.out) / name
     return StudyRequest(study, plan, name, folder, settings, places, overrides, left_out)
 
@@ -166,7 +162,7 @@ def study_places(options: list[str]) -> tuple[str, ...]:
     """The places of the study that the options are of."""
     if "sweep" in options:
         return ()
-    return read(find(parse(options).get("recipe")), Mistakes(collect=True)).places
+    return read(find(parse(options).get("recipe"))).places
 
 
 def with_places(options: list[str]) -> list[str]:

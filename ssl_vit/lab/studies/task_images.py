@@ -9,25 +9,27 @@ from ...errors import UserError
 from ...formatting import few_images
 from . import compared_parts
 from .expand import Plan
-from .mistakes import Mistakes
+from .mistakes import within
 from .study import Study
 
 
-def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistakes) -> list[str]:
-    """Collect the mistakes of the splits that tasks name, each data set read once; cautions of
-    those with few images.
+def check(study: Study, plan: Plan, recipes: dict[str, Recipe]) -> list[str]:
+    """Check the splits that tasks name, each data set read once; cautions of those with few
+    images.
 
     Args:
         study, plan: the study and its tasks.
         recipes: {task: its recipe}; those of images that are not on this machine are left out.
-        mistakes: collects them.
+
+    Raises:
+        UserError: a split is not there, or cannot be read; it names part and arm.
     """
     from ...data import sources  # takes seconds to import
     from ...data.layout import NoTestSplit
     from ...jobs import split_images
 
     tested = compared_parts.final_parts(study)
-    known: dict[tuple[str, bool], sources.Splits | UserError] = {}
+    known: dict[tuple[str, bool], sources.Splits] = {}
     cautions: dict[str, str] = {}
     for name, recipe in recipes.items():
         data, part = recipe.data, plan[name].part
@@ -35,25 +37,20 @@ def check(study: Study, plan: Plan, recipes: dict[str, Recipe], mistakes: Mistak
             continue
         tests = recipe.eval.test or recipe.objective == "probe"
         key = json.dumps({key: one for key, one in asdict(data).items() if _decides(key)}), tests
+        where = f"part {part}, arm {plan[name].arm}"
         if key not in known:
-            try:
-                known[key] = sources.load(data, tests)
-            except UserError as error:
-                known[key] = error
-        found, where = known[key], f"part {part}, arm {plan[name].arm}"
-        if isinstance(found, NoTestSplit):
-            with mistakes.of(where):
-                raise UserError(split_images.with_remedy(recipe, found, part not in tested))
-        elif isinstance(found, UserError):
-            with mistakes.of(where):
-                raise found
-        else:
-            counts = split_images.measured_on(recipe, found)
-            chosen = chosen_on_held_out(recipe)
-            if part in study.chosen_among:
-                chosen = [*chosen, "the best of a grid"]
-            for text in few_images(counts, chosen, more_held_out(recipe)):
-                cautions.setdefault(text, f"{where}: {text}")
+            with within(where):
+                try:
+                    known[key] = sources.load(data, tests)
+                except NoTestSplit as error:
+                    remedy = split_images.with_remedy(recipe, error, part not in tested)
+                    raise UserError(remedy) from None
+        counts = split_images.measured_on(recipe, known[key])
+        chosen = chosen_on_held_out(recipe)
+        if part in study.chosen_among:
+            chosen = [*chosen, "the best of a grid"]
+        for text in few_images(counts, chosen, more_held_out(recipe)):
+            cautions.setdefault(text, f"{where}: {text}")
     return list(cautions.values())
 
 

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from ...config.computed import computed_values
 from ...config.fields import Values
-from ...config.recipe_files import find_recipe, preset
 from ...config.recipe_images import names_images, of_images
 from ...config.resolve import resolve
 from ...config.schema import Data, Recipe, learns_labels, options, uses_labels
-from ...config.validate import check_value
-from ...config.values import check_key, typed
 from ...data.layout import role
 from ...errors import UserError
 from ...formatting import option_text
@@ -21,7 +18,7 @@ from . import compared_parts
 from .axes import PLACEHOLDER
 from .command_line_sweep import image_options
 from .expand import Plan, Task
-from .mistakes import Mistakes
+from .mistakes import within
 from .study import Study
 
 # what decides which images a share for testing are (data.test)
@@ -31,7 +28,6 @@ TEST_CUT = ("test", "group", "label_column", "image_column")
 def check(
     study: Study,
     plan: Plan,
-    mistakes: Mistakes | None = None,
     here: bool = True,
     labels_seen: bool = False,
 ) -> dict[str, Recipe]:
@@ -42,7 +38,6 @@ def check(
 
     Args:
         study, plan: the study and its tasks.
-        mistakes: collects those of all parts and arms; what needs a wrong task is left out.
         here: check that images are on this machine.
         labels_seen: weights may have learned labels of the images that they are tested on.
 
@@ -55,14 +50,9 @@ def check(
     recipes: dict[str, Recipe] = {}
     resolved: dict[tuple[object, ...], Recipe] = {}  # once for seeds that do not differ
     computed: dict[tuple[str, int, str], dict[str, Values]] = {}  # {place: {arm: what it is}}
-    mistakes = mistakes or Mistakes()
     for task in plan.values():
         before = origin(task, plan)
-        if before is not None and before.name not in recipes:
-            continue  # its mistake is found
-        if (task.part, task.arm) in mistakes.options:
-            continue
-        with mistakes.of(f"part {task.part[:80]}, arm {task.arm[:80]}"):
+        with within(f"part {task.part[:80]}, arm {task.arm[:80]}"):
             if not options()["name"].allows(task.name):
                 text = f"the name of its run is too long, {task.name[:80]}..."
                 raise UserError(f"{text}; expected {options()['name'].allowed}")
@@ -86,32 +76,6 @@ def check(
             if not labels_seen and _is_tested(found):
                 _check_test_unseen(task, plan, recipes)
     return recipes
-
-
-def check_options(study: Study, mistakes: Mistakes) -> None:
-    """Check each option by itself, so that a recipe with several mistakes has them all."""
-    for part in study.parts.values():
-        for arm, own in part.options.items():
-            where = f"part {part.name}, arm {arm}" if mistakes.arms else f"part {part.name}"
-            swept = [one.options for axis in part.grids[arm] for one in axis.settings]
-            before = mistakes.count
-            for key, value in (pair for one in (own, *swept) for pair in one.items()):
-                with mistakes.of(where):
-                    _check_option(key, option_text(value))
-            if mistakes.count > before:
-                mistakes.options.add((part.name, arm))
-
-
-def _check_option(key: str, text: str) -> None:
-    if PLACEHOLDER.search(text):
-        return
-    if key == "recipe":
-        find_recipe(text)
-    elif key in ("model", "data"):
-        preset(key, text)
-    else:
-        check_key(key)
-        check_value(key, typed(key, text))
 
 
 def _decisive(

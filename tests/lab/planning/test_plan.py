@@ -129,30 +129,6 @@ def test_time_and_price_by_hand(capsys):
     assert "50% (efficiency=) of 989 TFLOP/s" in row(lines, "time")
 
 
-def test_the_network_of_many_nodes(capsys):
-    """In the table and in the record; one process or a device without a network has less."""
-    words = ["recipe=paper/mpp_b16_jft", "nodes=64"]
-    record, lines = planned(capsys, *words, "device=h100", "network=25")
-    step = record["communication"]
-    assert (record["processes"], step["nodes"], step["network"]) == (512, 64, 25)
-    assert step["compute_seconds"] == pytest.approx(record["seconds"] / 1_000_000)
-    ddp = step["strategies"]["DDP"]["one_ring"]
-    assert f"{ddp['seconds'] * 1e3:.3g} ms" == "27.5 ms" and "27.5 ms" in row(lines, "DDP")
-    assert [line.split()[0] for line in lines if " MB " in line or " GB " in line] == [
-        "DDP",
-        "ZeRO-1",
-        "ZeRO-2",
-        "ZeRO-3",
-        "FSDP2",
-    ]
-    assert planned(capsys, *words, "device=h100")[0]["communication"]["network"] == 50
-    record, lines = planned(capsys, *words, "device=l4")
-    assert record["communication"]["strategies"]["DDP"]["one_ring"] is None
-    assert any("say network=" in line for line in lines)
-    record, lines = planned(capsys, words[0], "device=h100")
-    assert record["communication"] is None and not any(line.startswith("DDP") for line in lines)
-
-
 def test_zero_chooses_what_is_told(capsys):
     words = ["recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8"]
     plain, _ = planned(capsys, *words)
@@ -172,7 +148,7 @@ def test_zero_chooses_what_is_told(capsys):
     ("words", "says"),
     [
         (
-            ["recipe=mpp", "optim.warmup=400"],
+            ["recipe=mpp", "optim.steps=900", "optim.warmup=400"],
             "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
         ),
         (
@@ -330,9 +306,6 @@ def test_steps_are_measured_with_the_runs_own_engine(capsys, tmp_path, monkeypat
         (["processes=2.5"], "processes=2.5: expected a whole number"),
         (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
         (["efficiency=40"], "efficiency=40: expected a share"),
-        (["network=0"], "network=0: expected GB/s that each process sends"),
-        (["nodes=0"], "nodes=0: expected a whole number: at least 1"),
-        (["processes=8", "nodes=3"], "nodes=3: expected a divisor of processes=8"),
         (["price=nan"], "price=nan: expected a number"),
         (["epochs=3", "optim.steps=500"], "optim.steps= is given too"),
         (

@@ -1,4 +1,4 @@
-"""What a paper takes of a study: CSV, LaTeX and PDF, of made-up studies whose numbers are known."""
+"""What a paper takes of a study: CSV and LaTeX, of made-up studies whose numbers are known."""
 
 import csv
 import json
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import cbook
 from matplotlib.font_manager import FontProperties
-from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 
 from helpers import arm_studies, key_studies
@@ -20,7 +19,6 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool
 from ssl_vit.lab.reports import latex, svg_plots
 from ssl_vit.pages.blocks import Section, Table
-from ssl_vit.pages.figure_style import PRINTED
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 def test_several_formats_at_once(gap: Path, undrawn: None, capsys: pytest.CaptureFixture) -> None:
     report_tool.main([str(gap), "format=latex,csv"])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if line[0] in ("csv", "latex", "pdf")] == [
+    assert [line for line in lines if line[0] in ("csv", "latex")] == [
         ["latex", str(gap / "tables.tex")],
         ["csv", str(gap / "results.csv")],
         ["csv", str(gap / "differences.csv")],
@@ -175,49 +173,26 @@ def test_numbers_are_those_of_a_paper() -> None:
     assert [row[1] for row in rows] == cells
 
 
-def test_figures_are_vectors_and_the_same_each_time(gap: Path, capsys) -> None:
-    report_tool.main([str(gap), "format=pdf"])
-    named = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line[:3] == "pdf"]
-    files = sorted((gap / "figures").glob("*.pdf"))
-    assert sorted(named) == list(map(str, files)) and files
-    assert {file.stem for file in files} == {file.stem for file in (gap / "figures").glob("*.svg")}
-    known = {file: file.read_bytes() for file in files}
-    assert all(
-        content.startswith(b"%PDF") and b"/Subtype /Image" not in content
-        for content in known.values()
-    )
-    report_tool.main([str(gap), "format=pdf"])
-    assert {file: file.read_bytes() for file in files} == known
-
-
-def test_printed_figures_fit_a_page_and_can_be_read(gap: Path, monkeypatch) -> None:
-    """At most 5.5 inches wide, each text of 7 points or more."""
-    drawn = []
-    monkeypatch.setattr(svg_plots, "pdf", lambda figure: drawn.append(figure) or b"%PDF")
-    report_tool.main([str(gap), "format=pdf"])
-    assert len(drawn) == 3 and max(figure.get_figwidth() for figure in drawn) == 5.5
-    texts = [text for figure in drawn for text in figure.findobj(Text)]
-    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
-
-
 def test_every_seed_is_inside_its_panel() -> None:
     """Of two seeds without an interval the mean alone made the limits."""
     lines = {"low": [svg_plots.Point([0.0, 0.0], [7.2, 10.8], None)]}
     lines |= {"high": [svg_plots.Point([1.0, 1.0], [8.9, 9.1], None)]}
     axis = svg_plots.XAxis("", ["low", "high"])
-    figure = svg_plots.points([svg_plots.Panel("y", lines, {})], axis, [*lines], PRINTED)
+    figure = svg_plots.points([svg_plots.Panel("y", lines, {})], axis, [*lines])
     bottom, top = figure.axes[0].get_ylim()
     assert bottom < 7.2 and top > 10.8 and top - bottom < 5
 
 
 def test_a_scale_of_powers_of_ten_is_written_as_such() -> None:
     panel = svg_plots.Panel("y", {"a": [svg_plots.Point([4.8e-8, 1e-7], [1, 2], None)]}, {})
-    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"], PRINTED)
+    figure = svg_plots.points([panel], svg_plots.XAxis("exaFLOP"), ["a"])
     figure.draw_without_rendering()
     assert figure.axes[0].xaxis.get_offset_text().get_text() == "\N{MULTIPLICATION SIGN}10⁻⁸"
 
 
-@pytest.mark.parametrize(("form", "says"), [("pfd", "did you mean pdf"), ("csv", "is for a study")])
+@pytest.mark.parametrize(
+    ("form", "says"), [("latx", "did you mean latex"), ("csv", "is for a study")]
+)
 def test_other_formats_and_folders_are_one_line(tmp_path: Path, form: str, says: str) -> None:
     with pytest.raises(UserError, match=f"^format={form}: .*{says}"):
         report_tool.main([str(tmp_path), f"format={form}"])

@@ -499,7 +499,7 @@ def test_the_page_needs_nothing_beside_it(whole):
     text = (folder / "report.html").read_text()
     page = Page(text)
     assert not page.open
-    assert len(page.linked) == 4, "two figures; learning curves are drawn by the script"
+    assert len(page.linked) == 2, "two figures; learning curves are drawn by the script"
     for linked in page.linked:
         ElementTree.fromstring(base64.b64decode(linked.removeprefix("data:image/svg+xml;base64,")))
     assert not re.search(r"https?:|@import|url\(", text)

@@ -18,7 +18,6 @@ from ssl_vit import formatting
 from ssl_vit.config.parsing import flatten
 from ssl_vit.lab import reports
 from ssl_vit.lab.reports import svg_plots
-from ssl_vit.pages.figure_style import DARK, LIGHT
 from ssl_vit.runs.identity import written_hash
 
 NUMBER = r"[+-]?\d+\.\d+"
@@ -228,7 +227,7 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     monkeypatch.setattr(Text, "draw", noted)
     points = [svg_plots.Point([1.0, 2.0], [50.0, 51.0], (49.0, 52.0))]
     panel = svg_plots.Panel(name, {name: points}, {"": 2.0})
-    drawing = svg_plots.points([panel], svg_plots.XAxis(name), [name, ""], LIGHT)
+    drawing = svg_plots.points([panel], svg_plots.XAxis(name), [name, ""])
     ElementTree.fromstring(svg_plots.svg(drawing))
     wanted = svg_plots.label(name)
     assert drawn.count(wanted) >= 3, "the legend and both axes"
@@ -236,11 +235,11 @@ def test_labels_of_figures_show_a_name_as_it_is(name, monkeypatch) -> None:
     before = len(drawn)
     panel = svg_plots.Panel("", {"": [svg_plots.Point([0.0], [1.0], None)]}, {name: 2.0})
     axis = svg_plots.XAxis("", categories=[name])
-    drawing = svg_plots.points([panel], axis, ["", name], DARK)
+    drawing = svg_plots.points([panel], axis, ["", name])
     ElementTree.fromstring(svg_plots.svg(drawing))
     assert drawn[before:].count(wanted) >= 2, "the legend and the category"
     curve = {name: [svg_plots.Curve([1, 2], [0.5, 0.6])]}
     panel = svg_plots.LearningPanel(name, name, curve)
-    drawing = svg_plots.learning([panel], [name], LIGHT)
+    drawing = svg_plots.learning([panel], [name])
     ElementTree.fromstring(svg_plots.svg(drawing))
     assert drawn[before:].count(wanted) >= 5, "the legend, the title and the axis"

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from helpers.options import ROOT
 from ssl_vit.config import records
 from ssl_vit.config.records.study import StudyPlan
 from ssl_vit.errors import UserError
-from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import record, task_recipes
 from ssl_vit.lab.studies.axes import Setting, keys_axis, product
 from ssl_vit.lab.studies.expand import Plan, tasks
@@ -192,30 +190,6 @@ def test_study_json_says_where_a_task_lies_and_goes_on_without(tmp_path: Path) -
     assert {task.coordinates for task in records.read(path, StudyPlan).tasks} == {None}
     record.write_plan(request.study, "labels", request.plan, tmp_path)
     assert path.read_text() == whole
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"tool": "finetun"}, "part final_0.01: tool=finetun: unknown; did you mean finetune?"),
-        ({"grid": True}, "part final_0.01: grid: expected a mapping"),
-        ({"best": {"of": 3, "by": "loss"}}, "part final_0.01: best: of=3: no part with a grid"),
-        ({"grid": {"optim.lr": ["{nothing}", 1]}}, "{nothing}: no such part or place"),
-    ],
-)
-def test_a_wrong_part_that_is_needed_elsewhere_is_one_mistake(
-    change: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """Not one of those that need it, nor a traceback."""
-    raw = yaml.safe_load((ROOT / "recipes" / "study" / "labels.yaml").read_text())
-    raw["parts"]["sweep"]["tool"] = "finetune"
-    raw["parts"]["final"] |= change
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    status = study_tool.main([f"recipe={path}", "--check"])
-    lines = capsys.readouterr().err.splitlines()
-    assert status == 2 and any(says in line for line in lines)
-    assert all("final" in line or "mistake" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""tools/study.py --check: every mistake of a study's file at once, or its tasks and their cost."""
+"""tools/study.py --check: the first mistake of a study's file, or its tasks and their cost."""
 
 from pathlib import Path
 
@@ -9,82 +9,36 @@ from PIL import Image
 
 from helpers.images import put
 from helpers.options import ROOT
+from helpers.studies import TWO_ARMS as STUDY
 from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies.read_study import build
 
-STUDY = {
-    "title": "made up",
-    "arms": {"a": "one", "b": "other"},
-    "parts": {
-        "pre": {
-            "tool": "pretrain",
-            "options": {"recipe": "mpp", "optim.steps": 20, "optim.warmup": 2},
-            "by_arm": {"a": {"optim.lr": 0.1}, "b": {"optim.lr": 0.2}},
-        },
-        "fin": {"tool": "finetune", "options": {"recipe": "finetune", "init": "{pre}"}},
-    },
-    "report": {"final": "fin", "baseline": "a", "candidate": "b"},
-}
-
 
 def checked(
     tmp_path: Path, capsys: pytest.CaptureFixture, *options: str, **changed: object
 ) -> tuple[int, str, list[str]]:
+    """The exit status, what is printed, and the lines of the error."""
     path = tmp_path / "made.yaml"
     path.write_text(yaml.safe_dump(STUDY | changed))
-    status = study_tool.main([f"recipe={path}", f"out={tmp_path / 'runs'}", *options, "--check"])
+    try:
+        status, wrong = main(tmp_path, *options, "--check"), []
+    except UserError as error:
+        status, wrong = UserError.status, str(error).splitlines()
     assert not (tmp_path / "runs").exists()
     out, err = capsys.readouterr()
-    return status, out, err.splitlines()
+    assert err == "" and len(wrong) < 2
+    return status, out, wrong
 
 
-def test_mistakes_of_keys_parts_and_report_are_said_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    parts = STUDY["parts"] | {
-        "fin": {"tool": "finetune", "options": {"recipe": "finetune", "init": "{pree}"}},
-        "odd": {"tool": "finetun"},
-    }
-    status, out, lines = checked(
-        tmp_path,
-        capsys,
-        seedz=[1],
-        parts=parts,
-        report={"final": "fin", "baseline": "a", "candidate": "c"},
+def main(tmp_path: Path, *options: str) -> int:
+    return study_tool.main(
+        [f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}", *options]
     )
-    assert status == UserError.status and out == ""
-    wanted = (
-        "unknown key seedz; did you mean seeds?",
-        "part odd: tool=finetun: unknown; did you mean finetune?",
-        "part fin: {pree}: no such part or place; did you mean pre?",
-        "report: candidate: unknown c; choices: a, b",
-    )
-    assert len(lines) == len(wanted) + 1 and lines[-1] == "4 mistakes; nothing was started"
-    for line, text in zip(lines, wanted, strict=False):
-        assert line.startswith("error: ") and text in line
-
-
-def test_mistakes_of_options_are_said_of_every_arm_and_once_for_all_seeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    arms = {"a": {"optim.lrr": 0.1}, "b": {"optim.lr": -1}}
-    parts = STUDY["parts"] | {"pre": STUDY["parts"]["pre"] | {"by_arm": arms}}
-    status, _, lines = checked(tmp_path, capsys, parts=parts, seeds=[0, 1, 2])
-    assert status == UserError.status
-    assert lines[0].startswith("error: part pre, arm a: unknown key optim.lrr")
-    assert lines[1].startswith("error: part pre, arm b: optim.lr=-1")
-    assert lines[2:] == ["2 mistakes; nothing was started"]
 
 
 PRE, FIN = STUDY["parts"]["pre"], STUDY["parts"]["fin"]
-VARIED = {
-    "arms": {},
-    "parts": {"pre": {**PRE, "by_arm": {}}, "fin": FIN},
-    "report": {"final": "fin", "baseline": "lr=0.1"},
-}
-HALF = {"data.share": "half"}
 CURVE = {
     "labels": [{"share": 0.1, "n": 5}, {"share": 1, "n": 9}],
     "parts": {
@@ -95,229 +49,46 @@ CURVE = {
         },
     },
 }
-SEVERAL = {
-    "title, match, seeds, places": (
-        {"title": "", "match": "exaflp", "seeds": [0, 0], "places": 3, "options": [1]},
-        (
-            "title: is missing",
-            "match=exaflp",
-            "seeds: [0,0]",
-            "places: expected",
-            "options: expected",
-        ),
-    ),
-    "vary": (
-        VARIED | {"vary": {"optim.lr": [0.1, -1, "x"], "optim.lrr": [1, 2], "optim.momentum": 3}},
-        ("optim.lr=x: expected", "unknown key optim.lrr", "optim.momentum: expected a list"),
-    ),
-    "settings": (
-        VARIED | {"vary": [{"optim.lrr": 1}, {"name": "a"}, {"name": "a"}, 3, {"seed": 1}]},
-        (
-            *("unknown key optim.lrr", "a: two settings have that name", "3: a setting is a"),
-            "seed: say seeds=",
-        ),
-    ),
-    "curve": (
-        CURVE | {"labels": [{"share": 2, "n": 5}, {"share": 0.5}, 7]},
-        ("share=2: expected", "n: is missing in some shares", "7: expected a mapping with share"),
-    ),
-    "keys of a curve": (
-        CURVE
-        | {
-            "labels": [
-                {"share": 0.1, "n": 5, "fin": 1, "m": 2},
-                {"share": 1, "n": 9, "fin": 1, "m": 2},
-            ]
-        },
-        ("fin: is also a part", "fin: no part has {fin}", "m: no part has {m}"),
-    ),
-    "parts along a curve": (
-        CURVE
-        | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "toll": 1, "seeds": ["x"]}}},
-        ("part fin_0.1: unknown key toll", "part fin_0.1: seeds: [x]"),
-    ),
-    "a part": (
-        {
-            "parts": {
-                "pre": {
-                    **PRE,
-                    "toll": 1,
-                    "seeds": [True],
-                    "best": {"off": "sweep", "by": "top1"},
-                    "by_arm": {"a": {"optim.lr": 0.1}, "b": 3, "c": {}},
-                    "grid": {"optim.lr": 1, "optim.momentum": [0.5, 0.5]},
-                    "options": {**PRE["options"], "seed": 3, "name": "x"},
-                },
-                "fin": {
-                    "tool": "finetune",
-                    "options": {"recipe": "finetune"},
-                    "best": {"of": "pre"},
-                },
-                "odd": {"extends": "none"},
-            }
-        },
-        (
-            *("part pre: unknown key toll", "part pre: seeds: [true]", "best: unknown key off"),
-            *("part pre: best: by=top1: that is of the test", "by_arm: b: expected a mapping"),
-            *("by_arm: unknown arm c", "grid: optim.lr: expected a list"),
-            *(
-                "optim.momentum: a value is there twice",
-                "part pre: seed=3: that is the study's seeds",
-            ),
-            *("part pre: name=x: that is the task's", "part fin: best: expected of"),
-            "part odd: extends=none: expected a part",
-        ),
-    ),
-    "report": (
-        {
-            "report": {
-                "final": "pre",
-                "baseline": "a",
-                "candidate": "a",
-                "reference": "z",
-                "finul": 1,
-                "probes": ["x", "y"],
-                "extra": 3,
-                "paper": {"q": 1, "a": True},
-                "axis": "optim.lr",
-                "differs": [1],
-                "pairs": ["a:b", "a:a", "a:c"],
-            }
-        },
-        (
-            *(
-                "unknown key finul",
-                "reference: unknown z",
-                "probes: unknown x",
-                "probes: unknown y",
-            ),
-            *("extra: expected a list", "paper: unknown q", "paper: a: True", "pairs=a:a"),
-            *("axis: the study varies nothing", "differs: expected texts", "no arm c"),
-            *("baseline, candidate and reference", "report: pre is no part of tool finetune"),
-        ),
-    ),
-    "axis": (
-        VARIED
-        | {
-            "vary": {"optim.lr": [0.1, 0.3]},
-            "report": {"probes": [], "finul": 1, "axis": "optim.momentum"},
-        },
-        ("unknown key finul", "axis: optim.momentum"),
-    ),
-    "a share that is no number": (
-        CURVE | {"parts": {"pre": PRE, "fin": {**CURVE["parts"]["fin"], "by_arm": {"a": HALF}}}},
-        (
-            "part fin_0.1, arm a: data.share=half: expected {share}",
-            "part fin_1, arm a: data.share=half: expected {share}",
-            "data.share=half: expected a number",
-            "report: candidate: b: is not in part fin_0.1, whose arms are compared",
-        ),
-    ),
-    "options": (
-        {
-            "parts": {
-                "pre": {
-                    **PRE,
-                    "options": {
-                        **PRE["options"],
-                        "optim.stepz": 3,
-                        "optim.batch": "x",
-                        "recipe": "mppp",
-                    },
-                    "by_arm": {"a": {"optim.lr": -1}, "b": {"optim.warmup": "y"}},
-                },
-                "fin": {**FIN, "options": {**FIN["options"], "data.size": 0}},
-            },
-            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
-        },
-        (
-            *(
-                "report: candidate: unknown c",
-                "part pre, arm a; part pre, arm b: unknown key optim.stepz",
-            ),
-            *("optim.batch=x", "recipe=mppp", "part pre, arm a: optim.lr=-1"),
-            *("part pre, arm b: optim.warmup=y", "part fin, arm a; part fin, arm b: data.size=0"),
-        ),
-    ),
-    "a recipe beside a wrong report": (
-        {
-            "parts": {
-                "pre": {**PRE, "options": {**PRE["options"], "optim.warmup": 50}},
-                "fin": FIN,
-            },
-            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
-        },
-        ("report: candidate: unknown c", "part pre, arm a; part pre, arm b: optim.warmup=50"),
-    ),
-    "misspelt keys": (
-        {
-            "arms": {},
-            "titel": "t",
-            "vari": {"optim.lr": [1, 2]},
-            "placez": ["here"],
-            "title": None,
-            "labls": [{"share": 1}],
-            "report": {"finul": "fin", "baseline": "a"},
-            "parts": {
-                "pre": {"toll": "pretrain", "optionz": {}},
-                "fin": {
-                    "tool": "finetune",
-                    "by_arn": {"a": {}},
-                    "options": {**FIN["options"], "data.path": "{here}", "data.share": "{share}"},
-                },
-            },
-        },
-        (
-            *("unknown key titel", "unknown key vari", "unknown key placez", "unknown key labls"),
-            *("unknown key toll", "unknown key optionz", "unknown key by_arn", "unknown key finul"),
-        ),
-    ),
-    "a circle": (
-        {
-            "parts": {
-                "pre": {**PRE, "options": {**PRE["options"], "init": "{fin}"}},
-                "fin": FIN,
-            },
-            "report": {"final": "fin", "baseline": "a", "candidate": "c"},
-        },
-        ("parts in a circle", "report: candidate: unknown c"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("changed", "says"), SEVERAL.values(), ids=SEVERAL)
-def test_several_mistakes_are_said_at_once_each_once_and_none_that_follows(
-    tmp_path: Path, capsys: pytest.CaptureFixture, changed: dict[str, object], says: tuple[str, ...]
-) -> None:
-    status, out, lines = checked(tmp_path, capsys, **changed)
-    assert status == UserError.status and out == ""
-    found = {text: [line for line in lines[:-1] if text in line] for text in says}
-    assert {text: len(one) for text, one in found.items()} == dict.fromkeys(says, 1), lines
-    assert len(lines) == len(says) + 1, "\n".join(lines)
+LONG_NAME = "p" * 260
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("part", "change", "says"),
     [
-        ({"seeds": [10**22]}, "expected different whole numbers, each of 64 bits"),
-        ({"report": STUDY["report"] | {"paper": {"a": True}}}, "paper: a: True: expected a number"),
-        ({"report": STUDY["report"] | {"differs": [1]}}, "differs: expected texts"),
-        ({"report": STUDY["report"] | {"pairs": "a:b"}}, "report: pairs: expected a list"),
-        (
-            {"parts": STUDY["parts"] | {"p" * 260: STUDY["parts"]["pre"]}},
-            "the name of its run is too long",
-        ),
+        ("pre", {"by_arm": {"a": {"optim.lrr": 0.1}, "b": {}}}, "arm a: unknown key optim.lrr"),
+        ("pre", {"by_arm": {"a": {}, "b": {"optim.lr": -1}}}, "arm b: optim.lr=-1.0: expected"),
+        ("pre", {"options": {"recipe": "mppp"}}, "arm a: recipe=mppp: "),
+        ("pre", {"options": PRE["options"] | {"optim.batch": "x"}}, "arm a: optim.batch=x: "),
+        ("pre", {"options": PRE["options"] | {"optim.warmup": 50}}, "arm a: optim.warmup=50: "),
+        ("fin", {"options": FIN["options"] | {"data.size": 0}}, "arm a: data.size=0: expected"),
+        (LONG_NAME, PRE, "arm a: the name of its run is too long"),
     ],
 )
-def test_what_a_run_would_refuse_is_a_mistake(
-    tmp_path: Path, capsys: pytest.CaptureFixture, changed: dict[str, object], says: str
+def test_what_a_run_would_refuse_is_said_before_with_its_part_and_arm(
+    part: str,
+    change: dict[str, object],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    try:
-        status, _, lines = checked(tmp_path, capsys, **changed)
-    except UserError as error:
-        status, lines = UserError.status, [str(error)]
-    assert status == UserError.status and says in lines[0]
-    assert lines[0].count("report:") < 2
+    """By --check, and by the study's own start."""
+    parts = STUDY["parts"] | {part: STUDY["parts"].get(part, {}) | change}
+    status, out, lines = checked(tmp_path, capsys, parts=parts, seeds=[0, 1])
+    assert status == UserError.status and out == ""
+    assert lines[0].startswith(f"part {part[:80]}, {says}")
+    with pytest.raises(UserError) as caught:
+        main(tmp_path)
+    assert str(caught.value) == lines[0]
+
+
+def test_a_wrong_file_is_said_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """test_wrong_files.py has what is wrong, and how it is said."""
+    status, out, lines = checked(tmp_path, capsys, seedz=[1])
+    assert status == UserError.status and out == ""
+    text = f"{tmp_path / 'made.yaml'}: unknown key seedz; did you mean seeds?"
+    assert lines[0].startswith(text)
 
 
 def test_a_right_file_shows_its_tasks_and_their_cost(
@@ -346,62 +117,14 @@ def test_a_place_that_is_given_is_looked_at(tmp_path: Path, capsys: pytest.Captu
         parts=STUDY["parts"] | parts,
     )
     assert status == UserError.status
-    assert lines[0].startswith("error: part pre, arm a; part pre, arm b: data.path=")
-    assert "no such file or folder" in lines[0] and len(lines) == 2
+    assert lines[0].startswith("part pre, arm a: data.path=")
+    assert "no such file or folder" in lines[0]
 
 
-def test_a_sweep_is_checked_too(capsys: pytest.CaptureFixture) -> None:
+def test_a_sweep_is_checked_too() -> None:
     options = ["recipe=mpp", "sweep", "optim.lr=0.1,-1", "--check"]
-    assert study_tool.main(options) == UserError.status
-    assert "arm lr=-1.0: optim.lr=-1.0" in capsys.readouterr().err
-
-
-def test_names_that_yaml_reads_as_numbers_are_mistakes(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """They ended in a traceback."""
-    pre, fin = STUDY["parts"].values()  # type: ignore[attr-defined]
-    parts = {2024: pre, "fin": fin | {"options": fin["options"] | {"init": "{pretrian}"}}}
-    status, _, lines = checked(tmp_path, capsys, parts=parts, places=[3])
-    assert status == UserError.status
-    text = "\n".join(lines)
-    assert "parts: 2024: expected a name" in text and "places: 3: expected a name" in text
-    assert "{pretrian}: no such part or place" in text and len(lines) == 4
-    with pytest.raises(UserError, match="parts: 2024: expected a name"):
-        study_tool.main([f"recipe={tmp_path / 'made.yaml'}"])
-
-
-@pytest.mark.parametrize("curve", [False, True])
-def test_a_report_about_what_is_no_part_is_one_line(
-    curve: bool, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    report = STUDY["report"] | {"extra": [[1]]}
-    more = CURVE if curve else {}
-    status, _, lines = checked(tmp_path, capsys, **more, report=report)
-    assert status == UserError.status
-    assert [" extra: unknown [1]; choices: " in line for line in lines].count(True) == 1
-    assert "Traceback" not in "".join(lines)
-    with pytest.raises(UserError, match=r"report: extra: unknown \[1\]; choices: "):
-        study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}"])
-
-
-def test_a_broken_rule_is_one_mistake_with_the_number_of_its_tasks(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """2 arms x 2 seeds x (1 of `again` + 4 values of the grid at 2 shares) = 36."""
-    fin = CURVE["parts"]["fin"]
-    swept = {**fin, "grid": {"optim.lr": [0.1, 0.2], "optim.warmup": [40, 50]}}
-    own = {**fin, "options": {**fin["options"], "optim.warmup": 1}}
-    again = {**PRE, "options": {**PRE["options"], "optim.warmup": 20}}
-    parts = {"pre": PRE, "again": again, "fin": own, "swept": swept}
-    status, _, lines = checked(tmp_path, capsys, **CURVE | {"parts": parts, "seeds": [0, 1]})
-    assert status == UserError.status
-    (line,) = [one for one in lines if "optim.warmup=" in one]
-    assert lines[1:] == ["1 mistake; nothing was started"]
-    first = "part again, arm a; part again, arm b: optim.warmup=20: "
-    assert line.startswith(f"error: {first}") and "optim.steps=20" in line
-    assert "(36 tasks break this rule, also part swept_0.1, arm a; " in line
-    assert line.endswith("and 1 more)")
+    with pytest.raises(UserError, match=r"arm lr=-1\.0: optim\.lr=-1\.0"):
+        study_tool.main(options)
 
 
 def trained_then_tested(was: dict[str, object], now: dict[str, object]) -> dict[str, object]:
@@ -448,9 +171,8 @@ def test_a_study_whose_weights_have_learned_labels_of_its_test_images_is_refused
     found = [line for line in lines if "has learned labels of these images" in line]
     assert (status == 0) == (not learned) and len(found) == learned
     for line in found:
+        assert line.startswith("part fin, arm a: ")
         assert f"data.test={now.get('data.test', 'test')}: part pre (data.train=" in line
-        for part in ("part fin, arm a", "part fin, arm b", "part probe, arm a"):
-            assert part in line
     status, _, lines = checked(tmp_path, capsys, "labels_seen=true", **study)
     assert (status, lines) == (0, [])
 
@@ -504,8 +226,8 @@ def test_a_final_part_without_test_images_is_a_mistake(
     own = {**fin, "options": {**fin["options"], "eval.test": False, "optim.warmup": 0}}
     parts = study["parts"] | {"fin": own}
     status, _, lines = checked(tmp_path, capsys, **study | {"parts": parts})
-    assert status == UserError.status and len(lines) == 2
-    assert "arm a; part fin" in lines[0] and "eval.test=false: the report compares" in lines[0]
+    assert status == UserError.status
+    assert "arm a: eval.test=false: the report compares" in lines[0]
 
 
 def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
@@ -518,8 +240,8 @@ def test_a_split_that_a_part_needs_is_looked_for_before_anything_runs(
     study = {"options": {"data.path": "{here}"}, "places": ["here"]}
     here = f"here={tmp_path / 'images'}"
     status, _, lines = checked(tmp_path, capsys, here, **study)
-    assert status == UserError.status and len(lines) == 2
-    assert lines[0].startswith("error: part fin, arm a; part fin, arm b: data.test=test: no such")
+    assert status == UserError.status
+    assert lines[0].startswith("part fin, arm a: data.test=test: no such")
     assert "choices: train, validation, or a share of train" in lines[0]
     with pytest.raises(UserError, match=r"part fin, arm a: data\.test=test: no such"):
         study_tool.main([f"recipe={tmp_path / 'made.yaml'}", f"out={tmp_path / 'runs'}", here])
@@ -603,7 +325,6 @@ def test_a_grid_whose_best_is_taken_holds_images_out(
     }
     _, _, lines = checked(tmp_path, capsys, options={"data.validation": 0}, parts=parts)
     assert "part tries, arm a" in lines[0] and "its best run is chosen on held-out" in lines[0]
-    assert not any("part fin, arm a: data.validation=0" in line for line in lines)
 
 
 def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -611,15 +332,6 @@ def test_seeds_are_a_list_or_how_many(tmp_path: Path, capsys: pytest.CaptureFixt
     status, out, _ = checked(tmp_path, capsys, seeds=3)
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
     assert (status, rows["pre"], rows["fin"]) == (0, "6", "6")
-    _, _, lines = checked(tmp_path, capsys, seeds=0)
-    assert "seeds: 0: expected 1 to 1000, or a list" in lines[0]
-
-
-def test_a_part_without_a_tool_is_said_to_lack_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    _, _, lines = checked(tmp_path, capsys, parts=STUDY["parts"] | {"odd": {"options": {}}})
-    assert "part odd: tool: is missing; choices: pretrain, finetune, evaluate" in lines[0]
 
 
 def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
@@ -629,22 +341,6 @@ def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
         study_tool.main([f"recipe={path}", "--check"])
     assert str(caught.value).startswith(f"{path}: ") and "at line 3" in str(caught.value)
     assert "unicode string" not in str(caught.value)
-
-
-def test_arms_that_are_in_no_part_or_not_where_they_are_compared_are_mistakes(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    parts = {
-        "pre": STUDY["parts"]["pre"],
-        "fin": STUDY["parts"]["fin"] | {"by_arm": {"a": {}}},
-    }
-    arms = {"a": "one", "b": "other", "c": "third"}
-    status, _, lines = checked(tmp_path, capsys, parts=parts, arms=arms)
-    assert status == UserError.status
-    assert [line.partition(f"{tmp_path}/made.yaml: ")[2] for line in lines[:-1]] == [
-        "arms: c: is in no part; name it in a part's by_arm",
-        "report: candidate: b: is not in part fin, whose arms are compared",
-    ]
 
 
 def test_an_arm_that_the_report_does_not_show_is_said(

@@ -1,7 +1,6 @@
 """Studies: files and their mistakes, the plan, processes that fail, are killed and go on; with
 stand-in tools."""
 
-import copy
 import itertools
 import json
 import math
@@ -24,7 +23,7 @@ from rich.console import Console
 import ssl_vit
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY
-from helpers.studies import GAP, SMALL, Bench
+from helpers.studies import GAP, SMALL, Bench, changed
 from ssl_vit import formatting
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import dump
@@ -69,17 +68,7 @@ def check_study(study):
 
 def altered(*changes):
     """GAP with (path, value) changes; a value of ... removes."""
-    study = copy.deepcopy(GAP)
-    for path, value in changes:
-        *above, last = path.split("/")
-        node = study
-        for key in above:
-            node = node.setdefault(key, {})
-        if value is ...:
-            del node[last]
-        else:
-            node[last] = value
-    return study
+    return changed(GAP, *changes)
 
 
 def until(holds, seconds=15.0):
@@ -90,95 +79,6 @@ def until(holds, seconds=15.0):
 
 
 # ---- the file
-
-
-MISTAKES = {
-    "an unknown key": (("titel", "x"), "unknown key titel; did you mean title?"),
-    "no parts": (("parts", ...), "parts: is missing"),
-    "an unknown key of a part": (
-        ("parts/final/option", {}),
-        "part final: unknown key option; did you mean options?",
-    ),
-    "an unknown tool": (
-        ("parts/final/tool", "finetun"),
-        "part final: tool=finetun: unknown; did you mean finetune?",
-    ),
-    "an unknown placeholder": (
-        ("parts/final/options/init", "{pretain}"),
-        "{pretain}: no such part or place; did you mean pretrain?",
-    ),
-    "best without by": (
-        ("parts/final/best", {"of": "sweep"}),
-        "best: expected of (a part) and by (a metric)",
-    ),
-    "best of an unknown part": (
-        ("parts/final/best/of", "sweeps"),
-        "of=sweeps: no part with a grid; did you mean sweep?",
-    ),
-    "best of a part without grid": (
-        ("parts/final/best/of", "pretrain"),
-        "of=pretrain: no part with a grid",
-    ),
-    "an unknown arm": (
-        ("parts/final/by_arm", {"mp": {}}),
-        "part final: by_arm: unknown arm mp; did you mean mpp?",
-    ),
-    "an arm that a need has not": (("parts/pretrain/by_arm/mpp", ...), "that part has no arm mpp"),
-    "the folder of a part with a grid": (
-        ("parts/probe/options/init", "{sweep}"),
-        "part sweep has several runs",
-    ),
-    "a word of the study's": (
-        ("parts/final/options/seed", 3),
-        "seed=3: that is the study's seeds; leave it out",
-    ),
-    "no init": (("parts/final/options/init", ...), "part final: arm scratch: init= is missing"),
-    "an empty grid": (
-        ("parts/sweep/grid", {"optim.lr": []}),
-        "grid: optim.lr: expected a list of values",
-    ),
-    "a value twice": (
-        ("parts/sweep/grid", {"optim.lr": [1, 1]}),
-        "grid: optim.lr: a value is there twice",
-    ),
-    "keys together beside values": (
-        ("parts/sweep/grid", {"mixing": [{"data.mixup": 0.8}, 0.1]}),
-        "grid: mixing: expected values, or mappings of the same keys",
-    ),
-    "other keys together": (
-        ("parts/sweep/grid", {"mixing": [{"data.mixup": 0.8}, {"data.cutmix": 1}]}),
-        "grid: mixing: expected values, or mappings of the same keys",
-    ),
-    "a key of two sweeps": (
-        ("parts/sweep/grid", {"optim.lr": [0.1], "both": [{"optim": {"lr": 0.2, "wd": 0}}]}),
-        "grid: optim.lr: is swept twice",
-    ),
-    "a place called as the seed": (("places", ["seed"]), "places: seed: is each task's seed"),
-    "seeds that are none": (("seeds", ["a"]), "seeds: [a]: expected different whole numbers"),
-    "a name that is no folder's": (("arms/a b", "x"), "arms: a b: expected a name of letters"),
-    "a place that is a part": (("places", ["final"]), "final is a place and a part"),
-    "arms as a list": (("arms", ["mpp"]), "arms: expected a mapping"),
-    "a report of an unknown arm": (
-        ("report/candidate", "mp"),
-        "report: candidate: unknown mp; did you mean mpp?",
-    ),
-    "a report of an unknown part": (
-        ("report/probes", ["prob"]),
-        "report: probes: unknown prob; did you mean probe?",
-    ),
-    "a value that means more": (
-        ("parts/final/options/name2", "???"),
-        "name2=???: cannot be taken as a value",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "says"), MISTAKES.values(), ids=MISTAKES)
-def test_a_files_mistake_is_named_in_one_line(change, says):
-    with pytest.raises(UserError) as caught:
-        build(altered(change), "gap.yaml")
-    assert says in str(caught.value)
-    assert str(caught.value).startswith("gap.yaml: ") and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b"), ("a", "b", "c")])

@@ -1,16 +1,17 @@
-"""The package as others use it: `import ssl_vit`, `python -m ssl_vit`, and a wheel of it."""
+"""The package as others use it: `import ssl_vit`, `python -m ssl_vit`, and the example notebook."""
 
+import ast
+import json
 import os
-import shutil
+import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import ssl_vit
-from helpers.options import ROOT, TINY, altered
+from helpers.options import ROOT, TINY, TUNE, altered
 from ssl_vit.__main__ import TOOLS
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
@@ -107,56 +108,6 @@ def test_every_tool_is_a_command_of_the_package() -> None:
     assert "optim.lr=fast" in option.stderr
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the content of a wheel, built from a copy of the checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in ("ssl_vit", "recipes"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"
-    done = python("-c", build, cwd=source)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
-
-
-def test_the_wheel_holds_the_package_and_the_recipes(installed: Path) -> None:
-    def files(folder: Path) -> set[str]:
-        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        return {name for name in found if "__pycache__" not in name}
-
-    recipes = {f"recipes/{name}" for name in files(ROOT / "recipes")}
-    assert files(installed / "ssl_vit") == files(ROOT / "ssl_vit") | recipes
-    (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
-    assert "ssl-vit = ssl_vit.__main__:main" in entry_points.read_text()
-
-
-def test_the_wheel_resolves_recipes_and_starts_its_own_tools(
-    installed: Path, tmp_path: Path
-) -> None:
-    code = (
-        "from ssl_vit import formatting, resolve; from ssl_vit.config.schema import dump;"
-        "print(formatting.__file__, *formatting.tool_command('report'));"
-        "print(dump(resolve('recipe=paper/mpp_b16_imagenet')))"
-    )
-    done = python("-c", code, cwd=tmp_path, PYTHONPATH=str(installed))
-    assert done.returncode == 0, done.stderr
-    first, _, recipe = done.stdout.partition("\n")
-    assert first == f"{installed}/ssl_vit/formatting.py -m ssl_vit report"
-    here = python("-c", code.partition(";print(f")[0] + ";" + code.split(";")[-1])
-    assert recipe == here.stdout
-    plan = python(
-        "-m", "ssl_vit", "plan", "recipe=study/gap", cwd=tmp_path, PYTHONPATH=str(installed)
-    )
-    assert plan.returncode == 0, plan.stderr
-
-
 def test_a_child_process_is_this_package_whatever_the_working_directory_holds(
     tmp_path: Path,
 ) -> None:
@@ -176,3 +127,40 @@ def test_a_child_process_is_this_package_whatever_the_working_directory_holds(
     )
     assert "wrong module" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells in one process; after the cell of its parameters runs of seconds are set."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "example.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names: dict = {}
+    values: list = []
+    for cell in cells:
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), "cell", "exec"), names)
+        if last is not None:
+            values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+        if "parameters" in cell["metadata"].get("tags", []):
+            names["PRETRAINING"] = dict(word.split("=", 1) for word in TINY)
+            tuning = [*TUNE, "eval.test=false", "eval.images=24", "data.share=0.01", "data.size=16"]
+            names["TUNING"] = dict(word.split("=", 1) for word in tuning)
+    assert names["result"].steps == 12 and names["tuned"].steps == 2
+    assert any(value is True for value in values)  # the same features
+    for name in ("example", "tuned", "scratch"):
+        assert (tmp_path / "runs" / name / "result.json").exists()
+    shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
+    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 2
+
+
+def test_the_page_about_python_is_made_from_the_code() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    command = [sys.executable, "docs/make_reference.py", "python"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert text == done.stdout, "python docs/make_reference.py python > docs/python.md"
+    assert all(f"### {name}\n" in text for name in ssl_vit.__all__ if name[0].islower())
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (same,) = (block for block in blocks if "assert" in block)
+    exec(same, {})

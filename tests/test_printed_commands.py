@@ -1,9 +1,7 @@
 """Commands that are printed to be typed, pasted into a shell; and those of SLURM's scripts. Paths
 are as awkward as can be."""
 
-import ast
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.options import ROOT
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.config.operation import Log
@@ -108,24 +105,6 @@ def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
     (command,) = block.lines
     tool = formatting.tool_command("finetune")
     assert pasted(command, tmp_path) == ["python", *tool, *options]
-
-
-def test_no_text_has_a_command_without_its_program() -> None:
-    """Files of tools/ are not executable: where options follow one, python or a launcher is before
-    it."""
-    command = re.compile(r"(\S*) ?tools/(?:{}|\w+\.py (?:\S+=|--|runs/|hf-hub:|{}))")
-    lacking = []
-    for path in sorted((ROOT / "ssl_vit").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            text = "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts
-            )
-            found = [before.lstrip("`") for before in command.findall(text)]
-            lacking += [
-                f"{path.name}: {text}" for before in found if before not in ("python", "launch")
-            ]
-    assert lacking == []
 
 
 def test_a_tool_is_found_from_another_folder(
