@@ -1,11 +1,13 @@
 """What the lab knows of the engine: recipes by their options, their identity and cost, and the
 command that runs a task. A run's folder is the other thing that it knows."""
 
+import functools
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
@@ -15,18 +17,27 @@ from ..config.parsing import exists as exists
 from ..config.parsing import flatten, load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
+from ..config.recipe_files import suggest_model as suggest_model
+from ..config.recipe_images import image_notice as image_notice
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
+from ..config.schema import compared_views as compared_views
 from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
 from ..config.validate import check_value, has_use
 from ..config.values import parse
+from ..costs import trained_objectives as trained_objectives
+from ..data.batch_layout import BatchLayout
 from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..runs import identity
 from ..runs.folder import Run
+
+if TYPE_CHECKING:
+    from ..data.sources import Splits
+    from ..jobs.pace import Pace
 
 DEVICES = Path(__file__).with_name("planning") / "hardware.yaml"
 EFFICIENCY = 0.4  # share of a device's peak that training reaches
@@ -376,3 +387,109 @@ def _same_place(there: str, here: InitSource) -> bool:
     if here.is_on_hub:
         return hub_files.split(there)[0] == hub_files.split(here.place)[0]
     return InitSource(there).public_name == here.public_name
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network: its parameters in all and the encoder's, patches of an image (0 of a convolutional
+    one), and multiply-adds of an image's forward pass, None where they are not counted."""
+
+    parameters: int
+    encoder_parameters: int
+    patches: int
+    multiply_adds: int | None
+
+
+def size(recipe: Recipe) -> Size:
+    return Size(
+        costs.parameters(recipe),
+        costs.encoder_parameters(recipe),
+        0 if recipe.model.convolutional else costs.patches(recipe),
+        costs.multiply_adds(recipe),
+    )
+
+
+def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | None]:
+    """Training images, and images that a run sends through the encoder; None where it is not known
+    how many there are. Those of a folder on this machine are counted.
+
+    Args:
+        recipe: of the run.
+        given: training images of a set that is neither known nor here.
+    """
+    count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
+    path, unknown = recipe.data.path, count is None or seen is None
+    if unknown and path and exists(path) and not recipe.data.stream:
+        trained, every = _counted(json.dumps(asdict(recipe.data)), not recipe.declared.trains)
+        return count or trained, seen or every
+    return count, seen
+
+
+@functools.cache  # many of a study's tasks have the same images
+def _counted(data: str, test: bool) -> tuple[int, int]:
+    """Training images of a recipe's data, given as JSON, and all that an evaluation reads."""
+    splits = splits_of(schema.Data(**json.loads(data)), test)
+    trained = len(splits.train)
+    held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
+    return trained, trained + held_out + (0 if splits.test is None else len(splits.test))
+
+
+def splits_of(data: schema.Data, test: bool) -> "Splits":
+    """The images of a recipe's data; with `test` also the test split.
+
+    Raises:
+        UserError: they cannot be read, or a split is not there.
+    """
+    from ..data import sources  # takes seconds to import
+
+    return sources.load(data, test)
+
+
+def exaflop(recipe: Recipe, images: int | None) -> float | None:
+    """Of a run that sees so many images; None where the work is not counted."""
+    return costs.total_exaflop(recipe, images)
+
+
+def activation_bytes(recipe: Recipe, fused: bool) -> int:
+    """Of an image; 0 of an evaluation, which keeps none."""
+    return costs.activation_bytes(recipe, fused) if recipe.declared.trains else 0
+
+
+def tensor_bytes(
+    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
+) -> dict[str, int]:
+    """Bytes of tensors in a process at a device batch of so many images, by kind."""
+    return costs.memory_bytes(recipe, processes, zero, batch, fused)
+
+
+def fitting_images(recipe: Recipe, memory: float) -> int:
+    """Images of a pass, at most, that a run chooses on a device with so many bytes."""
+    return costs.fitting_images(recipe, memory, fused=True)
+
+
+def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
+    """Images of a pass in a process: those that are wanted, else as many as fit and divide the
+    batch.
+
+    Raises:
+        UserError: the processes, or the images that are wanted, do not divide the batch.
+    """
+    return BatchLayout.divide(recipe.optim.batch, wanted, most, 0, processes).device_batch
+
+
+def pace_of(recipe: Recipe) -> str:
+    """A text that is the same for recipes whose steps take equally long."""
+    ignored = computed.keys(lambda option: not option.pace)
+    values = computed.computed_values(recipe).items()
+    return str(sorted((key, str(value)) for key, value in values if key not in ignored))
+
+
+def measure(recipe: Recipe) -> "Pace":
+    """The first steps of a run, timed on this machine.
+
+    Raises:
+        UserError: it is an evaluation; or what a run itself raises.
+    """
+    from ..jobs import pace
+
+    return pace.measure(recipe)
