@@ -339,7 +339,8 @@ def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = 
     planned = computed.computed_values(recipe)
     differ = identity.planned_differences(there, planned, [*free, *undecided])
     weights = source.identity() if (run / "environment.json").exists() else {}
-    if not weights and not _same_place(str(there.get("init")), source):
+    known = "init" not in undecided
+    if known and not weights and not _same_place(str(there.get("init")), source):
         differ.append(f"init ({there.get('init')} there, {source.place} here)")
     try:
         if (run / "result.json").exists():

@@ -75,7 +75,7 @@ def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     if before is not None:
         options = engine.with_origin(options, found[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= {key: option_text(value) for key, value in tried.items()}
+    options |= known({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
     return [f"{key}={text}" for key, text in options.items()]
 

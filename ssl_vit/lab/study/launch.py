@@ -153,7 +153,7 @@ def _at_an_edge(chosen: dict[str, Any], tried: list[dict[str, Any]]) -> list[str
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     """The tool's name and the options that run a task whose needs are finished."""
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
-    return [task.tool, *_words(task, folder, chosen)]
+    return [task.tool, *_words(task, tasks, folder, chosen)]
 
 
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
@@ -162,17 +162,20 @@ def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str
     among = task.best[0] if task.best else ()
     if among and all(finished(folder, name) for name in among):
         with suppress(UserError):  # there is nothing to choose
-            return _words(task, folder, best_values(task, tasks, folder)[0]), []
-    return _words(task, folder, {}), [
+            chosen = best_values(task, tasks, folder)[0]
+            return _words(task, tasks, folder, chosen), []
+    return _words(task, tasks, folder, {}), [
         *dict.fromkeys(key for one in among for key in tasks[one].tried)
     ]
 
 
-def _words(task: Task, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
+def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
     root = folder.resolve()
+    # a value that was chosen may name a run: its task that this one needs
+    of_run = {tasks[name].run: name for name in task.needs}
     options = task.options | {key: option_text(value) for key, value in chosen.items()}
     options = {
-        key: REFERENCE.sub(lambda found: str(root / found[1]), text)
+        key: REFERENCE.sub(lambda found: str(root / of_run.get(found[1], found[1])), text)
         for key, text in options.items()
     }
     options |= {"seed": str(task.seed), "out": str(root), "name": task.name}

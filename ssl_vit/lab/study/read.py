@@ -248,14 +248,21 @@ def settings_of(study: Study, run: Run) -> Iterator[Setting]:
 
 
 def named_in(study: Study, run: Run) -> set[str]:
-    """What a run's options name in braces, at any of its names."""
-    return {name for one in settings_of(study, run) for name in references(one.options)}
+    """What a run's options and the values that it tries name in braces, at any of its names."""
+    found: set[str] = set()
+    for one in settings_of(study, run):
+        found |= references(one.options)
+        for values in one.tries.values():
+            found |= references({option_text(value): option_text(value) for value in values})
+    return found
 
 
 def needs(study: Study, run: Run) -> set[str]:
-    """The runs that a run names, or takes the best values of."""
-    best = {run.best[0]} if run.best else set()
-    return (named_in(study, run) & study.runs.keys()) | best
+    """The runs that a run names, or takes the best values of, and those that these name."""
+    named = named_in(study, run)
+    if run.best:
+        named |= {run.best[0], *named_in(study, study.runs[run.best[0]])}
+    return named & study.runs.keys()
 
 
 def has_tries(study: Study, run: Run) -> bool:

@@ -211,9 +211,11 @@ def _task(
             raise UserError(f"{where(run.name, at)}: best: {of} is not there; see its `only`")
         needed += among
         best = among, by
-    names = {SEED: str(seed)}
+    names, named = {SEED: str(seed)}, references(options)
+    for one in best[0] if best else ():  # a value that was tried may name a run
+        named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
     # a place that is not given yet stays as it is
-    for name in sorted(references(options) - {SEED, *study.places}):
+    for name in sorted(named - {SEED, *study.places}):
         found = _runs_of(study, name, at, tasks) if name in study.runs else []
         if not found:
             text = f"{{{name}}}: {name} is not there" if name in study.runs else f"{{{name}}}"
