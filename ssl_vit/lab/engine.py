@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
 from ..config.init_source import SCRATCH as SCRATCH
@@ -32,7 +34,7 @@ from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
 from ..jobs import reuse
-from ..runs import identity
+from ..runs import environment, identity
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
@@ -233,12 +235,12 @@ def untrained(options: Mapping[str, str], recipe: Recipe, origin: Recipe | None)
     brought = {key: cropping[key] for key in _cropping(trained) if key in cropping}
     found = with_origin(own if brought.keys() & own.keys() else brought | own, trained)
     if not trained.model.convolutional and uses_labels(recipe):
-        pool = _pool(origin) if origin is not None else recipe.init_source.pooling()
-        found.setdefault("probe.pool", pool)
+        own_pool = pool(origin) if origin is not None else recipe.init_source.pooling()
+        found.setdefault("probe.pool", own_pool)
     return found | {"probe.measures": option_text(measures), "init": SCRATCH}
 
 
-def _pool(recipe: Recipe) -> str:
+def pool(recipe: Recipe) -> str:
     """What a run's export says an image's feature is: token or avg."""
     declared = recipe.declared.trained(recipe)[-1]
     own = declared.options and recipe.values().get(f"{declared.options.name}.pool")
@@ -494,3 +496,69 @@ def measure(recipe: Recipe) -> "Pace":
     from ..jobs import pace
 
     return pace.measure(recipe)
+
+
+def pretraining_recipes() -> list[str]:
+    """The recipes of training without labels."""
+    return [name for name in recipe_files.recipe_names() if _is_pretraining(name)]
+
+
+def _is_pretraining(name: str) -> bool:
+    objective = file_values(find_recipe(name)).get("objective", Recipe.objective)
+    found = declaration.objectives().get(objective)
+    return found is not None and found.trains and not found.labels
+
+
+def groups_of(recipe: str) -> list[str]:
+    """The groups of keys that the objective of `recipe=NAME` has of its own, and `target`."""
+    return list(resolve_options([recipe], here=False).declared.groups)
+
+
+def batch(recipe: str) -> int:
+    """The batch of `recipe=NAME`."""
+    return resolve_options([recipe], here=False).optim.batch
+
+
+def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
+    """The options with which a run from fresh weights has a recipe's network: its name, or its
+    sizes where others were given."""
+    named = {"model": recipe.model.name}
+    found = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
+    if found.model == recipe.model:
+        return named
+    own = asdict(recipe.model)
+    return {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
+
+
+class SplitLabels(NamedTuple):
+    """The label (N,) of every image of a split, -1 for none; of lists of labels (N, L). No test
+    images where there are none; and whether the held-out images are a split of their own."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray | None
+    apart: bool
+
+
+def split_labels(data: schema.Data) -> SplitLabels:
+    """
+    Raises:
+        UserError: images cannot be read.
+    """
+    from ..data.base import origin
+    from ..data.layout import NoTestSplit
+
+    try:
+        splits = splits_of(data, True)
+    except NoTestSplit:
+        splits = splits_of(data, False)
+    train, validation, test = (
+        None if source is None else source.label_of(np.arange(len(source))) for source in splits[:3]
+    )
+    apart = origin(splits.validation) is not origin(splits.train)
+    return SplitLabels(train, validation, test, apart)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return environment.cores()
