@@ -552,9 +552,10 @@ def split_labels(data: schema.Data) -> SplitLabels:
         splits = splits_of(data, True)
     except NoTestSplit:
         splits = splits_of(data, False)
-    train, validation, test = (
-        None if source is None else source.label_of(np.arange(len(source))) for source in splits[:3]
+    train, validation = (
+        source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
     )
+    test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     apart = origin(splits.validation) is not origin(splits.train)
     return SplitLabels(train, validation, test, apart)
 

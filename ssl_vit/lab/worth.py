@@ -205,7 +205,7 @@ def ask(words: Sequence[str]) -> tuple[Question, float, bool]:
         raise UserError(f"objective={objective}: {suggest(objective, known)}")
     of_objective = engine.groups_of(f"recipe={objective}")
     shared = {key: text for key, text in given.items() if key.split(".")[0] in SHARED}
-    others = {key: text for key, text in given.items() if key not in shared}
+    others = {key: text for key, text in given.items() if key not in (*shared, "plugin")}
     for key, text in others.items():
         if key.split(".")[0] not in of_objective:
             choices = ", ".join(f"{group}." for group in (*SHARED, *of_objective))
@@ -300,7 +300,7 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     """The study as a file has it."""
     (objective, other), pool = question.arms, question.pool
     steps, recipe = extent.steps, question.recipe
-    first = {"recipe": question.objective, **question.own}
+    first: dict[str, Any] = {"recipe": question.objective, **question.own}
     if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
         first |= {"init": question.init, "optim.lr": recipe.optim.lr / 10}
     share = 1 / 5 if question.init else recipe.optim.warmup / recipe.optim.steps
@@ -387,8 +387,11 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
     objective, other = question.arms
     images = question.images
     yield condition(question, extent, hours)
-    choice = f"{extent.tries} tries of fine-tuning on seed {TUNING_SEED}, which confirms nothing,"
-    yield f"Each of {objective} and {other} has {choice} chosen by {images.validation} validation"
+    yield (
+        f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
+        f" {TUNING_SEED}, which confirms nothing; {images.validation:,} validation images, which no"
+        " run trains on, choose."
+    )
     if question.init:
         yield f"{other} is init={question.init} itself, fine-tuned in the same way."
     else:
@@ -407,9 +410,13 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
 
 def condition(question: Question, extent: Extent, hours: float) -> str:
     """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px."""
-    recipe = question.recipe
-    epochs = f"{question.epochs(extent.steps):.3g} epochs"
+    recipe, epochs = question.recipe, _epochs(question, extent)
     return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px."
+
+
+def _epochs(question: Question, extent: Extent) -> str:
+    epochs = question.epochs(extent.steps)
+    return f"{epochs:,.0f} epochs" if epochs >= EPOCHS else f"{epochs:.2g} epochs"
 
 
 def spend(
@@ -438,7 +445,7 @@ def spend(
     needed = cost(found)
     if needed > hours:
         found = longest(replace(found, steps=2), least)
-        epochs = f"{question.epochs(found.steps):.2g} epochs of pre-training"
+        epochs = f"{_epochs(question, found)} of pre-training"
         text = f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {needed:.2g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
@@ -462,7 +469,7 @@ def spend(
 
 def _bought(question: Question, extent: Extent, hours: float, takes: float) -> str:
     shares = ", ".join(["all labels", *map(format_share, extent.shares)])
-    epochs = f"{question.epochs(extent.steps):.3g} epochs"
+    epochs = _epochs(question, extent)
     return (
         f"hours       {takes:.2g} of {hours:g}: {extent.tries} tries for each of"
         f" {' and '.join(question.arms)}, {extent.seeds} seeds, {extent.steps} steps ({epochs}) of"
