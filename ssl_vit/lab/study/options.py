@@ -7,7 +7,7 @@ from ...config.tool_options import ALSO, RecipeKeys, ToolOptions
 from ...config.tools import count, flag, one_of, out
 
 # {launcher=: MODULE:CLASS, a launch.Launcher}
-LAUNCHERS = {"local": "local:Local", "slurm": "slurm:Slurm"}
+LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 
 
 @dataclass(frozen=True, kw_only=True)

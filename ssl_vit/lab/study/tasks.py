@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, suggest
+from ...errors import UserError
 from ...formatting import option_text, some
 from .. import engine
 from . import match_compute
@@ -206,9 +206,7 @@ def _task(
     best = None
     if run.best:
         of, by = run.best
-        among = tuple(task.name for task in _runs_of(study, of, at, tasks))
-        if not among:
-            raise UserError(f"{where(run.name, at)}: best: {of} is not there; see its `only`")
+        among = tuple(task.name for task in _runs_of(study, run, of, at, tasks))
         needed += among
         best = among, by
     names, named = {SEED: str(seed)}, references(options)
@@ -216,11 +214,7 @@ def _task(
         named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
     # a place that is not given yet stays as it is
     for name in sorted(named - {SEED, *study.places}):
-        found = _runs_of(study, name, at, tasks) if name in study.runs else []
-        if not found:
-            text = f"{{{name}}}: {name} is not there" if name in study.runs else f"{{{name}}}"
-            choices = suggest(name, [*study.runs])
-            raise UserError(f"{where(run.name, at)}: {text}; {choices}")
+        found = _runs_of(study, run, name, at, tasks)
         same = next((task.name for task in found if task.seed == seed), found[0].name)
         names[name] = f"{{{same}}}"
         needed.append(same)
@@ -232,10 +226,17 @@ def _task(
     return Task(name, run.name, run.tool, at, seed, filled, tried, tuple(needed), best)
 
 
-def _runs_of(study: Study, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """The tasks of a run at the same names."""
+def _runs_of(study: Study, run: Run, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
+    """The tasks of a run at the same names, which another needs.
+
+    Raises:
+        UserError: there are none.
+    """
     here = {axis: at[axis] for axis in study.runs[name].over}
-    return [task for task in tasks.values() if task.run == name and task.at == here]
+    found = [task for task in tasks.values() if task.run == name and task.at == here]
+    if not found:
+        raise UserError(f"{where(run.name, at)}: needs {name}, which is not there; see its `only`")
+    return found
 
 
 def _labels(tried: Mapping[str, Any]) -> list[str]:

@@ -107,7 +107,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
 def _launcher(name: str) -> launch.Launcher:
     """What `launcher=` names."""
     module, kind = LAUNCHERS[name].split(":")
-    found: launch.Launcher = getattr(import_module(f"{__package__}.{module}"), kind)()
+    found: launch.Launcher = getattr(import_module(module, __package__), kind)()
     return found
 
 
@@ -130,7 +130,13 @@ def _settled(request: Request) -> tuple[launch.Job, dict[str, str]]:
 
 
 def _write(request: Request, job: launch.Job) -> None:
-    values = {name: engine.computed_values(recipe) for name, recipe in job.recipes.items()}
+    """Write study.json, with what each task computes as far as it is known before it starts."""
+    values = {}
+    for name, task in job.tasks.items():
+        chosen = {key for other in (task.best or [()])[0] for key in job.tasks[other].tried}
+        known = engine.computed_values(job.recipes[name]) | {"seed": task.seed}
+        known["init"] = task.options.get("init", known["init"])
+        values[name] = {key: value for key, value in known.items() if key not in chosen}
     record.write(job.folder, record.content(request.study, job.tasks, values))
 
 
