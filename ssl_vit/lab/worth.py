@@ -61,7 +61,7 @@ ASSUMED_SDS = (0.3, 0.7, 1.2)  # points, of paired differences over seeds
 ASSUMED_SEEDS = (3, 5, 8)
 ASSUMED_APART = 0.2  # share of test images of which one arm alone is right
 SHARED = ("data", "model", "compute")  # groups of keys that go to every run
-OWN = {"objective": "mae", "init": "", "hours": "4", "anyway": "false"}  # and their defaults
+HOURS, OBJECTIVE = 4.0, "mae"
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,21 @@ class Worth(Record):
     lines: list[str]
 
 
-def build(words: Sequence[str], folder: Path, parallel: int = 1, keep: bool = True) -> Worth:
+def build(
+    given: Mapping[str, str],
+    hours: float,
+    anyway: bool,
+    folder: Path,
+    parallel: int = 1,
+    keep: bool = True,
+) -> Worth:
     """The study for the options of a command. What was planned in the study's folder for the same
     options is taken as it is: a step measured again would make another study.
 
     Args:
-        words: KEY=VALUE: objective, init, hours, anyway, and keys of recipes.
+        given: {key: text} of objective, init and keys of recipes.
+        hours: that it may take.
+        anyway: start although they are too few to answer.
         folder: of the study.
         parallel: how many runs at once.
         keep: write it into the folder.
@@ -171,16 +180,16 @@ def build(words: Sequence[str], folder: Path, parallel: int = 1, keep: bool = Tr
     Raises:
         UserError: an option is wrong, there are too few images, or the hours are too few.
     """
-    path = folder / FILE
+    path, words = folder / FILE, [*_words(given), f"hours={hours:g}"]
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
-        if before.words == list(words):
+        if before.words == words:
             return before
-    question, hours, anyway = ask(words)
+    question = ask(given)
     clocks = measure(question, parallel)
     extent, lines = spend(question, hours, clocks, parallel, anyway)
     found = Worth(
-        words=list(words),
+        words=words,
         study=content(question, extent, hours),
         lines=[*_images_lines(question), *_clock_lines(clocks), *lines, *power_lines(question)],
     )
@@ -190,26 +199,25 @@ def build(words: Sequence[str], folder: Path, parallel: int = 1, keep: bool = Tr
     return found
 
 
-def ask(words: Sequence[str]) -> tuple[Question, float, bool]:
-    """What the words ask, the hours, and whether it starts with too few.
+def ask(given: Mapping[str, str]) -> Question:
+    """What the options ask.
 
     Raises:
-        UserError: an option is wrong, or there are too few images.
+        UserError: one is wrong, or there are too few images.
     """
-    given = engine.options_of(words)
-    own = OWN | {key: given.pop(key) for key in OWN if key in given}
-    hours = _number(own["hours"])
-    objective, init = own["objective"], own["init"]
+    objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
     known = engine.pretraining_recipes()
     if objective not in known:
         raise UserError(f"objective={objective}: {suggest(objective, known)}")
     of_objective = engine.groups_of(f"recipe={objective}")
     shared = {key: text for key, text in given.items() if key.split(".")[0] in SHARED}
-    others = {key: text for key, text in given.items() if key not in (*shared, "plugin")}
+    taken = (*shared, "objective", "init", "plugin")
+    others = {key: text for key, text in given.items() if key not in taken}
     for key, text in others.items():
         if key.split(".")[0] not in of_objective:
             choices = ", ".join(f"{group}." for group in (*SHARED, *of_objective))
-            raise UserError(f"{key}={text}: {NAME} sets it; choices: {', '.join(OWN)}, {choices}")
+            text = f"{NAME} sets it; choices: objective, init, hours, {choices}"
+            raise UserError(f"{key}={given[key]}: {text}")
     if "data.share" in shared:
         raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
     found = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
@@ -220,7 +228,7 @@ def ask(words: Sequence[str]) -> tuple[Question, float, bool]:
     pretraining = engine.cost([f"recipe={objective}", *_words(shared | others | start)], NAME)
     labelled = {} if init else model
     supervised = engine.cost(["recipe=supervised", *_words(shared | labelled | start)], NAME)
-    question = Question(
+    return Question(
         objective,
         init,
         shared,
@@ -232,17 +240,6 @@ def ask(words: Sequence[str]) -> tuple[Question, float, bool]:
         pretraining.exaflop_a_step / supervised.exaflop_a_step,
         FINE * recipe.optim.batch / engine.batch("recipe=finetune"),
     )
-    return question, hours, own["anyway"] == "true"
-
-
-def _number(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not 0 < hours < 1e6:
-        raise UserError(f"hours={text}: expected a number above 0")
-    return hours
 
 
 def _words(options: Mapping[str, str]) -> list[str]:

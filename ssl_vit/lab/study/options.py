@@ -25,6 +25,7 @@ class StudyOptions(ToolOptions):
         "python tools/study.py recipe=study/gap",
         "python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2",
         'python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"',
+        "python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4",
         "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
     )
     uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
@@ -61,6 +62,16 @@ class StudyOptions(ToolOptions):
     dry: bool = option(False, "Print what would be started, and start nothing.")
     device: str | None = option(
         None, "With --check: the device of whose time the hours are (device=h100).", metavar="NAME"
+    )
+    hours: float | None = option(
+        None,
+        "With recipe=study/worth: how long it may take on this machine; default: 4.",
+        above=0,
+        below=1e6,
+        metavar="NUMBER",
+    )
+    anyway: bool = option(
+        False, "With recipe=study/worth: start although the hours are too few to answer."
     )
     only: str | None = option(
         None, "With index=: run one task, as an element of a job array does.", metavar="RUN"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config import tool_options
 from ...errors import UserError, suggest
-from .. import engine
+from .. import engine, worth
 from . import check, read, sweep
 from .options import StudyOptions
 from .tasks import Tasks, plan, without_missing
@@ -28,7 +28,8 @@ class Request:
         name, folder: of the study.
         own: the tool's options.
         plugin: that the command line names.
-        cautions: lines to say before it starts.
+        cautions: warnings, to say before it starts.
+        opening: lines to say before these.
     """
 
     study: read.Study
@@ -39,6 +40,7 @@ class Request:
     own: StudyOptions
     plugin: str | None
     cautions: list[str]
+    opening: list[str]
 
 
 def requested(
@@ -60,6 +62,14 @@ def requested(
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
+    opening: list[str] = []
+    if own.recipe == worth.NAME:
+        planned = _worth(own, given, keep=not (stand_ins or own.dry))
+        own, content, opening = planned
+        given = {key: text for key, text in given.items() if key == "plugin"}
+    elif own.hours is not None or own.anyway:
+        given_key = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
+        raise UserError(f"{given_key}: has no effect without recipe={worth.NAME}")
     found, name, options = _read(own, given, swept, content)
     if own.seeds is not None:
         found = replace(found, seeds=_seeds(own.seeds))
@@ -84,7 +94,23 @@ def requested(
         lines += check.images(found, tasks, recipes)
     lines += check.architectures(found, tasks, recipes)
     plugin, folder = given.get("plugin"), Path(own.out) / name
-    return Request(found, tasks | fresh, recipes | of_fresh, name, folder, own, plugin, lines)
+    every, their = tasks | fresh, recipes | of_fresh
+    return Request(found, every, their, name, folder, own, plugin, lines, opening)
+
+
+def _worth(
+    own: StudyOptions, given: Mapping[str, str], keep: bool
+) -> tuple[StudyOptions, dict[str, Any], list[str]]:
+    """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
+    timed as they are started: one at once, or on each GPU."""
+    from .local import gpus
+
+    parallel = own.parallel or len(gpus()) or 1
+    name = own.name or worth.NAME.rpartition("/")[2]
+    hours = worth.HOURS if own.hours is None else own.hours
+    planned = worth.build(given, hours, own.anyway, Path(own.out) / name, parallel, keep)
+    own = replace(own, recipe=None, name=name, parallel=parallel)
+    return own, planned.study, planned.lines
 
 
 def _read(

@@ -54,7 +54,8 @@ def main(words: Sequence[str]) -> int:
     """
     if CHECK in words:
         request = requested(words, stand_ins=True)
-        print("\n".join([*_costs(request), *(f"warning: {line}" for line in request.cautions)]))
+        cautions = [f"warning: {line}" for line in request.cautions]
+        print("\n".join([*request.opening, *_costs(request), *cautions]))
         return 0
     if any(word.startswith(OF_ONE) for word in words):
         _become_one(words)
@@ -78,6 +79,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         launcher.check(_job(request, request.tasks))
     with nullcontext() if dry else engine.locked(request.folder):
         job, others = _settled(request)
+        for line in request.opening:
+            print(line)
         for line in [*request.cautions, *_unchecked(job)]:
             print(f"warning: {line}")
         for name, why in others.items():
