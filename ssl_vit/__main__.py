@@ -16,6 +16,7 @@ from .config import recipe_files, tools
 from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
 from .lab import lab_tools
+from .lab.study.options import StudyOptions
 
 FLAGS = frozenset({"-h", "--help"})
 ALL = "--all"
@@ -23,7 +24,7 @@ TOOLS: dict[str, type[ToolOptions]] = {
     "pretrain": tools.PretrainOptions,
     "finetune": tools.FinetuneOptions,
     "evaluate": tools.EvaluateOptions,
-    "study": lab_tools.StudyOptions,
+    "study": StudyOptions,
     "report": lab_tools.ReportOptions,
     "runs": lab_tools.RunsOptions,
     "figures": tools.FigureOptions,

@@ -1,30 +1,34 @@
 """The lab's functions of `import ssl_vit`, with options as those of jobs/api.py. Torch is imported
 when a function needs it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config.python_options import Options, words
 from ..config.tool_options import parse
-from .lab_tools import PlanOptions, ReportOptions, RunsOptions, StudyOptions
+from .lab_tools import PlanOptions, ReportOptions, RunsOptions
+from .study.options import StudyOptions
 
 if TYPE_CHECKING:
     from .plan_tool import RunEstimate, StudyEstimate
     from .report_tool import WrittenPage
     from .runs_tool import RunTable
-    from .study_tool import StudyOutcome
+    from .study.tool import StudyOutcome
 
 
 def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
-    """Run a study, that is all runs of its file, or resume it: recipe="study/NAME" or a file. With
+    """Run a study, that is all of its runs, or resume it: recipe="study/NAME" or a file; or what a
+    file has as a mapping, study({"title": ..., "axes": ..., "runs": ...}, name="mine"). With
     sweep={key: [value, value]}, every combination of these values over an ordinary recipe.
 
     Raises:
-        UserError: an option or the study's file is wrong; nothing was started.
+        UserError: an option or the study is wrong; nothing was started.
         KeyboardInterrupt: Ctrl-C; its runs have stopped, and the same call resumes them.
     """
-    from . import study_tool
+    from .study import tool
 
-    return study_tool.study(words(options, keywords, StudyOptions))
+    content = options if isinstance(options, Mapping) and "runs" in options else None
+    return tool.study(words(() if content else options, keywords, StudyOptions), content)
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":

@@ -1,6 +1,8 @@
 """What starts a study's tasks: the interface of a launcher, and what all of them know of a task."""
 
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,14 +152,31 @@ def _at_an_edge(chosen: dict[str, Any], tried: list[dict[str, Any]]) -> list[str
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     """The tool's name and the options that run a task whose needs are finished."""
-    options = dict(task.options)
-    if task.best:
-        chosen, _, _ = best_values(task, tasks, folder)
-        options |= {key: option_text(value) for key, value in chosen.items()}
+    chosen = best_values(task, tasks, folder)[0] if task.best else {}
+    return [task.tool, *_words(task, tasks, folder, chosen)]
+
+
+def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
+    """The options that run a task as far as they are known before its needs are finished, and the
+    keys that it will choose."""
+    among = task.best[0] if task.best else ()
+    if among and all(finished(folder, name) for name in among):
+        with suppress(UserError):  # there is nothing to choose
+            chosen = best_values(task, tasks, folder)[0]
+            return _words(task, tasks, folder, chosen), []
+    return _words(task, tasks, folder, {}), [
+        *dict.fromkeys(key for one in among for key in tasks[one].tried)
+    ]
+
+
+def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
     root = folder.resolve()
+    # a value that was chosen may name a run: its task that this one needs
+    of_run = {tasks[name].run: name for name in task.needs}
+    options = task.options | {key: option_text(value) for key, value in chosen.items()}
     options = {
-        key: REFERENCE.sub(lambda found: str(root / found[1]), text)
+        key: REFERENCE.sub(lambda found: str(root / of_run.get(found[1], found[1])), text)
         for key, text in options.items()
     }
     options |= {"seed": str(task.seed), "out": str(root), "name": task.name}
-    return [task.tool, *(f"{key}={text}" for key, text in options.items())]
+    return [f"{key}={text}" for key, text in options.items()]

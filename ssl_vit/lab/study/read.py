@@ -6,7 +6,7 @@ over. The first mistake ends the reading, with the place, the key and what is ex
 
 import graphlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from typing import Any
 from ...config.parsing import flatten, load_yaml
 from ...errors import UserError, suggest
 from ...formatting import option_text
+from ...metrics import find_metric
 
 TOOLS = ("pretrain", "finetune", "evaluate")
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
+UNTRAINED = "untrained"  # the run of fresh weights that a study adds
 REFERENCE = re.compile(r"\{([^{}]*)\}")
 MOST_SEEDS = 1000
+LARGEST_SEED = 2**63
 # keys of a recipe that a study sets itself
 OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
 STUDY_KEYS = ("title", "places", "seeds", "match", "axes", "options", "runs", "report")
@@ -234,16 +237,37 @@ def settings_at(study: Study, run: Run, at: Mapping[str, str]) -> Setting:
     return Setting({key: text for key, text in options.items() if key not in tries}, tries)
 
 
-def needs(study: Study, run: Run) -> set[str]:
-    """The runs that a run names in braces, at any of its names, or takes the best values of."""
-    named = references(run.options)
+def settings_of(study: Study, run: Run) -> Iterator[Setting]:
+    """A run's own setting, and those of each of its names."""
+    yield Setting(run.options, run.tries)
     for axis in run.over:
         for name in study.names(run, axis):
             for key, one in study.axes[axis].settings[name].items():
                 if key == ALL or key.partition("@")[0] == run.name:
-                    named |= references(one.options)
-    best = {run.best[0]} if run.best else set()
-    return (named & study.runs.keys()) | best
+                    yield one
+
+
+def named_in(study: Study, run: Run) -> set[str]:
+    """What a run's options and the values that it tries name in braces, at any of its names."""
+    found: set[str] = set()
+    for one in settings_of(study, run):
+        found |= references(one.options)
+        for values in one.tries.values():
+            found |= references({option_text(value): option_text(value) for value in values})
+    return found
+
+
+def needs(study: Study, run: Run) -> set[str]:
+    """The runs that a run names, or takes the best values of, and those that these name."""
+    named = named_in(study, run)
+    if run.best:
+        named |= {run.best[0], *named_in(study, study.runs[run.best[0]])}
+    return named & study.runs.keys()
+
+
+def has_tries(study: Study, run: Run) -> bool:
+    """Whether a run tries values, at any of its names."""
+    return any(one.tries for one in settings_of(study, run))
 
 
 def _shown(node: Any) -> str:
@@ -326,12 +350,16 @@ def _run(name: str, body: Any, shared: Options, axes: Mapping[str, Axis], place:
 
 
 def _seeds(node: Any, place: Place) -> tuple[int, ...] | None:
+    """A list of seeds; a number N stands for the first N."""
     if node is None:
         return None
-    whole = isinstance(node, list) and all(type(one) is int for one in node)
-    fits = whole and 0 < len(node) <= MOST_SEEDS and len({*node}) == len(node)
-    place.require(fits, f"{_shown(node)}: expected a list of different whole numbers")
-    return tuple(node)
+    seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
+    whole = isinstance(seeds, list) and all(type(one) is int for one in seeds)
+    fits = whole and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
+    small = fits and all(abs(one) < LARGEST_SEED for one in seeds)
+    text = "expected how many, or a list of different whole numbers of 64 bits"
+    place.require(small, f"{_shown(node)}: {text}")
+    return tuple(seeds)
 
 
 def _best(node: Any, place: Place) -> tuple[str, str] | None:
@@ -345,6 +373,8 @@ def _best(node: Any, place: Place) -> tuple[str, str] | None:
         place.known(key, ("of", "by"), "key")
     texts = all(isinstance(raw.get(key), str) for key in ("of", "by"))
     place.require(texts, "expected a run, or {of: RUN, by: MEASURE}")
+    text = f"{raw['by']}: is of the test images; nothing is chosen on them"
+    place.at("by").require(not find_metric(raw["by"]).tested, text)
     return raw["of"], raw["by"]
 
 
@@ -361,8 +391,9 @@ def _check_names(study: Study, top: Place) -> None:
     """Check that names can stand in names of folders and in braces, and do not clash."""
     for kind, names in (("places", study.places), ("axes", study.axes), ("runs", study.runs)):
         for name in names:
-            text = f"{name}: expected a name of letters, digits, _ and ."
-            top.at(kind).require(WORD.fullmatch(name) and name not in (ALL, SEED), text)
+            text = f"{name}: expected another name, of letters, digits, _ and ."
+            free = name not in (ALL, SEED, UNTRAINED)
+            top.at(kind).require(WORD.fullmatch(name) and free, text)
     for axis in study.axes.values():
         for name in axis.settings:
             text = f"{name}: expected a name of letters, digits and _ . % = , + -"
@@ -379,25 +410,14 @@ def _check_references(study: Study, top: Place) -> None:
         if run.best:
             place.at("best").known(run.best[0], study.runs, "run")
             other = study.runs[run.best[0]]
-            tried = other.tries or any(
-                one.tries
-                for axis in other.over
-                for own in study.axes[axis].settings.values()
-                for one in own.values()
-            )
-            place.at("best").require(tried, f"{other.name}: expected a run that has `try`")
+            text = f"{other.name}: expected a run that has `try`"
+            place.at("best").require(has_tries(study, other), text)
             _check_axes(run, other, place.at("best"))
-        named = references(run.options)
-        for axis in run.over:
-            for name in study.names(run, axis):
-                for key, one in study.axes[axis].settings[name].items():
-                    if key == ALL or key.partition("@")[0] == run.name:
-                        named |= references(one.options)
-        for name in sorted(named):
+        for name in sorted(named_in(study, run)):
             place.known(name, known, "run or place")
             if name in study.runs:
                 text = f"{{{name}}}: has several runs, one for each value it tries"
-                place.require(not study.runs[name].tries, f"{text}; `best` chooses among them")
+                place.require(not has_tries(study, study.runs[name]), f"{text}; see `best`")
                 _check_axes(run, study.runs[name], place)
 
 
@@ -427,6 +447,8 @@ def _report(node: Any, study: Study, place: Place) -> Report:
         return Report()
     place.require(isinstance(raw.get("test"), str), "test: is missing; expected a run")
     place.at("test").known(raw["test"], study.runs, "run")
+    text = f"{raw['test']}: tries values, which the report leaves out"
+    place.at("test").require(not has_tries(study, study.runs[raw["test"]]), text)
     arms = compared(study, raw["test"])
     if raw.get("baseline") is not None:
         place.at("baseline").known(option_text(raw["baseline"]), arms, "name that is compared")

@@ -5,10 +5,14 @@ runs that it still asks for are kept; where a folder holds another run, the task
 free name (pretrain-mpp-0-2), and the other run stays and is listed.
 """
 
-import dataclasses
+import itertools
 import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from ...config import records
 from ...config.records import Record, Scalar, Whole
@@ -16,7 +20,8 @@ from ...runs.files import write_atomically
 from .. import engine
 from ..compare import Comparison
 from ..verdict import Rule, comparisons
-from .read import REFERENCE, Study, compared
+from .launch import planned
+from .read import REFERENCE, UNTRAINED, Study, compared
 from .tasks import Task, Tasks
 
 FILE = "study.json"
@@ -35,6 +40,8 @@ class TaskRecord(Record):
     best: list[str] | None = None  # the tasks that it chooses among
     by: str | None = None
     options: list[str]  # as on a command line
+    # {key: value} of its resolved recipe that not all tasks of the run have
+    recipe: dict[str, Any] = Field(default_factory=dict)
 
 
 class RuleRecord(Record):
@@ -57,7 +64,14 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: RuleRecord | None
     tasks: list[TaskRecord]
+    # {run: {key: value} that all of its tasks have}
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     untrained: str | None = None  # the run of fresh weights that the study has added
+
+    def values(self, task: TaskRecord) -> dict[str, Any]:
+        """{dotted key: value} of a task's resolved recipe that decide what it computes and what its
+        result is of, as far as they were known before the study started."""
+        return self.recipes.get(task.run, {}) | task.recipe
 
 
 def rule_of(study: Study) -> Rule | None:
@@ -70,27 +84,54 @@ def rule_of(study: Study) -> Rule | None:
     places: list[tuple[tuple[str, str], ...]] = [()]
     for axis in run.over[1:]:
         places = [(*one, (axis, name)) for one in places for name in study.names(run, axis)]
-    asked = ()
+    asked: tuple[Comparison, ...] = ()
     if report.pairs or report.baseline or not report.mean_over:
         asked = comparisons(arms, places, report.pairs, report.baseline)
     measure = report.measures[0] if report.measures else None
-    axis = run.over[0] if run.over else None
-    return Rule(report.test, axis, arms, tuple(places), asked, measure)
+    compares = run.over[0] if run.over else None
+    return Rule(report.test, compares, arms, tuple(places), asked, measure)
 
 
-def content(study: Study, tasks: Tasks, untrained: str | None = None) -> dict[str, Any]:
-    """study.json of a study and its tasks."""
-    rule = rule_of(study)
-    report = dataclasses.asdict(study.report)
+def content(
+    study: Study, tasks: Tasks, values: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """study.json of a study.
+
+    Args:
+        study, tasks: the study and its tasks.
+        values: {task: {dotted key: value} of its resolved recipe}.
+    """
+    values, rule = values or {}, rule_of(study)
+    report = asdict(study.report)
+    runs = dict.fromkeys(task.run for task in tasks.values())
+    shared = {run: _shared(run, tasks, values) for run in runs}
     return {
         "title": study.title,
         "axes": {name: list(axis.settings) for name, axis in study.axes.items()},
         "seeds": list(study.seeds),
         "report": {key: value for key, value in report.items() if value},
         "rule": None if rule is None else _rule_content(rule),
-        "untrained": untrained,
-        "tasks": [_task_content(task) for task in tasks.values()],
+        "untrained": UNTRAINED if UNTRAINED in shared else None,
+        "recipes": shared,
+        "tasks": [
+            _task_content(task) | {"recipe": _beyond(values.get(task.name, {}), shared[task.run])}
+            for task in tasks.values()
+        ],
     }
+
+
+def _shared(run: str, tasks: Tasks, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What all tasks of a run have in common."""
+    first, *others = (values.get(task.name, {}) for task in tasks.values() if task.run == run)
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in one and one[key] == value for one in others)
+    }
+
+
+def _beyond(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in shared}
 
 
 def _rule_content(rule: Rule) -> dict[str, Any]:
@@ -150,7 +191,7 @@ def rule_from(found: RuleRecord) -> Rule:
     )
 
 
-def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, list[str]]:
+def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """The tasks with the names of the folders that hold them, or that are free.
 
     Args:
@@ -158,21 +199,39 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, list[str]]:
         folder: of the study.
 
     Returns:
-        The tasks, and the folders there that hold another run than the planned one.
+        The tasks, in the same order; and {folder there: why it is none of theirs}.
     """
     settled: Tasks = {}
     names: dict[str, str] = {}  # {planned: settled}
-    others: list[str] = []
+    others: dict[str, str] = {}
     for task in tasks.values():
         moved = _renamed(task, names)
-        place, number = moved.name, 1
-        while (folder / place).exists() and engine.not_planned(folder, place, moved, settled):
-            others.append(place)
-            number += 1
+        place = moved.name
+        for number in itertools.count(2):
+            why = _not_planned(folder, replace(moved, name=place), settled)
+            if not why and place not in settled:
+                break
+            others[place] = why
             place = f"{moved.name}-{number}"
         names[task.name] = place
-        settled[place] = dataclasses.replace(moved, name=place)
-    return settled, others
+        settled[place] = replace(moved, name=place)
+    for path in sorted(folder.glob("*/recipe.yaml")):
+        others.setdefault(path.parent.name, "the study does not ask for it")
+    return settled, {name: why for name, why in others.items() if name not in settled}
+
+
+def _not_planned(folder: Path, task: Task, settled: Tasks) -> str:
+    """Why the folder of a task's name holds another run; empty where it holds the task's or none.
+
+    Args:
+        folder: of the study.
+        task: with the name of that folder.
+        settled: the tasks that it needs.
+    """
+    if not (folder / task.name).exists():
+        return ""
+    options, undecided = planned(task, settled, folder)
+    return engine.not_planned(folder / task.name, options, undecided)
 
 
 def _renamed(task: Task, names: dict[str, str]) -> Task:
@@ -185,4 +244,4 @@ def _renamed(task: Task, names: dict[str, str]) -> Task:
     if task.best:
         best = tuple(names[name] for name in task.best[0]), task.best[1]
     needs = tuple(names[name] for name in task.needs)
-    return dataclasses.replace(task, options=options, needs=needs, best=best)
+    return replace(task, options=options, needs=needs, best=best)

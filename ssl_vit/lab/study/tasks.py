@@ -4,10 +4,11 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, suggest
-from ...formatting import option_text
+from ...errors import UserError
+from ...formatting import option_text, some
 from .. import engine
 from . import match_compute
 from .read import REFERENCE, SEED, Run, Setting, Study, needs, references, settings_at
@@ -46,33 +47,32 @@ class Task:
 Tasks = dict[str, Task]  # by name, each after those that it needs
 
 
+def where(run: str, at: Mapping[str, str]) -> str:
+    """A place of a study, for errors: run final, arm mpp."""
+    return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
+
+
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
-    """The study without the names whose place is not given, and a line for each axis that lacks
-    some.
+    """The study without the names whose place is not given, or has no such folder in it; and a line
+    for each of them.
 
     Raises:
         UserError: a place is missing that all need, or an axis has no name left.
     """
     missing = [place for place in study.places if place not in places]
-    if not missing:
-        return study, []
     axes, lines = dict(study.axes), []
     for axis in study.axes.values():
-        lacking = {
-            name: place
-            for name, settings in axis.settings.items()
-            for one in settings.values()
-            for place in missing
-            if place in references(one.options)
-        }
-        if len(lacking) == len(axis.settings):
-            wanted = " or ".join(f"{place}=" for place in dict.fromkeys(lacking.values()))
-            raise UserError(f"{axis.name}: expected {wanted}: nothing is left without")
-        if lacking:
-            listed = ", ".join(f"{name} ({place}=)" for name, place in lacking.items())
-            lines.append(f"left out    {axis.name} {listed}: the place is not given")
-            kept = {name: one for name, one in axis.settings.items() if name not in lacking}
-            axes[axis.name] = replace(axis, settings=kept)
+        lacking: dict[str, str] = {}
+        for name, settings in axis.settings.items():
+            found = (_lacks(one.options, places, missing) for one in settings.values())
+            if reason := next(filter(None, found), ""):
+                lacking[name] = reason
+        if lacking and len(lacking) == len(axis.settings):
+            reasons = some([*dict.fromkeys(lacking.values())])
+            raise UserError(f"{axis.name}: none of its names can be run: {reasons}")
+        lines += [f"{axis.name} {name} is left out: {why}" for name, why in lacking.items()]
+        kept = {name: one for name, one in axis.settings.items() if name not in lacking}
+        axes[axis.name] = replace(axis, settings=kept)
     runs = {name: _without(run, axes) for name, run in study.runs.items()}
     for run in runs.values():
         for place in sorted(references(run.options) & {*missing}):
@@ -83,6 +83,19 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     baseline = report.baseline if report.baseline in arms else None
     report = replace(report, pairs=pairs, baseline=baseline)
     return replace(study, axes=axes, runs=runs, report=report), lines
+
+
+def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: Sequence[str]) -> str:
+    """Why a name cannot be run; "" where it can."""
+    named = references(options)
+    if place := next((one for one in missing if one in named), None):
+        return f"{place}= is missing"
+    for text in options.values():
+        place, _, below = text.partition("}/")
+        folder = Path(places.get(place[1:], "")) / below
+        if place.startswith("{") and place[1:] in places and below and not folder.exists():
+            return f"no {folder}"
+    return ""
 
 
 def _without(run: Run, axes: Mapping[str, Any]) -> Run:
@@ -102,8 +115,8 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
         given: options of the command line; each goes over those of the tasks that use it.
 
     Raises:
-        UserError: an option that no task uses, a run that another needs and that is not there, or
-            steps that cannot be matched.
+        UserError: an option that no task uses or that one tries, a run that another needs and
+            that is not there, or steps that cannot be matched.
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
@@ -117,11 +130,13 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             _check_plugin(run, placed, given)
             used = {key: text for key, text in given.items() if engine.uses(run.tool, key, placed)}
             unused = {key: text for key, text in unused.items() if key not in used}
+            for key in setting.tries.keys() & used.keys():
+                raise UserError(f"{key}={used[key]}: run {run.name} tries it; leave it out")
             options = placed | used
             if study.match in run.over and run.tool == "pretrain":
                 base = _filled(settings_at(study, run, _except(at, study.match)).options, places)
-                where = f"match: run {run.name}, {study.match} {at[study.match or '']}"
-                options |= match_compute.steps(base | used, options, where)
+                place = f"match: {where(run.name, at)}"
+                options |= match_compute.steps(base | used, options, place)
             for seed in seeds[run.name]:
                 for tried in _product(setting):
                     task = _task(study, run, at, seed, tried, options, tasks)
@@ -186,23 +201,20 @@ def _task(
     tasks: Tasks,
 ) -> Task:
     """One task; those that it needs are in `tasks`."""
-    where = f"run {run.name}" + "".join(f", {axis} {name}" for axis, name in at.items())
     options = dict(options) | {key: option_text(value) for key, value in tried.items()}
     needed: list[str] = []
     best = None
     if run.best:
         of, by = run.best
-        among = tuple(task.name for task in _runs_of(study, of, at, tasks))
-        if not among:
-            raise UserError(f"{where}: best: {of} is not there; see its `only`")
+        among = tuple(task.name for task in _runs_of(study, run, of, at, tasks))
         needed += among
         best = among, by
-    names = {SEED: str(seed)}
-    for name in sorted(references(options) - {SEED}):
-        found = _runs_of(study, name, at, tasks) if name in study.runs else []
-        if not found:
-            text = f"{{{name}}}: {name} is not there" if name in study.runs else f"{{{name}}}"
-            raise UserError(f"{where}: {text}; {suggest(name, [*study.runs])}")
+    names, named = {SEED: str(seed)}, references(options)
+    for one in best[0] if best else ():  # a value that was tried may name a run
+        named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
+    # a place that is not given yet stays as it is
+    for name in sorted(named - {SEED, *study.places}):
+        found = _runs_of(study, run, name, at, tasks)
         same = next((task.name for task in found if task.seed == seed), found[0].name)
         names[name] = f"{{{same}}}"
         needed.append(same)
@@ -214,10 +226,17 @@ def _task(
     return Task(name, run.name, run.tool, at, seed, filled, tried, tuple(needed), best)
 
 
-def _runs_of(study: Study, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """The tasks of a run at the same names."""
+def _runs_of(study: Study, run: Run, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
+    """The tasks of a run at the same names, which another needs.
+
+    Raises:
+        UserError: there are none.
+    """
     here = {axis: at[axis] for axis in study.runs[name].over}
-    return [task for task in tasks.values() if task.run == name and task.at == here]
+    found = [task for task in tasks.values() if task.run == name and task.at == here]
+    if not found:
+        raise UserError(f"{where(run.name, at)}: needs {name}, which is not there; see its `only`")
+    return found
 
 
 def _labels(tried: Mapping[str, Any]) -> list[str]:
