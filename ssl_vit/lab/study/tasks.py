@@ -116,7 +116,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
 
     Raises:
         UserError: an option that no task uses or that one tries, a run that another needs and
-            that is not there, or steps that cannot be matched.
+            that is not there, steps that cannot be matched, or a name that no folder can have.
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
@@ -140,6 +140,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             for seed in seeds[run.name]:
                 for tried in _product(setting):
                     task = _task(study, run, at, seed, tried, options, tasks)
+                    engine.check_name(task.name)
                     if task.name in tasks:
                         text = "two names or values give the same name of a folder"
                         raise UserError(f"run {run.name}: {task.name}: {text}; write one otherwise")
