@@ -2,14 +2,22 @@
 command that runs a task. A run's folder is the other thing that it knows."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from .. import costs, hub_files
 from ..config import declaration
 from ..config.recipe_files import file_values, find_recipe
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
+from ..data.batch_layout import BatchLayout
 from ..errors import UserError
+from ..runs import environment, lock
+
+WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
+WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
 
 class Cost(NamedTuple):
@@ -67,3 +75,41 @@ def cost(options: Sequence[str], where: str) -> Cost:
 def repository_beside(repository: str, name: str) -> str:
     """The Hub's repository of one of several runs."""
     return hub_files.beside(repository, name)
+
+
+def memory_need(recipe: Recipe, gpu: bool) -> int:
+    """Estimated bytes of CPU memory of a run: libraries and, without a GPU, tensors.
+
+    Activations are those of a whole batch, but at most half of the memory, as jobs/resources.py
+    chooses the device batch. An evaluation keeps the features of all images, twice while it
+    concatenates them.
+    """
+    kept = 0
+    if recipe.objective == "probe":
+        kept = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
+    if gpu:
+        return WITH_GPU + kept
+    batch = recipe.compute.batch or recipe.optim.batch
+    tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
+    activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
+    return WITHOUT_GPU + activations + sum(tensors.values()) + kept
+
+
+def check_processes(recipe: Recipe, processes: int) -> None:
+    """
+    Raises:
+        UserError: so many processes do not divide the batch of a recipe that trains.
+    """
+    if recipe.objective != "probe":  # which takes any
+        batch = recipe.optim.batch
+        BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a process writes a run's folder."""
+    return lock.is_held(folder)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return environment.cores()
