@@ -45,6 +45,13 @@ import hashlib, json, os, socket, sys, time
 from pathlib import Path
 tool, *given = sys.argv[1:]
 words = dict(word.split("=", 1) for word in given)
+if tool == "study":  # becomes the tool of an array's element, as the real one
+    tasks = json.loads((Path(words["out"]) / "tasks.json").read_text())
+    task = [one for one in tasks if one["run"] == words["only"]][int(words["index"])]
+    for need in task["needs"]:
+        if not (Path(words["out"]) / words["name"] / need / "result.json").exists():
+            sys.exit(f"error: {need} is not finished")
+    os.execv(sys.executable, [sys.executable, "-S", "-E", __file__, *task["command"]])
 out, name = Path(words["out"]), words["name"]
 notes, folder = out.parent, out / name
 behave = json.loads((notes / "behave.json").read_text()).get(name, "")
@@ -60,8 +67,10 @@ note("starts.txt", name)
 init = words.get("init")
 if init and not (Path(init) / "result.json").exists():
     sys.exit(f"error: {init} is not finished")
-environment = {key: os.environ.get(key) for key in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE")}
-(folder / "words.json").write_text(json.dumps(words | environment))
+keys = ("CUDA_VISIBLE_DEVICES", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR", "MASTER_PORT")
+environment = {key: os.environ.get(key) for key in keys}
+(folder / f"words{environment['RANK'] or 0}.json").write_text(json.dumps(words | environment))
 note("times.txt", f"{time.time()} 1 {environment['CUDA_VISIBLE_DEVICES']}")
 state = folder / "state.json"
 step, found = json.loads(state.read_text()) if state.exists() else (0, "")
@@ -130,7 +139,9 @@ class Bench:
         self.tool = folder / "tool.py"
         self.tool.write_text(TOOL)
         tasks = plan(build(content, "gap"), {}, {})
-        self.job = Job("gap", self.runs, tasks, dict.fromkeys(tasks, RECIPE), parallel=2)
+        recipes = dict.fromkeys(tasks, RECIPE)
+        words = ("name=gap", f"out={self.notes}")
+        self.job = Job("gap", self.runs, tasks, recipes, words, parallel=2)
         self.behave()
 
     def behave(self, how=None) -> None:
@@ -160,9 +171,9 @@ class Bench:
     def finished(self) -> set[str]:
         return {path.parent.name for path in self.runs.glob("*/result.json")}
 
-    def words(self, task: str) -> dict[str, str]:
+    def words(self, task: str, rank: int = 0) -> dict[str, str]:
         """The options that a task was given, and some variables of its environment."""
-        return json.loads((self.runs / task / "words.json").read_text())
+        return json.loads((self.runs / task / f"words{rank}.json").read_text())
 
     def made(self) -> dict[str, str]:
         """{task: what it has measured, of every step that led to it}."""
