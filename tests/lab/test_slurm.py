@@ -371,6 +371,7 @@ def test_processes_find_one_another(submitted, slurm):
 # ---- the real tools
 
 DRIVER = """
+import sys
 from ssl_vit import formatting
 formatting.PROGRAM[:] = {program!r}
 if sys.argv[1] == "study":
