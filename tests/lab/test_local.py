@@ -342,7 +342,7 @@ def test_no_task_outlives_a_study_that_breaks(bench):
 
     with pytest.raises(RuntimeError, match="it broke"):
         local(bench.tool, free_memory=breaks).start(bench.job)
-    assert not is_alive(bench.runs / ALONE)
+    assert not is_alive(bench.runs / ALONE) and not bench.finished()
 
 
 def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
@@ -391,7 +391,7 @@ def test_an_exception_in_its_thread_ends_a_study(bench, undisturbed):
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), exception)
     thread.join(30)
     assert not thread.is_alive() and [type(error) for error in raised] == [KeyboardInterrupt]
-    assert not is_alive(bench.runs / ALONE)
+    assert not is_alive(bench.runs / ALONE) and not bench.finished()
     bench.behave()
     assert not bench.run().failed and bench.made() == undisturbed
 

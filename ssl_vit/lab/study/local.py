@@ -140,7 +140,7 @@ class _Processes:
         self.retried: set[str] = set()
         self.stopped_by = 0  # the signal that ended the study
         self.room, self.look = 0, 0.0  # bytes that are free, and until when that holds
-        self.told: set[str] = set()  # tasks of which a line says that they wait for memory
+        self.reported: set[str] = set()  # tasks of which a line says that they wait for memory
 
     def run(self) -> dict[str, str]:
         """Run the tasks that have not finished; {task: why} of those that failed or were left out.
@@ -208,8 +208,8 @@ class _Processes:
             self.look = time.monotonic() + LOOK
         if self.needs[task.name] <= self.room:
             return True
-        if task.name not in self.told:
-            self.told.add(task.name)
+        if task.name not in self.reported:
+            self.reported.add(task.name)
             need = f"{self.needs[task.name] / 2**30:.1f} GiB"
             self.screen.say(f"waiting   {task.name}: it may need {need}, more than is free")
         return False
