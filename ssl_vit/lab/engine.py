@@ -134,9 +134,10 @@ def _other_weights(place: str, written: Mapping[str, Any], environment: Environm
     """Why a run's initial weights are not those of `init=place`; empty where they are, or where
     those of a folder are gone."""
     if not InitSource(place).is_local:
+        there = str(written.get("init", SCRATCH))
         # the recipe of weights on the Hub has their commit
-        same = str(written.get("init")).partition("@")[0] == place.partition("@")[0]
-        return "" if same else f"its initial weights are those of init={written.get('init')}"
+        same = there.partition("@")[0] == place.partition("@")[0]
+        return "" if same else f"its initial weights are those of init={there}"
     weights = Path(place) / "export" / "model.safetensors"
     changed = weights.stat().st_mtime_ns if weights.exists() else 0
     try:

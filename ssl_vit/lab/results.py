@@ -75,13 +75,16 @@ class Results:
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
 
-    def rows(self, run: str, metric: str | None = None, split: str | None = None) -> "DataFrame":
-        """The rows of a run with a finite value, without those that try values for another."""
-        found = self.table[(self.table["run"] == run) & (self.table["tried"] == "")]
-        found = found[np.isfinite(found["value"])]
-        if metric is not None:
-            found = found[found["metric"] == metric]
-        return found if split is None else found[found["split"] == split]
+    def rows(
+        self, run: str | None = None, metric: str | None = None, split: str | None = None
+    ) -> "DataFrame":
+        """The rows with a finite value, without those of runs that try values for another; of one
+        run, metric or split, or of all."""
+        found = self.table[(self.table["tried"] == "") & np.isfinite(self.table["value"])]
+        for column, wanted in (("run", run), ("metric", metric), ("split", split)):
+            if wanted is not None:
+                found = found[found[column] == wanted]
+        return found
 
     def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
         """{task: booleans (M,), whether its first class is the label} of those of some tasks that
@@ -119,6 +122,8 @@ def load(folder: Path) -> Results:
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
     plan = record.read(folder)
+    if taken := next((axis for axis in plan.axes if axis in TYPES), None):
+        raise UserError(f"{folder / record.FILE}: axis {taken}: is a column of the results")
     tasks = {task.name: task for task in plan.tasks}
     finished: dict[str, Finished] = {}
     missing: list[str] = []

@@ -210,8 +210,7 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Pairs | None:
     fresh = [one for one in tasks if one.run in runs and one.tool in tools and not _is_trained(one)]
     if cells and not fresh:
         return None
-    table = results.table
-    table = table[(table["metric"] == measure.name) & (table["split"] == measure.split)]
+    table = results.rows(metric=measure.name, split=measure.split)
     found = []
     for (arm, place), own in cells.items():
         others: dict[str, list[str]] = {}
