@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # independent seeds of a claim
 POWER = 0.8
+EXACT = 1e-9  # of a difference: below this, the width of an interval is rounding
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 Correct = Mapping[str, np.ndarray]  # {task: booleans (M,), whether its first class is the label}
 
@@ -106,8 +107,13 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether there are seeds enough and the interval does not include zero."""
-        return self.n >= FEWEST and self.wider is not None and self.wider.excludes_zero
+        """Whether there are seeds enough and the interval does not include zero. Seeds that differ
+        by equally many images, as on few of them, give one without width, which tells nothing."""
+        if self.n < FEWEST or self.wider is None or not self.wider.excludes_zero:
+            return False
+        return self.resampled is not None or self.wider.high - self.wider.low > EXACT * abs(
+            self.mean
+        )
 
 
 def pairs(frame: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
@@ -140,13 +146,22 @@ def compare(
     correct: Correct | None = None,
     scale: float = 1.0,
 ) -> Difference | None:
-    """A minus B in pairs; None where they have no seed in common.
+    """A minus B in pairs; None where they have no seed in common, or were tested on different
+    images.
 
     Args:
         frame, axis, asked: as in `pairs`.
         family, correct, scale: as in `difference`.
     """
-    return difference(asked, pairs(frame, axis, asked), family, correct, scale)
+    both = pairs(frame, axis, asked)
+    if on_different_images(both):
+        return None
+    return difference(asked, both, family, correct, scale)
+
+
+def on_different_images(both: "DataFrame") -> bool:
+    """Whether runs of some pairs were tested on different images, as far as these are known."""
+    return len({*both["fingerprint_a"], *both["fingerprint_b"]} - {""}) > 1
 
 
 def difference(

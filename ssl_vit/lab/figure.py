@@ -52,7 +52,8 @@ def draw(
             x = own[along].map(at)
         colour = _colour(number, len(names))
         mean = own["value"].groupby(x).mean()
-        line = "-" if at is not None and len(mean) > 1 else ""
+        # two places are no curve: a line would look like values that nobody measured
+        line = "-" if at is not None and len(mean) > 2 else ""
         panel.plot(x, own["value"], "o", markersize=3, alpha=0.6, color=colour)
         panel.plot(
             mean.index, mean, f"D{line}", markersize=5, color=colour, label=figure_label(name)
@@ -60,6 +61,7 @@ def draw(
     for name, value in levels.items():
         panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
     if at is None:
+        panel.set_xlim(-0.5, len(ticks) - 0.5)
         turned = 30 if sum(map(len, ticks)) > 40 else 0
         side = "right" if turned else "center"
         panel.set_xticks(range(len(ticks)), map(figure_label, ticks), rotation=turned, ha=side)

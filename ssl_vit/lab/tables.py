@@ -53,17 +53,13 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> "DataFram
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     rows = pandas().concat([verdict.rows, untrained(results, verdict, measure)])
-    found = verdict.found
-    against = (
-        {} if "pairs" in results.plan.report else {one.asked: one for one in found.differences}
-    )
-    frame = _summary(results, verdict, measure, rows, against)
+    every = () if "pairs" in results.plan.report else verdict.found.differences
+    frame = _summary(results, verdict, measure, rows, {one.asked: one for one in every})
+    level = _level(verdict.found.family if every else 1)
     caption = f"{measure.label} on {measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
     caption += "; n seeds; exaFLOP with all that the weights came through."
-    return Shown(
-        frame, caption, f"{_level(found.family if against else 1)} interval", measure.digits
-    )
+    return Shown(frame, caption, f"{level} interval", measure.digits)
 
 
 def _summary(
@@ -122,8 +118,8 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         | {"over": "seeds and images" if one.resampled else "seeds"}
         for one, family in every
     ]
-    caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. All"
-    caption += " intervals of one level above 95% hold together with 95%."
+    caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
+    caption += " level above 95% a whole family of comparisons holds with 95%."
     return Shown(pandas().DataFrame(rows), caption, "interval", measure.digits)
 
 

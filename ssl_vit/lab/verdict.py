@@ -22,7 +22,17 @@ from ..formatting import some
 from ..metrics import SHARE, find_metric, is_of_model, label
 from ..runs.files import write_atomically
 from . import engine
-from .compare import FEWEST, Comparison, Correct, Difference, Place, Rule, difference, pairs
+from .compare import (
+    FEWEST,
+    Comparison,
+    Correct,
+    Difference,
+    Place,
+    Rule,
+    difference,
+    on_different_images,
+    pairs,
+)
 from .results import PREDICTED, Results, pandas
 from .study.record import TaskRecord, rule_from
 
@@ -144,14 +154,13 @@ def decide(results: Results) -> Verdict:
         return Verdict(rule, None, results.rows(rule.test), waiting, None, 0, (text,))
     rows = results.rows(rule.test, measure.name, measure.split)
     asked = [(one, pairs(rows, rule.axis or "run", one)) for one in rule.asked]
-    apart = _on_different_images(asked)
-    if apart and results.plan.report.keys() & {"pairs", "baseline"}:
-        raise UserError(f"{results.folder}: {apart}: they were tested on different images")
-    asked = [] if apart else asked
     fresh = _with_fresh(results, rule, measure)
-    if other := _on_different_images(fresh or []):
-        raise UserError(f"{results.folder}: {other}: they were tested on different images")
-    every = [*asked, *(fresh or [])]
+    apart = [one for one, both in (*asked, *(fresh or ())) if on_different_images(both)]
+    by_default = not results.plan.report.keys() & {"pairs", "baseline"}
+    if apart and not (by_default and apart[0] in rule.asked):
+        raise UserError(f"{results.folder}: {apart[0]}: they were tested on different images")
+    asked = [] if apart else asked
+    every = [*asked, *(fresh or ())]
     looks = count_looks(results.folder, every, measure.name)
     tasks = {name for _, both in every for name in (*both["task_a"], *both["task_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
@@ -186,14 +195,6 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     scale, unit = (100, "points") if row.unit == SHARE else (1, "")
     title = row.tested or row.column or label(name)
     return Measure(name, split, title, scale, unit, row.higher)
-
-
-def _on_different_images(asked: Pairs) -> Comparison | None:
-    """The first comparison, if any, of which two runs were tested on different images."""
-    for one, both in asked:
-        if len({*both["fingerprint_a"], *both["fingerprint_b"]} - {""}) > 1:
-            return one
-    return None
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Pairs | None:

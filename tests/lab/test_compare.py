@@ -324,3 +324,17 @@ def test_a_place_that_is_not_finished_is_left_out_of_the_curve():
     assert (found.n, list(found.factors)) == (3, ["1%", "10%"])
     lone = {key: one for key, one in values.items() if key[1] == "1%"} | {("a", "10%"): seeds(0.5)}
     assert along(table(lone, ("arm", "share")), "arm", "a", "b", "share") is None
+
+
+def test_names_tested_on_different_images_have_no_difference():
+    rows = table({"mae": MAE, "scratch": SCRATCH}, fingerprint=lambda name, seed: name)
+    assert compare(rows, "arm", Comparison("mae", "scratch")) is None
+
+
+def test_an_interval_without_width_tells_nothing():
+    """Three seeds that are apart by one image of 100 each, with rounding."""
+    rows = table({"a": seeds(0.51, 0.61, 0.71), "b": seeds(0.5, 0.6, 0.7)})
+    found = compare(rows, "arm", Comparison("a", "b"), scale=100)
+    assert found.interval.low > 0.999 and not found.claimed
+    # over images drawn again it has one
+    assert found._replace(resampled=Interval(0.2, 1.8)).claimed
