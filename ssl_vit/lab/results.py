@@ -18,7 +18,7 @@ import numpy as np
 from ..config import records
 from ..config.records.run import CountedResult, RunEnvironment
 from ..errors import UserError
-from . import engine
+from . import run_folder
 from .study import record
 from .study.record import StudyRecord, TaskRecord
 
@@ -133,7 +133,7 @@ def load(folder: Path) -> Results:
             missing.append(name)
             continue
         chosen = {key for other in task.best or () for key in tasks[other].tried}
-        why = engine.not_made_as_planned(folder / name, task.options, task.seed, chosen)
+        why = run_folder.not_made_as_planned(folder / name, task.options, task.seed, chosen)
         needed = next((one for one in task.needs if one in foreign), None)
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"
@@ -204,7 +204,7 @@ def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> No
     another machine, or its images have changed since."""
     known: dict[tuple[str, ...], str] = {}
     for name, run in finished.items():
-        place = engine.training_images(folder / name)
+        place = run_folder.training_images(folder / name)
         if place is None or "train" not in run.environment.data:
             continue
         other = known.setdefault(place, name)

@@ -21,7 +21,7 @@ from ..errors import UserError, suggest
 from ..formatting import some
 from ..metrics import SHARE, find_metric, is_of_model, label
 from ..runs.files import write_atomically
-from . import engine
+from . import run_folder
 from .compare import (
     FEWEST,
     Comparison,
@@ -254,7 +254,7 @@ def _is_measured_alike(
     same_seed = [one.name for one in own if one.seed == fresh.seed]
     both = [name for name in (fresh.name, *same_seed) if name in results.finished]
     pools = {results.finished[name].result.pool for name in both}
-    measures = [engine.frozen_measure(results.folder / name) for name in both]
+    measures = [run_folder.frozen_measure(results.folder / name) for name in both]
     return len(both) == 2 and len(pools) == 1 and measures[0] == measures[1]
 
 
