@@ -9,18 +9,20 @@ from typing import Any, NamedTuple
 
 from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
+from ..config.computed import counts as counts
 from ..config.init_source import SCRATCH as SCRATCH
 from ..config.init_source import InitSource
 from ..config.parsing import exists as exists
 from ..config.parsing import flatten, load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
+from ..config.recipe_files import recipe_names as recipe_names
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
 from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
 from ..config.validate import check_value, has_use
-from ..config.values import parse
+from ..config.values import parse as parse
 from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
@@ -90,15 +92,6 @@ def repository_beside(repository: str, name: str) -> str:
     return hub_files.beside(repository, name)
 
 
-def options_of(words: Iterable[str]) -> dict[str, str]:
-    """{key: text} of words KEY=VALUE.
-
-    Raises:
-        UserError: a word is none, or a key has two values.
-    """
-    return parse(words)
-
-
 def own_keys() -> list[str]:
     """The keys of recipes that a command line may give a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")
@@ -118,16 +111,11 @@ def check_name(name: str) -> None:
     check_value("name", name)
 
 
-def recipes() -> list[str]:
-    """Those of the package, without the studies."""
-    return recipe_files.recipe_names()
-
-
 def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what a run computes, of which images, and of what its result is."""
     others = computed.keys(lambda option: option.in_result or option.place)
     values = recipe.values()
-    return {key: one for key, one in values.items() if computed.counts(key) or key in others}
+    return {key: one for key, one in values.items() if counts(key) or key in others}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -149,11 +137,6 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
         own = asdict(origin.model)
         found |= {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
     return found | dict(options)
-
-
-def counts(key: str) -> bool:
-    """Whether a key changes what is computed."""
-    return computed.counts(key)
 
 
 def labelled(recipe: Recipe) -> bool:
