@@ -83,7 +83,11 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        raise UserError(f"{where}: objective={recipe.objective}: its work is not counted")
+        predicts = recipe.declared.predicts_patches
+        uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
+        key = "target" if uncounted else "objective"
+        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
+        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
@@ -228,12 +232,13 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
         known: the splits that were read before, so that each data set is read once.
 
     Raises:
-        UserError: a split is not there, or images cannot be read.
+        UserError: a split is not there, images cannot be read, or labels are not there or none of
+            the classes.
     """
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return []
-    from ..data import sources  # takes seconds to import
+    from ..data import class_numbers, sources  # takes seconds to import
     from ..data.layout import NoTestSplit
     from ..jobs import split_images
 
@@ -247,6 +252,8 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
             known[key] = sources.load(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
+    if uses_labels(recipe):
+        class_numbers.num_classes(known[key], data, recipe.objective)
     counts = split_images.measured_on(recipe, known[key])
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)

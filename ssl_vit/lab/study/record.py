@@ -16,6 +16,7 @@ from pydantic import Field
 
 from ...config import records
 from ...config.records import Record, Scalar, Whole
+from ...errors import UserError
 from ...runs.files import write_atomically
 from .. import engine
 from ..compare import Comparison
@@ -157,7 +158,15 @@ def read(folder: Path) -> StudyRecord:
     Raises:
         UserError: it is missing or damaged.
     """
-    return records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
+    hint = "remove it, or take another name="
+    found = records.require(folder / FILE, StudyRecord, hint)
+    before: set[str] = set()
+    for task in found.tasks:
+        # names of folders, each after those that it needs
+        if Path(task.name).name != task.name or not before.issuperset(task.needs):
+            raise UserError(f"{folder / FILE} is damaged; {hint}")
+        before.add(task.name)
+    return found
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from . import check, read, sweep
 from .options import StudyOptions
 from .tasks import Tasks, plan, without_missing
 
-OF_PLACES = ("init",)  # keys of recipes that only a study's file sets, and so may be places
+OF_PLACES = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
 SEED = re.compile(r"-?[0-9]{1,18}")
 
@@ -107,10 +107,13 @@ def _read(
         for key, text in given.items():
             _check_option(key, text, ())
         keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
-        raw, stem = sweep.content(own.recipe, given, keys)
+        raw, stem = sweep.content(own.recipe, given, keys, own.match)
         found = read.build(raw, sweep.SWEEP)
         # the study's runs have them
         given = {key: text for key, text in given.items() if key == "plugin"}
+    if own.match is not None and swept is None:
+        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        raise UserError(f"match={own.match}: {text}")
     for place in found.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in OF_PLACES:

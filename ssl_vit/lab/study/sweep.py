@@ -25,7 +25,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def content(
-    recipe: str | None, given: Mapping[str, str], swept: Iterable[str]
+    recipe: str | None, given: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
     """The study as a file has it, and its name.
 
@@ -33,6 +33,7 @@ def content(
         recipe: that all runs start from.
         given: {key: text} of its options.
         swept: those of several values.
+        match: exaflop where the first one's values have equal compute.
 
     Raises:
         UserError: nothing is swept, or an option is wrong.
@@ -69,6 +70,7 @@ def content(
         report = {"test": "probe"}
     return {
         "title": f"{recipe}: {' and '.join(axes)}",
+        "match": {match: next(iter(axes))} if match else None,
         "axes": {key: _names(key, values) for key, values in axes.items()},
         "runs": runs,
         "report": report,
