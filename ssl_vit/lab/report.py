@@ -84,7 +84,7 @@ def write(folder: Path) -> Report:
     for block in (block for section in sections for block in section.blocks):
         if isinstance(block, blocks.Figure):
             (folder / block.path).parent.mkdir(exist_ok=True)
-            write_atomically(folder / block.path, block.light)
+            write_atomically(folder / block.path, block.svg)
     above = INDEX if (folder / INDEX).exists() else ""
     texts = {
         "report.md": blocks.markdown(report.title, sections),
@@ -144,7 +144,7 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     svg = figure.draw(rows, axis, places, title, levels)
     caption = f"{title}: each seed a point, the mean a diamond."
-    return blocks.Figure("figures/study.svg", caption, svg, svg)
+    return blocks.Figure("figures/study.svg", caption, svg)
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:

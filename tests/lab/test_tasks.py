@@ -211,12 +211,6 @@ def test_a_name_that_no_folder_can_have_is_one_line() -> None:
         planned(raw)
 
 
-def test_a_plugin_runs_only_if_the_command_line_names_it() -> None:
-    raw = GAP | {"options": {"plugin": "own.py"}}
-    with pytest.raises(UserError, match=r"plugin=own\.py: the study's file names it; plugins run"):
-        planned(raw)
-
-
 SETS: dict[str, Any] = {
     "title": "t",
     "places": ["init", "a", "b"],

@@ -148,18 +148,8 @@ def _rule_content(rule: Rule) -> dict[str, Any]:
 
 def _task_content(task: Task) -> dict[str, Any]:
     among, by = task.best or (None, None)
-    return {
-        "name": task.name,
-        "run": task.run,
-        "tool": task.tool,
-        "at": task.at,
-        "seed": task.seed,
-        "tried": task.tried,
-        "needs": list(task.needs),
-        "best": None if among is None else list(among),
-        "by": by,
-        "options": [f"{key}={value}" for key, value in task.options.items()],
-    }
+    options = [f"{key}={text}" for key, text in task.options.items()]
+    return asdict(task) | {"best": among, "by": by, "options": options}
 
 
 def read(folder: Path) -> StudyRecord:
