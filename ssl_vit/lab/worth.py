@@ -208,7 +208,8 @@ def ask(given: Mapping[str, str]) -> Question:
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
     known = engine.pretraining_recipes()
     if objective not in known:
-        raise UserError(f"objective={objective}: {suggest(objective, known)}")
+        what = "is no recipe of training without labels"
+        raise UserError(f"objective={objective}: {what}; {suggest(objective, known)}")
     of_objective = engine.groups_of(f"recipe={objective}")
     shared = {key: text for key, text in given.items() if key.split(".")[0] in SHARED}
     taken = (*shared, "objective", "init", "plugin")
@@ -259,6 +260,8 @@ def find_images(data: Data) -> Images:
         options["data.test"] = str(TEST_SHARE)
         data = replace(data, test=TEST_SHARE)
         labels = engine.split_labels(data)
+    if not _labelled(labels.train):
+        raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
     if labels.train.ndim > 1:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
     given = data.validation if isinstance(data.validation, float) else 0.0
@@ -443,7 +446,9 @@ def spend(
     if needed > hours:
         found = longest(replace(found, steps=2), least)
         epochs = f"{_epochs(question, found)} of pre-training"
-        text = f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {needed:.2g} hours"
+        text = (
+            f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {_up(needed):g} hours"
+        )
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
         takes = f"it takes {cost(found):.2g} hours"
@@ -462,6 +467,12 @@ def spend(
     if found.seeds == MOST_SEEDS:
         found = longest(found, LONGEST * steps)
     return found, [_bought(question, found, hours, cost(found))]
+
+
+def _up(value: float) -> float:
+    """Rounded up to two digits."""
+    place = 10 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / place) * place:.2g}")
 
 
 def _bought(question: Question, extent: Extent, hours: float, takes: float) -> str:
