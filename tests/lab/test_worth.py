@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,11 @@ def test_what_goes_on_is_compared_with_its_start() -> None:
     assert found["pretrain-1"].options["optim.warmup"] == "20"
     assert found["final-start-1"].options["init"] == "/an/encoder"
     assert found["final-dino-1"].options["init"] == "{pretrain-1}"
-    rates = {
-        arm: {task.options["optim.lr"] for task in found.values() if task.at.get("arm") == arm}
-        for arm in ("dino", "start")
-    }
-    assert rates["dino"] == rates["start"]
+    tries = [task for task in found.values() if task.run == "tune"]
+    dino, start = (
+        [task.tried for task in tries if task.at["arm"] == arm] for arm in ("dino", "start")
+    )
+    assert dino == start
 
 
 def test_a_share_draws_labels_anew_for_each_seed() -> None:
@@ -151,13 +152,13 @@ def test_the_time_of_a_study_by_hand() -> None:
 
 def test_a_budget_by_hand() -> None:
     """20 epochs are 200 steps: 8 x 210 + 14 x 110 + 270 = 3,490 s with the fewest tries, and each
-    further try of both arms takes 220 s: 12 of them 5,250 s. A step more costs 8 + 22 / 2 = 19 s:
-    in two hours 102 of them."""
+    further try of both arms takes 220 s: with 12 of them it is 5,250 s. A step more costs 8 + 14 / 2
+    seconds with 4 tries, 8 + 30 / 2 with 12."""
     assert bought(3490 / 3600) == Extent(4, 3, 200)
     assert bought(4369 / 3600) == Extent(4, 3, 200 + (4369 - 3490) // 15)
     assert bought(4370 / 3600) == Extent(8, 3, 200)
     assert bought(5250 / 3600) == Extent(12, 3, 200)
-    assert bought(2) == Extent(12, 3, 302)
+    assert bought((5250 + 84 * 23) / 3600) == Extent(12, 3, 284)
 
 
 @given(hours=st.floats(1, 200), parallel=st.sampled_from([1, 1, 4]))
@@ -178,14 +179,15 @@ def test_the_hours_go_to_one_thing_after_the_other(hours: float, parallel: int) 
         assert found.seeds == 8
     # 60 labels of the smallest class: a tenth has 6 of them, 3% too few
     assert {*found.shares} <= {0.1, 0.3}
-    if found.steps > length:
-        assert found.shares == (0.1, 0.3)
+    for share in {0.1, 0.3} - {*found.shares} if found.steps > length else ():
+        other = replace(found, steps=length, shares=(*found.shares, share))
+        assert worth.seconds(ASKED, other, CLOCKS, parallel) > 3600 * hours
     if found.steps < worth.LONGEST * length and parallel == 1:
         assert spent > 0.8 * hours
 
 
 def test_too_few_hours_are_refused_with_those_that_are_needed() -> None:
-    with pytest.raises(UserError, match="too short to answer: .* epochs of pre-training, and 20"):
+    with pytest.raises(UserError, match="epochs of pre-training, and 20 are needed"):
         bought(0.9)
     with pytest.raises(UserError) as error:
         bought(0.1)
@@ -289,22 +291,20 @@ def test_groups_stay_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("counts", "says"),
-    [((60, 60), "100 of them at least choose settings alone"), ((300,), "expected 2")],
+    [((60, 60), "100 of them at least choose settings alone"), ((300,), "have no labels")],
 )
 def test_too_few_images_or_classes(counts: tuple[int, ...], says: str, tmp_path: Path) -> None:
     for number, count in enumerate(counts):
         put(tmp_path / "train" / f"class{number}", 1000 * number, count)
         put(tmp_path / "test" / f"class{number}", 1000 * number, 5)
-    (tmp_path / "train" / "more").mkdir()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=says):
         images_of(data__path=str(tmp_path))
-    assert says in str(error.value) or "labels" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("key", "text", "says"),
     [
-        ("objective", "supervised", "objective=supervised: did you mean"),
+        ("objective", "supervised", "is no recipe of training without labels; choices: dino"),
         ("objective", "ma", "did you mean mae?"),
         ("optim.lr", "0.1", "study/worth sets it; choices: objective, init, hours, data., model."),
         ("data.share", "0.5", "takes shares itself"),
