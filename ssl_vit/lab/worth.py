@@ -336,7 +336,7 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     runs["frozen"] = {"tool": "evaluate", "over": over, "options": measured}
     beside = ["frozen", *(["final_fewer"] if extent.shares else [])]
     return {
-        "title": f"Does pre-training help on these images? {objective} minus {other}",
+        "title": f"Does pre-training help on these images? {condition(question, extent, hours)}",
         "seeds": list(range(extent.seeds)),
         "axes": axes,
         "options": dict(question.shared),
@@ -386,7 +386,7 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
     """Under what condition it was measured, how settings were chosen, and what it does not show."""
     objective, other = question.arms
     images = question.images
-    yield condition(question, extent, hours)
+    yield f"{condition(question, extent, hours)}: the claim is of no other."
     yield (
         f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
         f" {TUNING_SEED}, which confirms nothing; {images.validation:,} validation images, which no"
@@ -409,9 +409,11 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
 
 
 def condition(question: Question, extent: Extent, hours: float) -> str:
-    """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px."""
+    """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus
+    scratch"""
     recipe, epochs = question.recipe, _epochs(question, extent)
-    return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px."
+    network = f"{recipe.model.name} at {recipe.data.size} px"
+    return f"With {hours:g} hours ({epochs}) of {network}, {' minus '.join(question.arms)}"
 
 
 def _epochs(question: Question, extent: Extent) -> str:

@@ -206,8 +206,10 @@ def test_anyway_starts_with_fewer_epochs() -> None:
 
 
 def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
-    notes = worth.content(ASKED, Extent(8, 3, 570), 4)["report"]["notes"]
-    assert notes[0] == "With 4 hours (57 epochs) of vit_n8 at 64 px."
+    content = worth.content(ASKED, Extent(8, 3, 570), 4)
+    condition = "With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"
+    notes = content["report"]["notes"]
+    assert notes[0].startswith(condition) and content["title"].endswith(condition)
     assert "8 tries" in notes[1] and "seed 99" in notes[1] and "150 validation images" in notes[1]
 
 
