@@ -78,7 +78,7 @@ def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
 
     Args:
         options: words KEY=VALUE.
-        where: opens errors.
+        where: opens errors, unless it is empty.
         here: check that images are on this machine.
 
     Raises:
@@ -87,7 +87,7 @@ def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
     try:
         return resolve_options(list(options), here)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(f"{where}: {error}" if where else str(error)) from None
 
 
 def cost(options: Sequence[str], where: str) -> Cost:

@@ -581,7 +581,7 @@ def _too_large(recipe: Recipe, processes: int, on: Device, need: Mapping[str, in
 
 
 def _study(words: Sequence[str], own: PlanOptions) -> StudyEstimate:
-    request = requested(words, stand_ins=True)
+    request = requested(words, stand_ins=True, look=own.probe)
     found: dict[str, RunEstimate] = {}
     paces: dict[str, Pace] = {}
     for name, recipe in request.recipes.items():

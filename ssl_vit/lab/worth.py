@@ -34,7 +34,7 @@ from ..runs.files import write_atomically
 from . import engine
 from .compare import FEWEST, least_difference
 from .study import launch, read
-from .study.tasks import Task, plan
+from .study.tasks import Tasks, plan
 
 NAME = "study/worth"
 FILE = "worth.json"
@@ -46,6 +46,7 @@ A_CLASS = 5  # labelled images of a class in such a share, at least
 TEST_SHARE = 0.2  # of the images, where there is no test split
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # shares, of which the first with enough is taken
 FINE = 4 / 9  # images of fine-tuning for one of pre-training, as of recipe=finetune and recipe=mae
+LOOKED_AT = 2000  # validation images, at most
 LONGEST = 10  # times the recipe's length
 # Rates of fine-tuning that an arm tries, and that each of the two ways of scratch does; with and
 # without mixup, except for the fewest tries. Every arm has as many tries
@@ -208,7 +209,8 @@ def ask(given: Mapping[str, str]) -> Question:
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
     known = engine.pretraining_recipes()
     if objective not in known:
-        raise UserError(f"objective={objective}: {suggest(objective, known)}")
+        what = "is no recipe of training without labels"
+        raise UserError(f"objective={objective}: {what}; {suggest(objective, known)}")
     of_objective = engine.groups_of(f"recipe={objective}")
     shared = {key: text for key, text in given.items() if key.split(".")[0] in SHARED}
     taken = (*shared, "objective", "init", "plugin")
@@ -220,14 +222,15 @@ def ask(given: Mapping[str, str]) -> Question:
             raise UserError(f"{key}={given[key]}: {text}")
     if "data.share" in shared:
         raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
+    if engine.exists(path := shared.get("data.path", "")):
+        shared["data.path"] = str(Path(path).resolve())
     found = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
     shared |= found.options
     start = {"init": init} if init else {}
-    recipe = engine.resolve([f"recipe={objective}", *_words(shared | others | start)], NAME)
+    words = [f"recipe={objective}", *_words(shared | others | start)]
+    recipe = engine.resolve(words, NAME)
     model = {} if init else engine.model_options(recipe, _words(shared))
-    pretraining = engine.cost([f"recipe={objective}", *_words(shared | others | start)], NAME)
-    labelled = {} if init else model
-    supervised = engine.cost(["recipe=supervised", *_words(shared | labelled | start)], NAME)
+    supervised = engine.cost(["recipe=supervised", *_words(shared | model | start)], NAME)
     return Question(
         objective,
         init,
@@ -237,7 +240,7 @@ def ask(given: Mapping[str, str]) -> Question:
         recipe,
         model,
         engine.pool(recipe),
-        pretraining.exaflop_a_step / supervised.exaflop_a_step,
+        engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step,
         FINE * recipe.optim.batch / engine.batch("recipe=finetune"),
     )
 
@@ -255,10 +258,12 @@ def find_images(data: Data) -> Images:
     """
     options: dict[str, str] = {}
     labels = engine.split_labels(data)
-    if labels.test is None:
+    if not _labelled(labels.test):
         options["data.test"] = str(TEST_SHARE)
         data = replace(data, test=TEST_SHARE)
         labels = engine.split_labels(data)
+    if not _labelled(labels.train):
+        raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
     if labels.train.ndim > 1:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
     given = data.validation if isinstance(data.validation, float) else 0.0
@@ -299,19 +304,13 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     steps, recipe = extent.steps, question.recipe
     first: dict[str, Any] = {"recipe": question.objective, **question.own}
     if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
-        first |= {"init": question.init, "optim.lr": recipe.optim.lr / 10}
+        first |= {"init": question.init, "optim.lr": float(f"{recipe.optim.lr / 10:.3g}")}
     share = 1 / 5 if question.init else recipe.optim.warmup / recipe.optim.steps
     pretrain = {"tool": "pretrain", "options": first | _length(steps, share)}
     own: dict[str, Any] = {"recipe": "supervised", "supervised.pool": pool, **MIXED}
-    own |= {
-        **question.model,
-        **_length(max(2, round(steps * question.supervised)), 1 / 9),
-    }
-    tuned = {
-        "recipe": "finetune",
-        "supervised.pool": pool,
-        **_length(max(2, round(steps * question.fine)), 1 / 10),
-    }
+    own |= question.model | _length(steps * question.supervised, 1 / 9)
+    tuned = {"recipe": "finetune", "supervised.pool": pool, "eval.images": LOOKED_AT}
+    tuned |= _length(steps * question.fine, 1 / 10)
     untested = {**tuned, "eval.test": False}
     axes: dict[str, Any] = {"arm": _arms(question, extent)}
     seeds, over, named = [TUNING_SEED], ["arm"], {"arm": [objective, other]}
@@ -333,7 +332,7 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     runs["frozen"] = {"tool": "evaluate", "over": over, "options": measured}
     beside = ["frozen", *(["final_fewer"] if extent.shares else [])]
     return {
-        "title": f"Does pre-training help on these images? {objective} minus {other}",
+        "title": f"Does pre-training help on these images? {condition(question, extent, hours)}",
         "seeds": list(range(extent.seeds)),
         "axes": axes,
         "options": dict(question.shared),
@@ -348,8 +347,9 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     }
 
 
-def _length(steps: int, warmup: float) -> dict[str, int]:
-    """The options of a run's length; it is looked at and saved four times."""
+def _length(wanted: float, warmup: float) -> dict[str, int]:
+    """The options of a run of so many steps, 2 at least; it is looked at and saved four times."""
+    steps = max(2, round(wanted))
     every = math.ceil(steps / 4)
     of_steps = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
     return of_steps | {"eval.every": every, "checkpoint.every": every}
@@ -381,20 +381,21 @@ def _arms(question: Question, extent: Extent) -> dict[str, Any]:
 
 def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
     """Under what condition it was measured, how settings were chosen, and what it does not show."""
-    objective, other = question.arms
-    images = question.images
-    yield condition(question, extent, hours)
+    (objective, other), images = question.arms, question.images
+    looked_at = min(LOOKED_AT, images.validation)
+    yield f"{condition(question, extent, hours)}: the claim is of no other."
     yield (
         f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
-        f" {TUNING_SEED}, which confirms nothing; {images.validation:,} validation images, which no"
-        " run trains on, choose."
+        f" {TUNING_SEED}, which confirms nothing; {looked_at:,} validation images, which no run"
+        " trains on, choose."
     )
     if question.init:
         yield f"{other} is init={question.init} itself, fine-tuned in the same way."
     else:
         yield (
             f"{other} is the better, by validation, of fine-tuning alone and of supervised training"
-            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning."
+            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning;"
+            " frozen it is measured after that supervised training."
         )
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
@@ -406,9 +407,11 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
 
 
 def condition(question: Question, extent: Extent, hours: float) -> str:
-    """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px."""
+    """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus
+    scratch"""
     recipe, epochs = question.recipe, _epochs(question, extent)
-    return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px."
+    network = f"{recipe.model.name} at {recipe.data.size} px"
+    return f"With {hours:g} hours ({epochs}) of {network}, {' minus '.join(question.arms)}"
 
 
 def _epochs(question: Question, extent: Extent) -> str:
@@ -443,7 +446,9 @@ def spend(
     if needed > hours:
         found = longest(replace(found, steps=2), least)
         epochs = f"{_epochs(question, found)} of pre-training"
-        text = f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {needed:.2g} hours"
+        text = (
+            f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {_up(needed):g} hours"
+        )
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
         takes = f"it takes {cost(found):.2g} hours"
@@ -464,6 +469,12 @@ def spend(
     return found, [_bought(question, found, hours, cost(found))]
 
 
+def _up(value: float) -> float:
+    """Rounded up to two digits."""
+    place = 10 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / place) * place:.2g}")
+
+
 def _bought(question: Question, extent: Extent, hours: float, takes: float) -> str:
     shares = ", ".join(["all labels", *map(format_share, extent.shares)])
     epochs = _epochs(question, extent)
@@ -477,10 +488,9 @@ def _bought(question: Question, extent: Extent, hours: float, takes: float) -> s
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
     """How long the study takes with so many runs at once, each started as soon as those that it
     needs have finished and a place is free."""
-    study = read.build(content(question, extent, 0), NAME)
     places = [0.0] * parallel
     ends: dict[str, float] = {}
-    for task in plan(study, {}, {}).values():
+    for task in plan(read.build(content(question, extent, 0), NAME), {}, {}).values():
         place = places.index(min(places))
         start = max([places[place], *(ends[name] for name in task.needs)])
         clock = clocks[task.run.partition("_")[0]]
@@ -496,47 +506,34 @@ def measure(question: Question, parallel: int) -> Clocks:
     Raises:
         UserError: a run fails.
     """
-    short, real = (
-        {task.name: task for task in _tasks(question, steps).values()}
-        for steps in (SHORT, question.least_steps)
-    )
     threads = [f"compute.threads={max(1, engine.cores() // parallel)}"]
     if "compute.threads" in question.shared:
         threads = []
+    short, real = (_tasks(question, steps) for steps in (SHORT, question.least_steps))
     found: dict[str, Clock] = {}
+    made: set[str] = set()
     with tempfile.TemporaryDirectory() as out:
-        for name, run in _timed(question).items():
-            task = short[name]
+        for name, task in short.items():
+            if task.run in found or task.best or not made.issuperset(task.needs):
+                continue
+            made.add(name)
             command = [*launch.command(task, short, Path(out)), *threads]
-            tested = [word for word in command if not word.startswith("eval.test=")]
-            tested += ["eval.test=true"] if task.tool == "finetune" else []
             began = time.perf_counter()
-            _run(tested)
+            _run([word.replace("eval.test=false", "eval.test=true") for word in command])
             took = time.perf_counter() - began
             step = 0.0
             if task.tool != "evaluate":
                 words = launch.command(real[name], real, Path(out))[1:]
-                options = [word for word in words if word.split("=")[0] not in ("out", "name")]
-                pace = json.loads(_run(["plan", *options, *threads, "--probe", "--json"]))["probe"]
-                step = float(pace["seconds"])
+                options = [word for word in words if not word.startswith(("out=", "name="))]
+                timed = _run(["plan", *options, *threads, "--probe", "--json"])
+                step = float(json.loads(timed)["probe"]["seconds"])
             steps = int(task.options.get("optim.steps", 0))
-            found[run] = Clock(step, max(0.0, took - steps * step))
+            found[task.run] = Clock(step, max(0.0, took - steps * step))
     return found | {"final": found["tune"]}
 
 
-def _tasks(question: Question, steps: int) -> dict[str, Task]:
-    study = read.build(content(question, Extent(min(RATES), 1, steps), 0), NAME)
-    return plan(study, {}, {})
-
-
-def _timed(question: Question) -> dict[str, str]:
-    """{task that is timed: run}, each after those that it needs."""
-    tasks = _tasks(question, SHORT)
-    found: dict[str, str] = {}
-    for task in tasks.values():
-        if task.run not in found.values() and not task.best and {*task.needs} <= found.keys():
-            found[task.name] = task.run
-    return found
+def _tasks(question: Question, steps: int) -> Tasks:
+    return plan(read.build(content(question, Extent(min(RATES), 1, steps), 0), NAME), {}, {})
 
 
 def _run(words: Sequence[str]) -> str:

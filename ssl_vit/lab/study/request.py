@@ -44,13 +44,17 @@ class Request:
 
 
 def requested(
-    words: Sequence[str], content: Mapping[str, Any] | None = None, stand_ins: bool = False
+    words: Sequence[str],
+    content: Mapping[str, Any] | None = None,
+    stand_ins: bool = False,
+    look: bool = True,
 ) -> Request:
     """A study with its tasks, all checked.
 
     Args:
         words, content: as of `study`.
         stand_ins: places that are not given are made up, and their images not looked for.
+        look: for the images of the others.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -82,10 +86,10 @@ def requested(
     }
     for key, text in options.items():
         _check_option(key, text, found.places)
-    here = True
+    here = look
     lines: list[str] = []
     if stand_ins:
-        here = places.keys() == {*found.places}
+        here = look and places.keys() == {*found.places}
         places = {place: _stand_in(found, place) for place in found.places} | places
     else:
         found, lines = without_missing(found, places)
