@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..config import records
 from ..config.records import Record, Whole
 from ..errors import UserError, suggest
-from ..formatting import some
+from ..formatting import NAMED, some
 from ..metrics import SHARE, find_metric, is_of_model, label
 from ..runs.files import write_atomically
 from . import run_folder
@@ -312,7 +312,8 @@ def first_sentence(found: Found, rule: Rule, measure: Measure, looks: int = 1) -
     opening = f"By {measure.label} on {_images(measure.split)},"
     if not found.claimed:
         return f"{opening} no {rule.axis} is distinguished{others} at 95% ({condition})."
-    texts = [difference_text(one, measure) for one in found.claimed]
+    texts = [difference_text(one, measure) for one in found.claimed[:NAMED]]
+    texts += [f"{len(found.claimed) - NAMED} more, in the table"] if found.claimed[NAMED:] else []
     names = [str(one.asked) for one in found.differences if one not in found.claimed]
     rest = f" Not distinguished from zero: {some(names)}." if names else ""
     best = _best(found, rule, measure.higher)

@@ -121,6 +121,23 @@ def test_at_every_place_of_the_other_axes(tmp_path):
     )
 
 
+def test_of_many_claims_the_first_are_said(tmp_path):
+    """Six rates, each apart from the others: 15 comparisons."""
+    rates = {f"0.{rate}": {"pretrain": {"corruption.rate": rate / 10}} for rate in range(1, 7)}
+    content = changed(FROZEN, axes={"rate": rates}, report={"test": "probe"})
+    content["runs"]["pretrain"]["options"]["recipe"] = "mpp"
+    for run in content["runs"].values():
+        run["over"] = ["rate"]
+
+    def measured(task):
+        rate = float(task.at.get("rate", 0))
+        return {"knn": (rate + task.seed * (1 + rate) / 10000, "test")}
+
+    first = decide(study(tmp_path / "s", content, measured)).sentences[0]
+    assert first.count("points below") == 4 and "; 11 more, in the table (95% in all" in first
+    assert first.endswith("0.6 is the best of all.")
+
+
 def test_a_loss_is_better_where_it_is_lower(tmp_path):
     content = changed(TUNED, report__measures=["loss"])
     loss = {"scratch": (2.0, 2.1, 2.2), "mpp": (1.9, 2.0, 2.11), "mae": (2.5, 2.61, 2.7)}
