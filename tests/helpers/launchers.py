@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,11 @@ while step < 5:
     if behave == "sleep" and step == 3:
         (folder / "asleep").touch()
         time.sleep(60)
+if behave.startswith("meet "):  # others that are started meanwhile
+    end = time.monotonic() + 20
+    while len((notes / "starts.txt").read_text().split()) < int(behave[5:]) and time.monotonic() < end:
+        time.sleep(0.02)
+    behave = "brief"
 if behave == "brief":
     time.sleep(0.3)
 if behave.startswith("end "):  # with a status each time it is started, the last one for good
@@ -125,9 +131,9 @@ def process_command(tool: Path, *options: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(tool), *options]
 
 
-def local(tool: Path, **others) -> Local:
-    """The local launcher with the stand-in tool."""
-    return Local(lambda *options: process_command(tool, *options), **others)
+def local(tool: Path, free_memory: Callable[[], int] = lambda: 1 << 50) -> Local:
+    """The local launcher with the stand-in tool, by default with memory for all."""
+    return Local(lambda *options: process_command(tool, *options), free_memory)
 
 
 class Bench:
@@ -145,7 +151,7 @@ class Bench:
         self.behave()
 
     def behave(self, how=None) -> None:
-        """What tasks do: {task: sleep, brief, end STATUS ..., leave or fail}."""
+        """What tasks do: {task: sleep, brief, meet N, end STATUS ..., leave or fail}."""
         (self.notes / "behave.json").write_text(json.dumps(how or {}))
 
     def only(self, *names: str) -> Tasks:
