@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 ARMS = ("a", "b", "c")
 SD = 0.01  # of a value over seeds; an effect of each seed is common to all arms
 IMAGES = 500
-COUNT, WITH_IMAGES, WITH_EFFECT = 400, 150, 100
+COUNT, WITH_IMAGES, WITH_EFFECT = 400, 60, 100
 
 
 class WithImages(Results):
