@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import stats
 from ..formatting import text_line
-from ..metrics import SHARE, find_metric, label
+from ..metrics import SHARE, find_baseline, find_metric, label
 from .compare import Comparison, Difference, compare
 from .curve import along, numbers
 from .results import Results, pandas
@@ -171,20 +171,30 @@ def _curve(results: Results, verdict: Verdict, measure: Measure) -> dict[str, Sh
 
 
 def _others(results: Results, verdict: Verdict, run: str) -> Shown:
-    """All else that a run has measured: the mean of each metric, and its sd over seeds."""
+    """All else that a run has measured: the mean of each metric, and its sd over seeds; of
+    pre-training with the baselines of what it predicts."""
     rows, main = results.rows(run), verdict.measure
     if main is not None and run in (verdict.rule.test, UNTRAINED):
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = rows[rows["metric"].map(lambda name: find_metric(name).compared).astype(bool)]
+    baselines = {name: find_baseline(name) for name in rows["metric"].unique()}
+    shown = [one for one, guess in baselines.items() if guess or find_metric(one).compared]
+    rows = rows[rows["metric"].isin(shown)]
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for (*key, split, metric), own in rows.groupby([*axes, "split", "metric"], sort=False):
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
         scale, unit = (100, ", %") if find_metric(metric).unit == SHARE else (1, "")
         values = stats.summarize((scale * own["value"]).tolist())
-        head = label(metric) + unit + ("" if split == "test" else f" ({split})")
+        baseline = baselines[metric]
+        head = (baseline.called if baseline else label(metric)) + unit
+        head += "" if split == "test" else f" ({split})"
         row |= {head: values.mean, f"{head} sd": values.sd}
-    return Shown(pandas().DataFrame([*found.values()]), "Mean and sd over n seeds.")
+    caption = "Mean and sd over n seeds"
+    if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
+        caption += (
+            "; what is predicted differs between objectives and targets, and so does its loss"
+        )
+    return Shown(pandas().DataFrame([*found.values()]), f"{caption}.")
 
 
 def _chosen(results: Results) -> Shown:

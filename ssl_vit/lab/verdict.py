@@ -5,7 +5,8 @@ measure, at every place of the other axes. One is claimed where there are three 
 and the interval of the paired differences at level 1 - 0.05/m, m comparisons in all, does not
 include zero; where there are predictions, the wider of it and the one over images drawn again. A
 report that is made again after more seeds, names or another measure is another look: m is
-multiplied by the number of looks. Fresh weights are a family of their own, of 5% too.
+multiplied by the number of looks so far, so that k looks claim what is not so in at most
+5% (1 + 1/2 + ... + 1/k). Fresh weights are a family of their own, of 5% too.
 """
 
 import hashlib

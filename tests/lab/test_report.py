@@ -330,7 +330,10 @@ def test_all_else_stands_behind(tmp_path):
         "50.00 ± 0.00",
     ]
     assert table(text.partition("Measured by final:")[2], "arm")[0] == ["arm", "n", "top5, %"]
-    assert table(text.partition("Measured by pretrain:")[2], "arm")[0][2] == "loss (validation)"
+    assert table(text.partition("Measured by pretrain:")[2], "arm")[0][2:] == [
+        "loss (validation)",
+        "the training colours' entropy (validation)",
+    ]
 
 
 def test_what_each_run_took(whole):
