@@ -245,7 +245,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
         recipe: of the run.
         chosen: what others choose on its held-out images.
         tested: it has to measure test images.
-        known: the splits that were read before, so that each data set is read once.
+        known: what was read before, so that each data set is read once.
 
     Raises:
         UserError: a split is not there, images cannot be read, or labels are not there or none of
@@ -268,8 +268,9 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
             known[key] = sources.load(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
-    if uses_labels(recipe):
-        class_numbers.num_classes(known[key], data, recipe.objective)
+    labels = f"{key} {recipe.objective} {data.classes}"
+    if uses_labels(recipe) and labels not in known:
+        known[labels] = class_numbers.num_classes(known[key], data, recipe.objective)
     counts = split_images.measured_on(recipe, known[key])
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)

@@ -424,6 +424,9 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     runs, others = would_run(ended, capsys, STUDY, "probe.neighbors=3")
     assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
     assert others["frozen-mpp-0"] == "probe.neighbors (2 there, 3 here)" and len(others) == 3
+    runs, others = would_run(ended, capsys, STUDY, "probe.measures=[linear]", "probe.steps=2")
+    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
+    assert "probe.measures (['knn'] there, ['linear'] here)" in others["frozen-mpp-0"]
     # a pre-training that differs takes with it all that starts from it
     arms = {"mpp": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.3}}}
     axes = {"arm": STUDY["axes"]["arm"] | arms}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import tool_options
+from ...config.parsing import parse_path
 from ...errors import UserError, suggest
 from .. import engine, worth
 from . import check, read, sweep
@@ -164,7 +165,7 @@ def _find(name: str | None) -> Path:
         raise UserError(f"recipe= is missing; choices: {', '.join(known)}, or a file's path")
     if name in known:
         return known[name]
-    path = Path(name)
+    path = parse_path(name, "recipe")
     if path.suffix not in (".yaml", ".yml"):
         if name in engine.recipe_names():
             text = "is no study; to sweep it, say sweep and keys with several values"
