@@ -20,7 +20,7 @@ from ssl_vit.lab.compare import least_difference
 from ssl_vit.lab.study import launch, read, record
 from ssl_vit.lab.study.request import requested
 from ssl_vit.lab.study.tasks import Tasks, plan
-from ssl_vit.lab.worth import Clock, Extent, Images, Question
+from ssl_vit.lab.study.worth import Clock, Extent, Images, Question
 
 IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
