@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-PAPER = Path(__file__).with_name("planning") / "paper.yaml"
+PAPER = Path(__file__).with_name("paper.yaml")
 PAPER_SIZE = 224  # pixels; all of the paper's pre-training
 PAPER_BATCH = 4096
 PAPER_MPP = 2e-4  # learning rate of MPP: paper, B.1.2
