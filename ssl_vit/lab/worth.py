@@ -222,7 +222,7 @@ def ask(given: Mapping[str, str]) -> Question:
             raise UserError(f"{key}={given[key]}: {text}")
     if "data.share" in shared:
         raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
-    if engine.exists(path := shared.get("data.path", "")):
+    if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
     found = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
     shared |= found.options
