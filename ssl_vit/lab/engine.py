@@ -13,12 +13,14 @@ import numpy as np
 
 from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
+from ..config.computed import counts as counts
 from ..config.init_source import SCRATCH as SCRATCH
 from ..config.init_source import InitSource
 from ..config.parsing import exists as exists
 from ..config.parsing import flatten, load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
+from ..config.recipe_files import recipe_names as recipe_names
 from ..config.recipe_files import suggest_model as suggest_model
 from ..config.recipe_images import image_notice as image_notice
 from ..config.resolve import resolve as resolve_options
@@ -27,7 +29,7 @@ from ..config.schema import compared_views as compared_views
 from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
 from ..config.validate import check_value, has_use
-from ..config.values import parse
+from ..config.values import parse as parse
 from ..costs import trained_objectives as trained_objectives
 from ..data.batch_layout import BatchLayout
 from ..data.layout import role as role
@@ -94,22 +96,17 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        raise UserError(f"{where}: objective={recipe.objective}: its work is not counted")
+        predicts = recipe.declared.predicts_patches
+        uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
+        key = "target" if uncounted else "objective"
+        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
+        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
 def repository_beside(repository: str, name: str) -> str:
     """The Hub's repository of one of several runs."""
     return hub_files.beside(repository, name)
-
-
-def options_of(words: Iterable[str]) -> dict[str, str]:
-    """{key: text} of words KEY=VALUE.
-
-    Raises:
-        UserError: a word is none, or a key has two values.
-    """
-    return parse(words)
 
 
 def own_keys() -> list[str]:
@@ -131,16 +128,11 @@ def check_name(name: str) -> None:
     check_value("name", name)
 
 
-def recipes() -> list[str]:
-    """Those of the package, without the studies."""
-    return recipe_files.recipe_names()
-
-
 def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what a run computes, of which images, and of what its result is."""
     others = computed.keys(lambda option: option.in_result or option.place)
     values = recipe.values()
-    return {key: one for key, one in values.items() if computed.counts(key) or key in others}
+    return {key: one for key, one in values.items() if counts(key) or key in others}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -162,11 +154,6 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
         own = asdict(origin.model)
         found |= {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
     return found | dict(options)
-
-
-def counts(key: str) -> bool:
-    """Whether a key changes what is computed."""
-    return computed.counts(key)
 
 
 def labelled(recipe: Recipe) -> bool:
@@ -255,15 +242,16 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
         recipe: of the run.
         chosen: what others choose on its held-out images.
         tested: it has to measure test images.
-        known: the splits that were read before, so that each data set is read once.
+        known: what was read before, so that each data set is read once.
 
     Raises:
-        UserError: a split is not there, or images cannot be read.
+        UserError: a split is not there, images cannot be read, or labels are not there or none of
+            the classes.
     """
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return []
-    from ..data import sources  # takes seconds to import
+    from ..data import class_numbers, sources  # takes seconds to import
     from ..data.layout import NoTestSplit
     from ..jobs import split_images
 
@@ -277,6 +265,9 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
             known[key] = sources.load(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
+    labels = f"{key} {recipe.objective} {data.classes}"
+    if uses_labels(recipe) and labels not in known:
+        known[labels] = class_numbers.num_classes(known[key], data, recipe.objective)
     counts = split_images.measured_on(recipe, known[key])
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
@@ -500,7 +491,7 @@ def measure(recipe: Recipe) -> "Pace":
 
 def pretraining_recipes() -> list[str]:
     """The recipes of training without labels."""
-    return [name for name in recipe_files.recipe_names() if _is_pretraining(name)]
+    return [name for name in recipe_names() if _is_pretraining(name)]
 
 
 def _is_pretraining(name: str) -> bool:

@@ -19,11 +19,9 @@ from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import parse
-from ssl_vit.evaluation.vtab import tasks
-from ssl_vit.lab import plan_tool, study_tool
-from ssl_vit.lab.studies.read_study import read
-from ssl_vit.lab.studies.request import parse_request
-from ssl_vit.lab.studies.task_recipes import check
+from ssl_vit.lab import plan_tool
+from ssl_vit.lab.study.read import REPORT_KEYS, RUN_KEYS, STUDY_KEYS
+from ssl_vit.lab.study.request import requested
 
 PLUGINS = "ssl_vit_plugin_"  # how the modules of plugins' files are called
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,10 +57,9 @@ def test_a_documented_command_resolves(document: str, command: str, tmp_path: Pa
         assert "launch" in before or before.endswith(("python", "python3"))
         assert (ROOT / "tools" / tool).exists()
         words = [w.replace("IMAGES", str(tmp_path)) for w in shlex.split(text)]
-        if tool == "study.py" and "--check" in words:  # without images it takes stand-ins
-            assert study_tool.main([w for w in words if str(tmp_path) not in w]) == 0
-        elif tool == "study.py":
-            assert parse_request(words).plan
+        if tool == "study.py":  # without images and weights it takes stand-ins
+            given = [w for w in words if str(tmp_path) not in w and not w.startswith("init=")]
+            assert requested(given, stand_ins=True).tasks
         elif tool == "plan.py":
             plan_tool.main([w for w in words if w != "--probe"])
         elif tool in PARSED:
@@ -198,22 +195,16 @@ def test_numbers_of_a_sentence_are_counted(tmp_path: Path) -> None:
     assert counted == [["1.5%", "+3.0", "4e-5"], ["1,000"], ["2"]]
 
 
-@pytest.mark.parametrize(
-    "study", sorted((ROOT / "recipes" / "study").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_every_task_of_a_study_resolves(study: Path, tmp_path: Path) -> None:
-    folders = {place: tmp_path / place for place in read(study).places}
-    for folder in folders.values():
-        folder.mkdir()
-    if "init" in folders:
-        folders["init"] = Path("scratch")
-    if read(study).benchmark:
-        for task in tasks():
-            (folders["data"] / task / "final").mkdir(parents=True)
-            (folders["data"] / task / "tune").mkdir()
-    places = [f"{place}={folder}" for place, folder in folders.items()]
-    request = parse_request([f"recipe=study/{study.stem}", *places])
-    check(request.study, request.plan)
+def test_the_page_about_study_files_has_every_key_and_the_example() -> None:
+    text = (ROOT / "docs" / "study_files.md").read_text()
+    assert (ROOT / "docs" / "examples" / "three_arms.yaml").read_text() in text
+    for title, keys in (
+        ("Keys of a study", STUDY_KEYS),
+        ("Keys of a run", RUN_KEYS),
+        ("Keys of its report", REPORT_KEYS),
+    ):
+        table = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        assert {*re.findall(r"^\| `(\w+):`", table, re.MULTILINE)} == {*keys}
 
 
 def test_the_design_page_names_files_that_are_there() -> None:

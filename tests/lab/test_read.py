@@ -105,6 +105,11 @@ MISTAKES = {
         {"pretrain": {"out": "x"}},
         "axes.arm.a.pretrain.out: x: that is the study's folder; leave it out",
     ),
+    "a plugin, which the command line has to name": (
+        "options",
+        {"plugin": "own.py"},
+        "options.plugin: own.py: that is the command line's; leave it out",
+    ),
     "an axis's unknown run": (
         "axes/arm/a",
         {"pretrian": {}},

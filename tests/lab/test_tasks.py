@@ -205,9 +205,9 @@ def test_two_values_of_one_name_of_a_folder_are_refused() -> None:
         planned(raw)
 
 
-def test_a_plugin_runs_only_if_the_command_line_names_it() -> None:
-    raw = GAP | {"options": {"plugin": "own.py"}}
-    with pytest.raises(UserError, match=r"plugin=own\.py: the study's file names it; plugins run"):
+def test_a_name_that_no_folder_can_have_is_one_line() -> None:
+    raw = GAP | {"axes": {"arm": {"a": {}}}, "runs": {"p" * 260: GAP["runs"]["pretrain"]}}
+    with pytest.raises(UserError, match="name=ppp"):
         planned(raw)
 
 

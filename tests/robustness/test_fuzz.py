@@ -20,7 +20,8 @@ from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
-from ssl_vit.lab import reports, study_tool
+from ssl_vit.lab import reports
+from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 
@@ -140,7 +141,7 @@ def test_a_nested_list_is_refused_by_a_study(
         study_tool.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
     with pytest.raises(UserError, match="out= : expected a folder"):
         study_tool.main(["recipe=study/masking_rate", "out= "])
-    with pytest.raises(UserError, match="seeds=1000000000: "):
+    with pytest.raises(UserError, match="seeds: 1000000000: "):
         study_tool.main(["recipe=study/masking_rate", "seeds=1000000000"])
     assert not list(tmp_path.iterdir())
 

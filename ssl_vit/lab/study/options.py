@@ -48,6 +48,12 @@ class StudyOptions(ToolOptions):
         "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run of the"
         " study (sbatch --array=...%N); default: all.",
     )
+    match: str | None = one_of(
+        None,
+        "With `sweep`: exaflop gives each value of the first key as much compute as the recipe has"
+        " without it.",
+        ("exaflop",),
+    )
     labels_seen: bool = option(
         False,
         "true: run a study although weights have learned labels of images that they are measured"

@@ -23,8 +23,13 @@ UNTRAINED = "untrained"  # the run of fresh weights that a study adds
 REFERENCE = re.compile(r"\{([^{}]*)\}")
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63
-# keys of a recipe that a study sets itself
-OURS = {"name": "the task's", "out": "the study's folder", "seed": "the study's seeds"}
+# keys of a recipe that a study sets itself, or leaves to the command line: files are passed on
+OURS = {
+    "name": "the task's",
+    "out": "the study's folder",
+    "seed": "the study's seeds",
+    "plugin": "the command line's",
+}
 STUDY_KEYS = ("title", "places", "seeds", "match", "axes", "options", "runs", "report")
 RUN_KEYS = ("tool", "over", "only", "options", "seeds", "try", "best")
 REPORT_KEYS = ("test", "baseline", "measures", "pairs", "beside", "paper", "notes", "mean_over")
@@ -123,11 +128,11 @@ class Study:
         return run.only.get(axis, tuple(self.axes[axis].settings))
 
 
+@dataclass(frozen=True)
 class Place:
     """Where in a file a value stands, to say it in errors."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    where: str
 
     def at(self, key: object) -> "Place":
         opening = self.where if self.where.endswith(": ") else f"{self.where}."
@@ -139,7 +144,8 @@ class Place:
             UserError: it does not fit; the text says what is expected.
         """
         if not fits:
-            raise UserError(f"{self.where}: {text}" if not self.where.endswith(": ") else text)
+            colon = "" if self.where.endswith(": ") else ": "
+            raise UserError(f"{self.where}{colon}{text}")
 
     def known(self, name: object, choices: Collection[str], what: str) -> None:
         """
@@ -148,19 +154,30 @@ class Place:
         """
         self.require(name in choices, f"{name}: no such {what}; {suggest(str(name), choices)}")
 
-    def mapping(self, node: Any) -> dict[str, Any]:
-        """A mapping with its keys as texts: YAML reads 0.1 and 1 as numbers."""
+    def mapping(self, node: Any, keys: Collection[str] | None = None) -> dict[str, Any]:
+        """A mapping with its keys, which may be those alone, as texts: YAML reads 0.1 and 1 as
+        numbers."""
         self.require(isinstance(node, dict | None), f"expected a mapping, not {_shown(node)}")
-        return {option_text(key): value for key, value in (node or {}).items()}
+        found = {option_text(key): value for key, value in (node or {}).items()}
+        for key in found if keys is not None else ():
+            self.known(key, keys or (), "key")
+        return found
 
     def texts(self, node: Any) -> tuple[str, ...]:
-        """A list of names; one may stand without brackets."""
+        """A list of texts; one may stand without brackets."""
         if isinstance(node, str):
             return (node,)
         self.require(isinstance(node, list | None), f"expected a list, not {_shown(node)}")
         found = tuple(option_text(one) for one in node or ())
         twice = next((name for name in found if found.count(name) > 1), None)
         self.require(twice is None, f"{twice} is there twice")
+        return found
+
+    def names(self, node: Any, choices: Collection[str], what: str) -> tuple[str, ...]:
+        """`texts` that are all among the choices."""
+        found = self.texts(node)
+        for name in found:
+            self.known(name, choices, what)
         return found
 
 
@@ -180,11 +197,9 @@ def build(content: Mapping[str, Any], where: str) -> Study:
         UserError: the first mistake, in one line.
     """
     top = Place(f"{where}: ")
-    raw = top.mapping(dict(content))
-    for key in raw:
-        Place(where).known(key, STUDY_KEYS, "key")
+    raw = top.mapping(dict(content), STUDY_KEYS)
     for key in ("title", "runs"):
-        Place(where).require(raw.get(key), f"{key}: is missing")
+        top.require(raw.get(key), f"{key}: is missing")
     places = top.at("places").texts(raw.get("places"))
     shared = _options(raw.get("options"), top.at("options"))
     bodies = top.at("runs").mapping(raw["runs"])
@@ -198,8 +213,8 @@ def build(content: Mapping[str, Any], where: str) -> Study:
         runs=runs,
         axes=axes,
         places=places,
-        seeds=_seeds(raw.get("seeds"), top.at("seeds")) or (0,),
-        match=_match(raw.get("match"), axes, top.at("match")),
+        seeds=read_seeds(raw.get("seeds"), top.at("seeds")) or (0,),
+        match=_match(raw["match"], axes, top.at("match")) if raw.get("match") else None,
     )
     _check_names(study, top)
     _check_references(study, top)
@@ -293,12 +308,6 @@ def _tries(node: Any, place: Place) -> Tries:
     return tries
 
 
-def _setting(node: Any, place: Place) -> Setting:
-    raw = place.mapping(node)
-    tries = _tries(raw.pop("try", None), place.at("try"))
-    return Setting(_options(raw, place), tries)
-
-
 def _axes(node: Any, runs: Collection[str], place: Place) -> dict[str, Axis]:
     axes: dict[str, Axis] = {}
     bodies = {name: place.at(name).mapping(body) for name, body in place.mapping(node).items()}
@@ -314,43 +323,43 @@ def _axes(node: Any, runs: Collection[str], place: Place) -> dict[str, Axis]:
                 here.at(label).known(run, (*runs, ALL), "run")
                 if at:
                     here.at(f"{label}.{key}").known(other, others, "name of another axis")
-                found[label][key] = _setting(own, here.at(f"{label}.{key}"))
+                own_place = here.at(f"{label}.{key}")
+                options = own_place.mapping(own)
+                tries = _tries(options.pop("try", None), own_place.at("try"))
+                found[label][key] = Setting(_options(options, own_place), tries)
         axes[name] = Axis(name, found)
     return axes
 
 
 def _run(name: str, body: Any, shared: Options, axes: Mapping[str, Axis], place: Place) -> Run:
-    raw = place.mapping(body)
-    for key in raw:
-        place.known(key, RUN_KEYS, "key")
+    raw = place.mapping(body, RUN_KEYS)
     place.require("tool" in raw, f"tool: is missing; choices: {', '.join(TOOLS)}")
     place.at("tool").known(raw["tool"], TOOLS, "tool")
-    over = place.at("over").texts(raw.get("over"))
-    for axis in over:
-        place.at("over").known(axis, axes, "axis")
-    only = {
-        axis: place.at(f"only.{axis}").texts(names)
-        for axis, names in place.at("only").mapping(raw.get("only")).items()
-    }
-    for axis, names in only.items():
+    over = place.at("over").names(raw.get("over"), axes, "axis")
+    only = {}
+    for axis, names in place.at("only").mapping(raw.get("only")).items():
         place.at("only").known(axis, over, "axis of the run")
-        place.at(f"only.{axis}").require(names, "expected names of the axis")
-        for one in names:
-            place.at(f"only.{axis}").known(one, axes[axis].settings, f"name of {axis}")
+        here = place.at(f"only.{axis}")
+        only[axis] = here.names(names, axes[axis].settings, f"name of {axis}")
+        here.require(only[axis], "expected names of the axis")
     return Run(
         name=name,
         tool=raw["tool"],
         over=tuple(axis for axis in axes if axis in over),
         only=only,
         options=shared | _options(raw.get("options"), place.at("options")),
-        seeds=_seeds(raw.get("seeds"), place.at("seeds")),
+        seeds=read_seeds(raw.get("seeds"), place.at("seeds")),
         tries=_tries(raw.get("try"), place.at("try")),
         best=_best(raw.get("best"), place.at("best")),
     )
 
 
-def _seeds(node: Any, place: Place) -> tuple[int, ...] | None:
-    """A list of seeds; a number N stands for the first N."""
+def read_seeds(node: Any, place: Place) -> tuple[int, ...] | None:
+    """A list of seeds; a number N stands for the first N; None where there is none.
+
+    Raises:
+        UserError: a seed is there twice, or is none.
+    """
     if node is None:
         return None
     seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
@@ -368,9 +377,7 @@ def _best(node: Any, place: Place) -> tuple[str, str] | None:
         return None
     if isinstance(node, str):
         return node, "accuracy"
-    raw = place.mapping(node)
-    for key in raw:
-        place.known(key, ("of", "by"), "key")
+    raw = place.mapping(node, ("of", "by"))
     texts = all(isinstance(raw.get(key), str) for key in ("of", "by"))
     place.require(texts, "expected a run, or {of: RUN, by: MEASURE}")
     text = f"{raw['by']}: is of the test images; nothing is chosen on them"
@@ -378,10 +385,9 @@ def _best(node: Any, place: Place) -> tuple[str, str] | None:
     return raw["of"], raw["by"]
 
 
-def _match(node: Any, axes: Collection[str], place: Place) -> str | None:
+def _match(node: Any, axes: Collection[str], place: Place) -> str:
+    """The axis of {exaflop: AXIS}."""
     raw = place.mapping(node)
-    if not raw:
-        return None
     place.require(raw.keys() == {"exaflop"}, f"{_shown(node)}: expected {{exaflop: AXIS}}")
     place.at("exaflop").known(raw["exaflop"], axes, "axis")
     return str(raw["exaflop"])
@@ -440,9 +446,7 @@ def _ordered(study: Study, top: Place) -> dict[str, Run]:
 
 
 def _report(node: Any, study: Study, place: Place) -> Report:
-    raw = place.mapping(node)
-    for key in raw:
-        place.known(key, REPORT_KEYS, "key")
+    raw = place.mapping(node, REPORT_KEYS)
     if not raw:
         return Report()
     place.require(isinstance(raw.get("test"), str), "test: is missing; expected a run")
@@ -452,24 +456,22 @@ def _report(node: Any, study: Study, place: Place) -> Report:
     arms = compared(study, raw["test"])
     if raw.get("baseline") is not None:
         place.at("baseline").known(option_text(raw["baseline"]), arms, "name that is compared")
-    beside = place.at("beside").texts(raw.get("beside"))
-    for name in beside:
-        place.at("beside").known(name, study.runs, "run")
-    paper = {
-        name: _number(value, place.at(f"paper.{name}"))
-        for name, value in place.at("paper").mapping(raw.get("paper")).items()
-    }
-    for name in paper:
+    paper = place.at("paper").mapping(raw.get("paper"))
+    for name, value in paper.items():
         place.at("paper").known(name, arms, "name that is compared")
+        fits = type(value) in (int, float)
+        place.at(f"paper.{name}").require(fits, f"{_shown(value)}: expected a number")
     return Report(
         test=raw["test"],
         baseline=None if raw.get("baseline") is None else option_text(raw["baseline"]),
         measures=place.at("measures").texts(raw.get("measures")),
         pairs=tuple(read_pairs(place.at("pairs").texts(raw.get("pairs")), arms, place.at("pairs"))),
-        beside=beside,
-        paper=paper,
+        beside=place.at("beside").names(raw.get("beside"), study.runs, "run"),
+        paper={name: float(value) for name, value in paper.items()},
         notes=place.at("notes").texts(raw.get("notes")),
-        mean_over=_mean_over(raw.get("mean_over"), study, raw["test"], place.at("mean_over")),
+        mean_over=_mean_over(raw["mean_over"], study, raw["test"], place.at("mean_over"))
+        if raw.get("mean_over")
+        else {},
     )
 
 
@@ -496,12 +498,6 @@ def read_pairs(texts: Iterable[str], arms: Collection[str], place: Place) -> lis
     return pairs
 
 
-def _number(value: Any, place: Place) -> float:
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    place.require(fits, f"{_shown(value)}: expected a number")
-    return float(value)
-
-
 def _mean_over(
     node: Any, study: Study, test: str, place: Place
 ) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -513,13 +509,9 @@ def _mean_over(
     found = {}
     for axis, groups in place.mapping(node).items():
         place.known(axis, over, "axis of the test")
+        known, what = study.axes[axis].settings, f"name of {axis}"
         found[axis] = {
-            group: place.at(f"{axis}.{group}").texts(names)
+            group: place.at(f"{axis}.{group}").names(names, known, what)
             for group, names in place.at(axis).mapping(groups).items()
         }
-        for group, names in found[axis].items():
-            for name in names:
-                place.at(f"{axis}.{group}").known(
-                    name, study.axes[axis].settings, f"name of {axis}"
-                )
     return found

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from ...config import records
 from ...config.records import Record, Scalar, Whole
+from ...errors import UserError
 from ...runs.files import write_atomically
 from .. import engine
 from ..compare import Comparison
@@ -147,18 +148,8 @@ def _rule_content(rule: Rule) -> dict[str, Any]:
 
 def _task_content(task: Task) -> dict[str, Any]:
     among, by = task.best or (None, None)
-    return {
-        "name": task.name,
-        "run": task.run,
-        "tool": task.tool,
-        "at": task.at,
-        "seed": task.seed,
-        "tried": task.tried,
-        "needs": list(task.needs),
-        "best": None if among is None else list(among),
-        "by": by,
-        "options": [f"{key}={value}" for key, value in task.options.items()],
-    }
+    options = [f"{key}={text}" for key, text in task.options.items()]
+    return asdict(task) | {"best": among, "by": by, "options": options}
 
 
 def read(folder: Path) -> StudyRecord:
@@ -167,7 +158,15 @@ def read(folder: Path) -> StudyRecord:
     Raises:
         UserError: it is missing or damaged.
     """
-    return records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
+    hint = "remove it, or take another name="
+    found = records.require(folder / FILE, StudyRecord, hint)
+    before: set[str] = set()
+    for task in found.tasks:
+        # names of folders, each after those that it needs
+        if Path(task.name).name != task.name or not before.issuperset(task.needs):
+            raise UserError(f"{folder / FILE} is damaged; {hint}")
+        before.add(task.name)
+    return found
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ...config import tool_options
+from ...config.parsing import parse_path
 from ...errors import UserError, suggest
 from .. import engine, worth
 from . import check, read, sweep
 from .options import StudyOptions
 from .tasks import Tasks, plan, without_missing
 
-OF_PLACES = ("init",)  # keys of recipes that only a study's file sets, and so may be places
+OF_PLACES = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
 SEED = re.compile(r"-?[0-9]{1,18}")
 
@@ -59,10 +60,12 @@ def requested(
     Raises:
         UserError: an option or the study's file is wrong.
     """
-    words, swept = sweep.split(words)
+    swept = None
+    if sweep.SWEEP in words:
+        words, swept = sweep.split(words)
     texts, rest = tool_options.split(StudyOptions, words)
     own = tool_options.build(StudyOptions, texts)
-    given = engine.options_of(rest)
+    given = engine.parse(rest)
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
@@ -137,10 +140,13 @@ def _read(
         for key, text in given.items():
             _check_option(key, text, ())
         keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
-        raw, stem = sweep.content(own.recipe, given, keys)
+        raw, stem = sweep.content(own.recipe, given, keys, own.match)
         found = read.build(raw, sweep.SWEEP)
-        # the study's runs have them; a plugin runs because the command line names it
+        # the study's runs have them
         given = {key: text for key, text in given.items() if key == "plugin"}
+    if own.match is not None and swept is None:
+        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        raise UserError(f"match={own.match}: {text}")
     for place in found.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in OF_PLACES:
@@ -161,9 +167,9 @@ def _find(name: str | None) -> Path:
         raise UserError(f"recipe= is missing; choices: {', '.join(known)}, or a file's path")
     if name in known:
         return known[name]
-    path = Path(name)
+    path = parse_path(name, "recipe")
     if path.suffix not in (".yaml", ".yml"):
-        if name in engine.recipes():
+        if name in engine.recipe_names():
             text = "is no study; to sweep it, say sweep and keys with several values"
             raise UserError(f"recipe={name}: {text}")
         raise UserError(f"recipe={name}: no such study; {suggest(name, known)}, or a file's path")
@@ -204,11 +210,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
     listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     parts = listed.removesuffix(",").split(",")
-    numbers = [int(part) for part in parts if SEED.fullmatch(part)]
-    seeds = tuple(numbers)
-    if "," not in text and listed == text and numbers:
-        seeds = tuple(range(min(numbers[0], read.MOST_SEEDS + 1)))
-    whole = len(numbers) == len(parts) and len({*seeds}) == len(seeds)
-    if not whole or not 0 < len(seeds) <= read.MOST_SEEDS:
+    if not all(SEED.fullmatch(part) for part in parts):
         raise UserError(f"seeds={text}: expected how many (seeds=3) or which ones (seeds=0,2)")
-    return seeds
+    node = int(text) if text == parts[0] else [int(part) for part in parts]
+    return read.read_seeds(node, read.Place("seeds")) or ()

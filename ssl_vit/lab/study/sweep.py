@@ -6,7 +6,7 @@ held-out loss stands in its place. Each key is an axis; the first one's values a
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...config.schema import Recipe
@@ -17,19 +17,15 @@ SWEEP = "sweep"
 COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
 
 
-def split(words: Iterable[str]) -> tuple[list[str], list[str] | None]:
-    """The words without `sweep`, and the keys that follow it; None where it is not among them."""
-    words = list(words)
-    if SWEEP not in words:
-        return words, None
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without `sweep`, and the keys that follow it."""
     behind = words[words.index(SWEEP) + 1 :]
-    return [word for word in words if word != SWEEP], [
-        key for key, equals, text in (word.partition("=") for word in behind) if equals
-    ]
+    keys = [key for key, equals, _ in (word.partition("=") for word in behind) if equals]
+    return [word for word in words if word != SWEEP], keys
 
 
 def content(
-    recipe: str | None, given: Mapping[str, str], swept: Iterable[str]
+    recipe: str | None, given: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
     """The study as a file has it, and its name.
 
@@ -37,6 +33,7 @@ def content(
         recipe: that all runs start from.
         given: {key: text} of its options.
         swept: those of several values.
+        match: exaflop where the first one's values have equal compute.
 
     Raises:
         UserError: nothing is swept, or an option is wrong.
@@ -61,6 +58,7 @@ def content(
     base = _base(trained, {key: values[0] for key, values in axes.items()})
     if not base.declared.trains:
         raise UserError(f"recipe={recipe}: trains nothing that could be swept")
+    trained.pop("plugin", None)  # the command line's
     if base.data.path:
         trained["data.path"] = base.data.path  # found again from any folder
     runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": trained}}
@@ -72,6 +70,7 @@ def content(
         report = {"test": "probe"}
     return {
         "title": f"{recipe}: {' and '.join(axes)}",
+        "match": {match: next(iter(axes))} if match else None,
         "axes": {key: _names(key, values) for key, values in axes.items()},
         "runs": runs,
         "report": report,

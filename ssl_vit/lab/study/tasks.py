@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...formatting import option_text, some
 from .. import engine
 from . import match_compute
-from .read import REFERENCE, SEED, Run, Setting, Study, needs, references, settings_at
+from .read import REFERENCE, SEED, Run, Study, needs, references, settings_at
 
 # what a name of a run's folder may hold as it is
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
@@ -59,6 +59,8 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     Raises:
         UserError: a place is missing that all need, or an axis has no name left.
     """
+    if not study.places:
+        return study, []
     missing = [place for place in study.places if place not in places]
     axes, lines = dict(study.axes), []
     for axis in study.axes.values():
@@ -116,7 +118,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
 
     Raises:
         UserError: an option that no task uses or that one tries, a run that another needs and
-            that is not there, or steps that cannot be matched.
+            that is not there, steps that cannot be matched, or a name that no folder can have.
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
@@ -127,7 +129,6 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             at = dict(cell)
             setting = settings_at(study, run, at)
             placed = _filled(setting.options, places)
-            _check_plugin(run, placed, given)
             used = {key: text for key, text in given.items() if engine.uses(run.tool, key, placed)}
             unused = {key: text for key, text in unused.items() if key not in used}
             for key in setting.tries.keys() & used.keys():
@@ -138,8 +139,10 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
                 place = f"match: {where(run.name, at)}"
                 options |= match_compute.steps(base | used, options, place)
             for seed in seeds[run.name]:
-                for tried in _product(setting):
+                for values in itertools.product(*setting.tries.values()):
+                    tried = dict(zip(setting.tries, values, strict=True))
                     task = _task(study, run, at, seed, tried, options, tasks)
+                    engine.check_name(task.name)
                     if task.name in tasks:
                         text = "two names or values give the same name of a folder"
                         raise UserError(f"run {run.name}: {task.name}: {text}; write one otherwise")
@@ -161,18 +164,6 @@ def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _check_plugin(run: Run, options: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """A study's file may come from others: what it names is not run.
-
-    Raises:
-        UserError: it names a plugin that the command line does not.
-    """
-    plugin = options.get("plugin")
-    if plugin is not None and plugin != given.get("plugin"):
-        reason = "the study's file names it; plugins run only if the command line names them"
-        raise UserError(f"run {run.name}: plugin={plugin}: {reason}")
-
-
 def _seeds(study: Study) -> dict[str, tuple[int, ...]]:
     """The seeds of each run: its own, else the study's and those of the runs that need it."""
     found: dict[str, list[int]] = {
@@ -183,12 +174,6 @@ def _seeds(study: Study) -> dict[str, tuple[int, ...]]:
             if study.runs[other].seeds is None:
                 found[other] += [seed for seed in found[run.name] if seed not in found[other]]
     return {name: tuple(sorted(seeds)) for name, seeds in found.items()}
-
-
-def _product(setting: Setting) -> list[dict[str, Any]]:
-    """Every combination of the values that are tried."""
-    keys, values = [*setting.tries], [*setting.tries.values()]
-    return [dict(zip(keys, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
 def _task(
@@ -218,7 +203,9 @@ def _task(
         same = next((task.name for task in found if task.seed == seed), found[0].name)
         names[name] = f"{{{same}}}"
         needed.append(same)
-    labels = [run.name, *at.values(), str(seed), *_labels(tried)]
+    # the values that it tries by the last word of their keys: lr=0.1
+    values = [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
+    labels = [run.name, *at.values(), str(seed), *values]
     name = PLAIN.sub("_", "-".join(labels))
     filled = _filled(options, names)
     if "hub.repo" in filled:  # a repository for each run
@@ -237,11 +224,6 @@ def _runs_of(study: Study, run: Run, name: str, at: Mapping[str, str], tasks: Ta
     if not found:
         raise UserError(f"{where(run.name, at)}: needs {name}, which is not there; see its `only`")
     return found
-
-
-def _labels(tried: Mapping[str, Any]) -> list[str]:
-    """The values that a task tries, in the name of its folder: lr=0.1."""
-    return [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
 
 
 def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:

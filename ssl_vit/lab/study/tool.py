@@ -186,7 +186,7 @@ def _become_one(words: Sequence[str]) -> None:
     own = tool_options.build(StudyOptions, texts)
     if own.only is None or own.index is None:
         raise UserError("only= and index= belong together: a run, and the number of one task")
-    engine.run_plugin(engine.options_of(rest).get("plugin"))  # whose metrics are known
+    engine.run_plugin(engine.parse(rest).get("plugin"))  # whose metrics are known
     folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
     tasks = {one.name: _task(one) for one in record.read(folder).tasks}
     of_run = [task for task in tasks.values() if task.run == own.only]
@@ -209,7 +209,7 @@ def _become_one(words: Sequence[str]) -> None:
 
 def _task(one: record.TaskRecord) -> Task:
     """A task as study.json has it."""
-    options = engine.options_of(one.options)
+    options = engine.parse(one.options)
     best = None if one.best is None else (tuple(one.best), one.by or "")
     needs = tuple(one.needs)
     return Task(one.name, one.run, one.tool, one.at, one.seed, options, one.tried, needs, best)
