@@ -269,7 +269,10 @@ class Runs:
         return subprocess.Popen([sys.executable, *command], **where, **pipes)
 
     def finish(self, process: subprocess.Popen) -> None:
-        output, _ = process.communicate(timeout=400)
+        try:
+            output, _ = process.communicate(timeout=400)
+        finally:
+            process.kill()  # where it took longer
         if process.returncode:
             raise RuntimeError(f"status {process.returncode}: {output[-400:]}")
 

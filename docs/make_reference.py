@@ -22,15 +22,14 @@ from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures
 from ssl_vit.jobs.embed import EmbeddedImages
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.plan_tool import Estimate, PartEstimate, RunEstimate, StudyEstimate
-from ssl_vit.lab.report_tool import WrittenPage
+from ssl_vit.lab.plan import PartEstimate, RunEstimate, StudyEstimate
 from ssl_vit.lab.runs_tool import RunTable
 from ssl_vit.lab.study.tool import StudyOutcome
 
 OPTIONS = """# Options
 
 Every option is `key=value`. This page is generated from ssl_vit/config/schema.py, config/tools.py
-and lab/lab_tools.py: `python docs/make_reference.py options > docs/options.md`.
+and lab/options.py: `python docs/make_reference.py options > docs/options.md`.
 
 ## Recipes
 
@@ -55,11 +54,11 @@ RESULTS = (
     Neighbor,
     DrawnFigures,
     StudyOutcome,
-    Estimate,
     RunEstimate,
     StudyEstimate,
     PartEstimate,
-    WrittenPage,
+    Report,
+    RunPages,
     RunTable,
 )
 PYTHON = """# From Python

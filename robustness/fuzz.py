@@ -49,6 +49,7 @@ LISTS = ["[]", "[1,[2],3]", "[null]", "[1,2", "[true]", "[nan]", "{a: 1}", "[" *
 WORDS = ["=", "=x", "x", "--x", "optim", "optim=1", "optim.=1", "data.name=x", "\udcff=1", "[=]"]
 STRANGE = [None, True, -1, 1.5, float("inf"), float("nan"), 10**400, "", "../x", "\ud800"]
 STRANGE += ["/dev/zero", "é" * 300, [], {}, [[]], {"a": {}}, {"": None}, ["x"] * 3]
+WEIGHTS = "runs/run/export/model.safetensors"
 ACCEPTED, ANSWERED = "accepted", "answered in one line"
 PLACES = {"runs/mpp": "runs/run", "=IMAGES": "=own", "=PATH": "=own"}  # of examples
 SMALL = "model.patch=4 model.width=32 model.depth=1 model.heads=2 model.mlp=64 data.size=16"
@@ -192,6 +193,7 @@ def fuzz(seed: int, count: int, folder: Path, tools: list[str]) -> dict[str, Any
     counts: Counter[str] = Counter()
     found = []
     case = folder / "case"
+    weights = (folder / "whole" / WEIGHTS).read_bytes()
     for number in range(count + count // 10):
         shutil.copytree(folder / "whole", case)
         run = case / "runs" / "run"
@@ -208,6 +210,9 @@ def fuzz(seed: int, count: int, folder: Path, tools: list[str]) -> dict[str, Any
             altered = str(path.relative_to(case))
             alter(path, draw)
         said = answer(words, case, works=number >= count)
+        trains = altered and words[0] == "pretrain" and said == ACCEPTED
+        if trains and (case / WEIGHTS).read_bytes() != weights:
+            said = "accepted, and other weights come out"
         counts[said if said in (ACCEPTED, ANSWERED) else "wrong"] += 1
         if said not in (ACCEPTED, ANSWERED):
             found.append({"words": [w[:200] for w in words], "altered": altered, "said": said})

@@ -19,14 +19,23 @@ MOST_PRINTED = 2000  # characters of a text of others
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-class _Lasting(io.FileIO):
-    """A standard stream that drops what cannot be written."""
+class _Output(io.FileIO):
+    """A standard stream. What cannot be written is dropped where `lasting` is set; else the error
+    names the stream."""
 
-    def write(self, content: Any) -> int:
+    lasting = False
+
+    def write(self, content: Any) -> int | None:  # type: ignore[override]
         try:
-            return super().write(content) or 0
-        except OSError:  # the next is tried again: a disk that is full may have room then
-            return len(content)
+            written = super().write(content)
+        except OSError as error:
+            if self.lasting:  # the next is tried again: a disk that is full may have room then
+                return len(content)
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise OSError(error.errno, error.strerror, "standard output") from None
+        # None: of a pipe that does not block and is full
+        return len(content) if written is None and self.lasting else written
 
 
 def guard_streams(lasting: bool = False) -> None:
@@ -41,14 +50,13 @@ def guard_streams(lasting: bool = False) -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif lasting:
-            raw = _Lasting(stream.fileno(), "w", closefd=False)
-            by_lines = stream.line_buffering or raw.isatty()
-            buffered = io.BufferedWriter(raw)
-            text = io.TextIOWrapper(buffered, stream.encoding, "replace", line_buffering=by_lines)
-            setattr(sys, name, text)
-        else:
-            stream.reconfigure(errors="replace")
+            continue
+        raw = _Output(stream.fileno(), "w", closefd=False)
+        raw.lasting = lasting
+        by_lines = stream.line_buffering or raw.isatty()
+        buffered = io.BufferedWriter(raw)
+        text = io.TextIOWrapper(buffered, stream.encoding, "replace", line_buffering=by_lines)
+        setattr(sys, name, text)
 
 
 def _flush() -> None:
@@ -126,7 +134,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         # a full disk may show only now: at the end of the process it would go unreported
         sys.stdout.flush()
     except BrokenPipeError:
-        if isinstance(getattr(sys.stdout.buffer, "raw", None), _Lasting):  # it was another pipe
+        if getattr(getattr(sys.stdout.buffer, "raw", None), "lasting", False):  # another pipe
             raise
         _flush()
         sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`

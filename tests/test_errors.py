@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_a_fault_of_the_disk_is_one_line_whoever_writes(fault, line, capsys) -> 
 
 @needs_full
 def test_an_output_that_is_full_is_named_in_one_line(full: int) -> None:
-    assert ended(PLAN, full) == (2, "error: No space left on device\n")
+    assert ended(PLAN, full) == (2, "error: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("way", ["left", pytest.param("full", marks=needs_full)])
@@ -77,6 +78,21 @@ def test_a_run_outlives_its_output(way: str, tmp_path: Path, request) -> None:
     output = request.getfixturevalue(way)
     command = [interpreter(), "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
     assert ended(command, output, output) == (0, "")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
+
+
+def test_a_run_outlives_a_reader_that_pauses(tmp_path: Path) -> None:
+    """Some terminals make the output non-blocking: when it is full, nothing is written and nothing
+    raised."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    command = [interpreter(), "tools/pretrain.py", *TINY, f"out={tmp_path}", "name=run"]
+    assert ended(command, writer, writer) == (0, "")
+    os.close(reader)
+    os.close(writer)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
 
 

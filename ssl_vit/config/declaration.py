@@ -75,7 +75,6 @@ class ObjectiveDeclaration:
         shared: groups of SHARED that it uses.
         trains: whether it trains anything.
         labels: needs labelled images.
-        only_labelled: has no use for images without a label.
         mixes: can learn from images that are blended in pairs (mixup, CutMix).
         views: random views of an image that a step compares; 0: it takes images as they are.
         local_views: whether it takes local views beside those.
@@ -100,7 +99,6 @@ class ObjectiveDeclaration:
     options: Group | None = None
     shared: tuple[str, ...] = ()
     labels: bool = False
-    only_labelled: bool = False
     mixes: bool = False
     views: int = 0
     local_views: bool = False
@@ -152,10 +150,6 @@ class ObjectiveDeclaration:
 
     def parameters(self, recipe: "Recipe") -> int:
         """Parameters beside the encoder's that get a gradient: heads, tokens, a decoder."""
-        return 0
-
-    def block_parameters(self, recipe: "Recipe") -> int:
-        """Those of `parameters` in Transformer blocks."""
         return 0
 
     def momentum_parameters(self, recipe: "Recipe") -> int:

@@ -1,6 +1,5 @@
 """What a run costs, counted from its recipe. No torch here."""
 
-from .communication import sent_bytes as sent_bytes
 from .images import images_seen as images_seen
 from .images import total_exaflop as total_exaflop
 from .images import training_images as training_images

@@ -48,15 +48,6 @@ def _encoder_block_parameters(model: Model) -> int:
     return block
 
 
-def block_parameters(recipe: Recipe) -> int:
-    """Those of `parameters` in Transformer blocks: the encoder's, a decoder's."""
-    if recipe.model.convolutional:
-        return 0
-    trained = recipe.declared.trained(recipe)
-    count = recipe.model.depth * _encoder_block_parameters(recipe.model)
-    return count + sum(one.block_parameters(recipe) for one in trained)
-
-
 def _stem_parameters(model: Model) -> int:
     """Of a convolutional network, or a hybrid's ResNet."""
     if model.stages is None:

@@ -31,7 +31,8 @@ def open_splits(load: Callable[[], dict[str, Any]], data: Data) -> dict[str, Any
     try:
         return load()
     except Exception as error:  # whatever a file written by others causes
-        text = " ".join(str(error).split())[:300]
+        # "An error occurred while generating the dataset" alone says nothing
+        text = " ".join(str(error.__cause__ or error).split())[:300]
         if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
             text = f"its split {empty[1]} has no images; take its files away, or unpack them"
         if "OfflineModeIsEnabled" in text:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ..formatting import figure_label
-from ..pages.figure_style import DARK, LIGHT, Style, twin
+from ..pages.figure_style import INK
 from ..runs.files import write_atomically
 
 CELL = 96  # pixels of a panel's side, at least, where images are enlarged
@@ -47,26 +47,24 @@ class PanelGroup(NamedTuple):
 
 
 def write(folder: Path, name: str, draw: Callable[[], Figure], forms: Sequence[str]) -> None:
-    """Write a figure for light pages, as NAME.FORM, and for dark ones, as a PNG in TWINS.
+    """Write a figure as NAME.FORM.
 
     Args:
         folder: of the figures.
         name: of its files.
-        draw: draws it, once for each style.
+        draw: draws it.
         forms: of "png" and "svg".
     """
-    for form, content in rendered(draw, LIGHT, forms).items():
+    folder.mkdir(parents=True, exist_ok=True)
+    for form, content in rendered(draw, forms).items():
         write_atomically(folder / f"{name}.{form}", content)
-    dark = twin(folder / f"{name}.png")
-    dark.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(dark, rendered(draw, DARK, ["png"])["png"])
 
 
-def rendered(draw: Callable[[], Figure], style: Style, forms: Sequence[str]) -> dict[str, bytes]:
+def rendered(draw: Callable[[], Figure], forms: Sequence[str]) -> dict[str, bytes]:
     """{form: the figure}, the same bytes each time: no date, and names that are hashed with a fixed
     salt."""
     found = {}
-    with matplotlib.rc_context(_settings(style)), warnings.catch_warnings():
+    with matplotlib.rc_context(_settings()), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
@@ -78,11 +76,12 @@ def rendered(draw: Callable[[], Figure], style: Style, forms: Sequence[str]) -> 
     return found
 
 
-def _settings(style: Style) -> Any:
-    """matplotlib's settings; ticks take theirs when they are drawn."""
+def _settings() -> Any:
+    """matplotlib's settings: ink on the ground of the page; ticks take theirs when they are
+    drawn."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    colours = dict.fromkeys(inked, style.ink) | dict.fromkeys(grounds, style.paper)
+    colours = dict.fromkeys(inked, INK) | dict.fromkeys(grounds, "none")
     return colours | {"svg.hashsalt": "ssl_vit"}
 
 

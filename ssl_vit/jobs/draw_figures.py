@@ -1,6 +1,6 @@
 """The figures tool: what an encoder has learned, beside fresh weights. Torch is imported late.
 
-FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)  dark/FIGURE.png (for dark pages)
+FOLDER/  FIGURE.png  FIGURE.svg  FIGURE.npz (its data)
          figures.json (of which encoder and images)  figures.html (the page)
 """
 
@@ -26,7 +26,6 @@ from ..config.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
-from ..pages.figure_style import TWINS, twin
 from ..runs import lock, notebook
 from ..runs.files import sweep, write_atomically
 from ..runs.output_folder import OutputFolder
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 RECORD = "figures.json"
 SHOWING = {"images", "panels", "components"}  # arrays of figures that show images or filters
-OWN = re.compile(rf"{re.escape(RECORD)}|{TWINS}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
+OWN = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
 LONGEST_DEFAULT_NAME = 120  # bytes
 Found = dict[str, tuple[str, "Arrays"]]  # of each figure an encoder's label and data
 Drawn = dict[str, list[tuple[str, "Arrays"]]]  # of each figure fresh weights, and the encoder
@@ -200,9 +199,7 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
             lock.check_own(f"init={run}", run, ("lock", folder.name))
             stack.enter_context(lock.hold(run, str(run.parent), lambda: None))
             folder.mkdir(exist_ok=True)
-        for place in (folder, folder / TWINS):
-            if place.is_dir():
-                sweep(place, OWN)
+        sweep(folder, OWN)
         yield
 
 
@@ -286,6 +283,5 @@ def _write(folder: Path, drawn: Drawn, absent: Iterable[str]) -> None:
         np.savez_compressed(packed, **arrays)
         write_atomically(folder / f"{name}.npz", packed.getvalue())
     for name in absent:
-        twin(folder / f"{name}.png").unlink(missing_ok=True)
         for suffix in ("npz", "svg", "png"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)

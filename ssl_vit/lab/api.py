@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.python_options import Options, words
 from ..config.tool_options import parse
-from .lab_tools import PlanOptions, ReportOptions, RunsOptions
+from .options import PlanOptions, ReportOptions, RunsOptions
 from .study.options import StudyOptions
 
 if TYPE_CHECKING:
-    from .plan_tool import RunEstimate, StudyEstimate
-    from .report_tool import WrittenPage
+    from .plan import RunEstimate, StudyEstimate
+    from .report import Report
+    from .report_pages import RunPages
     from .runs_tool import RunTable
     from .study.tool import StudyOutcome
 
@@ -37,20 +38,20 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
     Raises:
         UserError: an option is wrong.
     """
-    from . import plan_tool
+    from . import plan as tool
 
-    return plan_tool.plan(words(options, keywords, PlanOptions))
+    return tool.plan(words(options, keywords, PlanOptions))
 
 
-def report(options: Options = (), /, **keywords: Any) -> "WrittenPage":
+def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
 
     Raises:
         UserError: the folder holds none of these, or its runs are not those of its study.
     """
-    from . import report_tool
+    from . import report_pages
 
-    return report_tool.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
+    return report_pages.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
 
 
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":

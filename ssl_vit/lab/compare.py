@@ -7,6 +7,7 @@ independent: their mean counts once. Legend: S independent seeds, M test images.
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # independent seeds of a claim
 POWER = 0.8
+EXACT = 1e-9  # of a difference: below this, the width of an interval is rounding
+Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 Correct = Mapping[str, np.ndarray]  # {task: booleans (M,), whether its first class is the label}
 
 
@@ -28,11 +31,52 @@ class Comparison(NamedTuple):
 
     a: str
     b: str
-    at: tuple[tuple[str, str], ...] = ()  # (axis, name)
+    at: Place = ()
 
     def __str__(self) -> str:
         place = ", ".join(name for _, name in self.at)
         return f"{self.a} minus {self.b}" + (f" at {place}" if place else "")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a study compares; fixed in study.json before the first task.
+
+    Attributes:
+        test: the run that is measured.
+        axis: whose names are compared; None of a study without axes.
+        arms: these names.
+        places: of the other axes, each as ((axis, name), ...).
+        asked: the comparisons.
+        measure: that decides; None: the first of the test run's.
+    """
+
+    test: str
+    axis: str | None
+    arms: tuple[str, ...]
+    places: tuple[Place, ...]
+    asked: tuple[Comparison, ...]
+    measure: str | None = None
+
+    @property
+    def axes_of_places(self) -> list[str]:
+        """The axes beside the one that is compared."""
+        return [axis for axis, _ in self.places[0]] if self.places else []
+
+
+def comparisons(
+    arms: Sequence[str],
+    places: Sequence[Place],
+    pairs: Sequence[tuple[str, str]] = (),
+    baseline: str | None = None,
+) -> tuple[Comparison, ...]:
+    """All that a study compares at these places: its pairs; else every name against the baseline;
+    else all pairs."""
+    named = list(pairs)
+    if not named and baseline is not None:
+        named = [(arm, baseline) for arm in arms if arm != baseline]
+    named = named or list(itertools.combinations(arms, 2))
+    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in named)
 
 
 class Difference(NamedTuple):
@@ -63,8 +107,13 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether there are seeds enough and the interval does not include zero."""
-        return self.n >= FEWEST and self.wider is not None and self.wider.excludes_zero
+        """Whether there are seeds enough and the interval does not include zero. Seeds that differ
+        by equally many images, as on few of them, give one without width, which tells nothing."""
+        if self.n < FEWEST or self.wider is None or not self.wider.excludes_zero:
+            return False
+        return self.resampled is not None or self.wider.high - self.wider.low > EXACT * abs(
+            self.mean
+        )
 
 
 def pairs(frame: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
@@ -76,17 +125,15 @@ def pairs(frame: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
         asked: the comparison.
 
     Returns:
-        One row a seed: value_a, value_b, task_a, task_b, and `group`: seeds of one number go on
-        from the same run.
+        One row a seed: value_a, value_b, task_a, task_b, fingerprint_a, fingerprint_b, and
+        `group`: seeds of one number go on from the same run.
     """
     here = frame
     for other, name in asked.at:
         here = here[here[other] == name]
-    sides = [
-        here[here[axis] == name].set_index("seed")[["value", "task", "origin"]]
-        for name in (asked.a, asked.b)
-    ]
-    both = sides[0].join(sides[1], lsuffix="_a", rsuffix="_b", how="inner").sort_index()
+    columns = ["value", "task", "origin", "fingerprint"]
+    sides = [here[here[axis] == name].set_index("seed")[columns] for name in (asked.a, asked.b)]
+    both = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner").sort_index()
     both["group"] = _groups(zip(both["origin_a"], both["origin_b"], strict=True))
     return both
 
@@ -99,15 +146,40 @@ def compare(
     correct: Correct | None = None,
     scale: float = 1.0,
 ) -> Difference | None:
-    """A minus B in pairs; None where they have no seed in common.
+    """A minus B in pairs; None where they have no seed in common, or were tested on different
+    images.
 
     Args:
         frame, axis, asked: as in `pairs`.
+        family, correct, scale: as in `difference`.
+    """
+    both = pairs(frame, axis, asked)
+    if on_different_images(both):
+        return None
+    return difference(asked, both, family, correct, scale)
+
+
+def on_different_images(both: "DataFrame") -> bool:
+    """Whether runs of some pairs were tested on different images, as far as these are known."""
+    return len({*both["fingerprint_a"], *both["fingerprint_b"]} - {""}) > 1
+
+
+def difference(
+    asked: Comparison,
+    both: "DataFrame",
+    family: int = 1,
+    correct: Correct | None = None,
+    scale: float = 1.0,
+) -> Difference | None:
+    """The difference of some pairs; None without any.
+
+    Args:
+        asked: what they are the pairs of.
+        both: as `pairs` gives them.
         family: how many comparisons there are: all intervals hold with 95% (Bonferroni).
         correct: of the runs whose predictions are kept; the measure is their top-1.
         scale: that the values are multiplied by (100: percent).
     """
-    both = pairs(frame, axis, asked)
     if both.empty:
         return None
     by_group = scale * (both["value_a"] - both["value_b"]).groupby(both["group"]).mean()
@@ -129,16 +201,16 @@ def compare(
 def _table(both: "DataFrame", correct: Correct) -> np.ndarray:
     """Differences of what two arms got right (S, M), the mean of seeds that are not independent."""
     rows = [
-        np.mean([correct[a].astype(int) - correct[b] for a, b in of_one], 0)
-        for _, of_one in _tasks_by_group(both)
+        np.mean(
+            [
+                correct[a].astype(int) - correct[b]
+                for a, b in zip(of_one["task_a"], of_one["task_b"], strict=True)
+            ],
+            0,
+        )
+        for _, of_one in both.groupby("group")
     ]
     return np.stack(rows)
-
-
-def _tasks_by_group(both: "DataFrame") -> Iterable[tuple[int, list[tuple[str, str]]]]:
-    triples = zip(both["group"], both["task_a"], both["task_b"], strict=True)
-    for group, some in itertools.groupby(sorted(triples), key=lambda one: one[0]):
-        yield group, [(a, b) for _, a, b in some]
 
 
 def _groups(origins: Iterable[tuple[str, str]]) -> list[int]:
@@ -159,11 +231,6 @@ def _groups(origins: Iterable[tuple[str, str]]) -> list[int]:
             group = [number if one == other else one for one in group]
         group.append(number)
     return group
-
-
-def family_of_pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """All pairs of arms, in their order."""
-    return list(itertools.combinations(arms, 2))
 
 
 def power(effect: float, n: int, family: int = 1) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
@@ -36,7 +37,7 @@ from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
 from ..jobs import reuse
-from ..runs import environment, identity
+from ..runs import environment, identity, lock
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 DEVICES = Path(__file__).with_name("planning") / "hardware.yaml"
 EFFICIENCY = 0.4  # share of a device's peak that training reaches
 HEAD = "top1"  # the measure of an evaluation that needs the head of a run
+WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
+WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
 
 class Cost(NamedTuple):
@@ -549,6 +552,39 @@ def split_labels(data: schema.Data) -> SplitLabels:
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     apart = origin(splits.validation) is not origin(splits.train)
     return SplitLabels(train, validation, test, apart)
+
+
+def memory_need(recipe: Recipe, gpu: bool) -> int:
+    """Estimated bytes of CPU memory of a run: libraries and, without a GPU, tensors.
+
+    Activations are those of a whole batch, but at most half of the memory, as jobs/resources.py
+    chooses the device batch. An evaluation keeps the features of all images, twice while it
+    concatenates them.
+    """
+    kept = 0
+    if recipe.objective == "probe":
+        kept = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
+    if gpu:
+        return WITH_GPU + kept
+    batch = recipe.compute.batch or recipe.optim.batch
+    tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
+    activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
+    return WITHOUT_GPU + activations + sum(tensors.values()) + kept
+
+
+def check_processes(recipe: Recipe, processes: int) -> None:
+    """
+    Raises:
+        UserError: so many processes do not divide the batch of a recipe that trains.
+    """
+    if recipe.objective != "probe":  # which takes any
+        batch = recipe.optim.batch
+        BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a process writes a run's folder."""
+    return lock.is_held(folder)
 
 
 def cores() -> int:

@@ -1,10 +1,11 @@
-"""The options of the plan tool, and what its --help says. No torch here."""
+"""The options of the tools plan, report and runs, and what their --help says. No torch here."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..config.fields import option
+from ..config.fields import WORD, option
 from ..config.tool_options import ALSO, ToolOptions
-from ..config.tools import count, flag, json_flag
+from ..config.tools import count, flag, json_flag, one_of, path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,4 +45,68 @@ class PlanOptions(ToolOptions):
         None, "Training images, where the data set is neither known nor here.", 2**50
     )
     probe: bool = flag("Measure the first steps on this machine.")
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ToolOptions):
+    summary = "write the page of a run, a study or a folder of runs"
+    command = "lab.report_pages:main"
+    purpose = (
+        "Write pages that need no other file: of a run its report.html, of a folder of runs the"
+        " index.html that compares them, of a study its report.html, and for papers report.md,"
+        " tables.tex (booktabs), results.csv (a row for each metric of each run), differences.csv"
+        " (a row for each pair) and figures/study.svg."
+    )
+    examples = (
+        "python tools/report.py runs/mpp",
+        "python tools/report.py runs/gap --json",
+        "python tools/report.py runs",
+    )
+    positional = "folder"
+    command_line_only = ("json",)
+    folder: Path = path(
+        "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
+        form=WORD,
+    )
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions(ToolOptions):
+    summary = "list the runs of a folder, rank them, remove their checkpoints"
+    command = "lab.runs_tool:main"
+    purpose = (
+        "List all runs in and below a folder, one a line: state, metrics, cost, disk use and what"
+        " differs between their recipes; rank them; remove the checkpoints of finished runs."
+    )
+    examples = (
+        "python tools/runs.py",
+        "python tools/runs.py runs sort=disk",
+        "python tools/runs.py runs/gap best=top1",
+        "python tools/runs.py runs clean=checkpoints",
+    )
+    positional = "folder"
+    command_line_only = ("json",)
+    folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
+    sort: str = option(
+        "name",
+        "What they are sorted by: name, objective, state, step, exaflop, time, disk, age, or a"
+        " metric, the best first; sort=-KEY: the other way round.",
+        metavar="KEY",
+    )
+    best: str | None = option(
+        None,
+        "Rank finished runs by a metric, in groups of one split, data set and objective: only those"
+        " compare.",
+        metavar="METRIC",
+    )
+    differs: bool = option(False, "A column with each run's values of the keys that differ.")
+    clean: str | None = one_of(
+        None,
+        "Show what removing the checkpoints of finished runs would free. Runs that have not"
+        " finished, are locked, have no intact export or have pending pushes keep theirs.",
+        ("checkpoints",),
+    )
+    yes: bool = option(False, "With clean=checkpoints: remove them.")
     json: bool = json_flag()

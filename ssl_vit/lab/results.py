@@ -7,19 +7,20 @@ images.
 import functools
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..config import records
 from ..config.records.run import CountedResult, RunEnvironment
 from ..errors import UserError
-from . import engine
-from .study.record import StudyRecord, TaskRecord, read
+from . import run_folder
+from .study import record
+from .study.record import StudyRecord, TaskRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,7 +40,15 @@ TYPES = {
     "task": "str",
     "origin": "str",
 }
+PREDICTED = "top1"  # the metric that a run's predictions are of
 HINT = "remove its folder and give the study's command again"
+
+
+class Finished(NamedTuple):
+    """A finished run's result.json and environment.json."""
+
+    result: CountedResult
+    environment: RunEnvironment
 
 
 @dataclass(frozen=True)
@@ -54,72 +63,96 @@ class Results:
             (cases that the value is of), exaflop and device_hours (of the run and of all that its
             weights came through), fingerprint (of the test images), task (its folder), origin (the
             tasks that its weights came through).
+        finished: {task: its run}, of those in the table.
         missing: tasks without a result.
         foreign: {task: why the run in its folder is left out}.
-        correct: {task: booleans (M,), whether its first class is the label} of the test run, where
-            all of its tasks have their predictions.
     """
 
     folder: Path
     plan: StudyRecord
     table: "DataFrame"
-    missing: list[str]
-    foreign: dict[str, str]
-    correct: dict[str, np.ndarray]
+    finished: dict[str, Finished] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    foreign: dict[str, str] = field(default_factory=dict)
 
-    def rows(self, run: str, metric: str | None = None, split: str | None = None) -> "DataFrame":
-        """The rows of a run, without those that try values for another."""
-        found = self.table[(self.table["run"] == run) & (self.table["tried"] == "")]
-        if metric is not None:
-            found = found[found["metric"] == metric]
-        return found if split is None else found[found["split"] == split]
+    def rows(
+        self, run: str | None = None, metric: str | None = None, split: str | None = None
+    ) -> "DataFrame":
+        """The rows with a finite value, without those of runs that try values for another; of one
+        run, metric or split, or of all."""
+        found = self.table[(self.table["tried"] == "") & np.isfinite(self.table["value"])]
+        for column, wanted in (("run", run), ("metric", metric), ("split", split)):
+            if wanted is not None:
+                found = found[found[column] == wanted]
+        return found
+
+    def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
+        """{task: booleans (M,), whether its first class is the label} of those of some tasks that
+        have their predictions.
+
+        Raises:
+            UserError: one is damaged, of other images or labels than another of the same
+                fingerprint, or of another run than the value beside it.
+        """
+        found = {}
+        firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        rows = self.table[self.table["task"].isin(tasks) & (self.table["metric"] == PREDICTED)]
+        for name, value, images in rows[["task", "value", "fingerprint"]].itertuples(index=False):
+            path = self.folder / name / "predictions.npz"
+            if not path.exists():
+                continue
+            index, label, right = read_predictions(path)
+            other, *known = firsts.setdefault(images, (name, index, label))
+            if not all(map(np.array_equal, known, (index, label))):
+                raise UserError(f"{path}: its images are not those of {other}; {HINT}")
+            found[name] = right[(label >= 0).any(1)]
+            if abs(found[name].mean() - value) > 1e-6:
+                text = f"has a top1 of {found[name].mean():.4f}, result.json of {value:.4f}"
+                raise UserError(f"{path} {text}: one of them is of another run; {HINT}")
+        return found
 
 
 def load(folder: Path) -> Results:
     """Read a study's folder.
 
     Raises:
-        UserError: it is no study, a file in it is damaged, nothing is finished, or runs of the
-            test were tested on different images.
+        UserError: it is no study, a file in it is damaged, nothing is finished, or two runs were
+            trained on different images under the same options.
     """
-    if not (folder / "study.json").exists():
+    if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
-    plan = read(folder)
+    plan = record.read(folder)
+    if taken := next((axis for axis in plan.axes if axis in TYPES), None):
+        raise UserError(f"{folder / record.FILE}: axis {taken}: is a column of the results")
     tasks = {task.name: task for task in plan.tasks}
-    finished: dict[str, tuple[CountedResult, RunEnvironment]] = {}
-    missing, foreign = [], {}
-    for task in plan.tasks:
-        if not (folder / task.name / "result.json").exists():
-            missing.append(task.name)
+    finished: dict[str, Finished] = {}
+    missing: list[str] = []
+    foreign: dict[str, str] = {}
+    for name, task in tasks.items():
+        if not (folder / name / "result.json").exists():
+            missing.append(name)
             continue
-        why = engine.not_made_as_planned(folder, task)
-        needed = next((name for name in task.needs if name in foreign), None)
+        chosen = {key for other in task.best or () for key in tasks[other].tried}
+        why = run_folder.not_made_as_planned(folder / name, task.options, task.seed, chosen)
+        needed = next((one for one in task.needs if one in foreign), None)
         if why or needed:
-            foreign[task.name] = why or f"it depends on {needed}"
+            foreign[name] = why or f"it depends on {needed}"
             continue
-        place = folder / task.name
-        finished[task.name] = (
-            records.require(place / "result.json", CountedResult, HINT),
-            records.require(place / "environment.json", RunEnvironment, HINT),
+        finished[name] = Finished(
+            records.require(folder / name / "result.json", CountedResult, HINT),
+            records.require(folder / name / "environment.json", RunEnvironment, HINT),
         )
     if not finished:
         state = f"{len(missing)} of {len(tasks)} tasks are not finished"
-        left = f"; left out: {_listed(foreign)}" if foreign else ""
+        left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
+    _check_training_images(folder, finished)
     rows = [
         row
-        for name, (result, environment) in finished.items()
-        for row in _rows(tasks[name], result, environment, _origins(tasks, name))
+        for name, run in finished.items()
+        for row in _rows(tasks[name], run, _origins(tasks, name))
     ]
-    table = _frame(rows, list(plan.axes))
-    tested = [one for one in plan.tasks if plan.rule and one.run == plan.rule.test]
-    _check_same_images(folder, [one.name for one in tested if one.name in finished], finished)
-    correct = _correct(folder, [one.name for one in tested if one.name in finished])
-    return Results(folder, plan, table, missing, foreign, correct)
-
-
-def _listed(foreign: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({why})" for name, why in foreign.items())
+    return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
 
 
 def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
@@ -132,15 +165,13 @@ def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
     return list(found)
 
 
-def _rows(
-    task: TaskRecord, result: CountedResult, environment: RunEnvironment, origins: list[str]
-) -> list[dict[str, Any]]:
-    tried = ", ".join(f"{key}={value}" for key, value in task.tried.items())
-    shared = {"run": task.run, **task.at, "seed": task.seed, "tried": tried, "task": task.name}
-    shared["exaflop"] = math.nan if result.total_exaflop is None else result.total_exaflop
-    shared["device_hours"] = (
-        math.nan if result.total_device_hours is None else result.total_device_hours
-    )
+def _rows(task: TaskRecord, run: Finished, origins: list[str]) -> list[dict[str, Any]]:
+    result, environment = run
+    shared: dict[str, Any] = {"run": task.run, **task.at, "seed": task.seed, "task": task.name}
+    shared["tried"] = ", ".join(f"{key}={value}" for key, value in task.tried.items())
+    for key in ("exaflop", "device_hours"):
+        total = result[f"total_{key}"]
+        shared[key] = math.nan if total is None else total
     shared["fingerprint"] = environment.data.get("test", "")
     shared["origin"] = " ".join(origins)
     return [
@@ -149,12 +180,13 @@ def _rows(
     ]
 
 
-def _frame(rows: list[dict[str, Any]], axes: list[str]) -> "DataFrame":
+def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> "DataFrame":
+    """A table with the columns of `Results.table`; what a row lacks is empty."""
     columns = ["run", *axes, *list(TYPES)[1:]]
-    found = pandas().DataFrame(rows, columns=columns, dtype=object)
-    for axis in axes:
-        found[axis] = found[axis].fillna("").astype("str")
-    return found.astype(TYPES)
+    found = pandas().DataFrame(list(rows), columns=columns, dtype=object)
+    texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
+    found[texts] = found[texts].fillna("")
+    return found.astype(TYPES | dict.fromkeys(axes, "str"))
 
 
 @functools.cache
@@ -167,36 +199,18 @@ def pandas() -> Any:
     return pandas
 
 
-def _check_same_images(
-    folder: Path, names: list[str], finished: Mapping[str, tuple[CountedResult, RunEnvironment]]
-) -> None:
-    """Raises UserError where two tasks of one place were tested on different images."""
-    first: dict[str, str] = {}
-    for name in names:
-        test = finished[name][1].data.get("test")
-        if test is None:
+def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:
+    """Raises UserError where the same options chose different training images: a run was made on
+    another machine, or its images have changed since."""
+    known: dict[tuple[str, ...], str] = {}
+    for name, run in finished.items():
+        place = run_folder.training_images(folder / name)
+        if place is None or "train" not in run.environment.data:
             continue
-        other = first.setdefault(test, name)
-        if len(first) > 1 and other == name:
-            known = next(iter(first.values()))
-            text = f"{folder / known} and {folder / name} were tested on different images"
-            raise UserError(f"{text}; they cannot share a table")
-
-
-def _correct(folder: Path, names: list[str]) -> dict[str, np.ndarray]:
-    """Whether each test image's first class is its label; none where a task lacks predictions."""
-    found = {}
-    shared: tuple[np.ndarray, np.ndarray] | None = None
-    for name in names:
-        path = folder / name / "predictions.npz"
-        if not path.exists():
-            return {}
-        index, label, correct = read_predictions(path)
-        shared = shared or (index, label)
-        if not (np.array_equal(index, shared[0]) and np.array_equal(label, shared[1])):
-            raise UserError(f"{path}: its images are not those of {names[0]}; {HINT}")
-        found[name] = correct[(label >= 0).any(1)]
-    return found
+        other = known.setdefault(place, name)
+        if finished[other].environment.data["train"] != run.environment.data["train"]:
+            text = f"{folder / other} and {folder / name} were trained on different images"
+            raise UserError(f"{text} of the same options; they cannot share a table")
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

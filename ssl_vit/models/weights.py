@@ -321,7 +321,7 @@ def export(
         classes: names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`; empty: no classifier.
     """
-    sweep(folder.parent, re.compile(re.escape(folder.name)))
+    sweep(folder.parent, re.compile(re.escape(folder.name)), delete=shutil.rmtree)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as beside:
         beside.mkdir()

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,26 +87,21 @@ class Chart(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """SVG text for light pages and dark ones. `path` is that of the light one, from the page's
-    folder. In HTML `charts`, where there are any, take the place of the SVG. `printed` gives the
-    figure as PDF."""
+    """SVG text, of a file at `path` from the page's folder. In HTML `charts`, where there are any,
+    take the place of the SVG."""
 
     path: str
     caption: str
-    light: str
-    dark: str
+    svg: str
     charts: tuple[Chart, ...] = ()
-    printed: Callable[[], bytes] | None = None
 
 
 class Image(NamedTuple):
-    """A PNG; `alt` describes it to those who do not see it, `dark` is its twin for dark pages, if
-    it has one, and `href` links to the original."""
+    """A PNG; `alt` describes it to those who do not see it, and `href` links to the original."""
 
     png: bytes
     caption: str
     alt: str
-    dark: bytes | None = None
     href: str = ""
 
 

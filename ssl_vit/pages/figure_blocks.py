@@ -8,7 +8,6 @@ from ..config import declaration, records
 from ..config.records.run import Figure, Figures
 from ..config.tools import FIGURES
 from .blocks import Block, Image, Text
-from .figure_style import twin
 
 # What the figures of the figures tool show
 SHOWN = {
@@ -45,8 +44,7 @@ def predictions(values: Mapping[str, Any]) -> str:
 
 
 def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:
-    """The PNG files of a folder, what the objective predicts first; each with its twin for dark
-    pages, where it has one.
+    """The PNG files of a folder, what the objective predicts first.
 
     Args:
         folder: of the figures.
@@ -61,14 +59,12 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
             continue
         try:
             png = path.read_bytes()
-            dark = twin(path).read_bytes() if twin(path).is_file() else None
         except OSError:
             continue
-        size = len(png) + len(dark or b"")
-        if size > most:
+        if len(png) > most:
             named.append(f"{folder.name}/{path.name}")
             continue
-        most -= size
+        most -= len(png)
         title = path.stem.replace("_", " ").capitalize()
         shown = objective if path.stem in OF_OBJECTIVE else SHOWN.get(path.stem, "")
         shown = shown or otherwise
@@ -76,7 +72,7 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
         more = f"; {entry.drawn}" if entry and entry.drawn else ""
         of = f" Images of {entry.images}." if entry and path.stem not in OF_WEIGHTS else ""
         caption = f"{title}: {shown}{more}.{of} ({folder.name}/{path.name})"
-        yield Image(png, caption, f"{title}: {shown}", dark)
+        yield Image(png, caption, f"{title}: {shown}")
     if named:
         yield Text(f"Too large to be part of this page: {', '.join(named)}.")
 

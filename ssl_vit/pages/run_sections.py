@@ -30,7 +30,7 @@ from .run_wording import machine, sentences, typed_recipe
 
 WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
-EMBEDDED = 3 * 2**20  # bytes of figures inside a page, dark ones too; 4 MiB as base64
+EMBEDDED = 3 * 2**20  # bytes of figures inside a page; 4 MiB as base64
 UNKNOWN = "not recorded"
 OF_IMAGES = (
     "of a share of n independent images; of a share of patches, which in one image are alike, as"

@@ -78,7 +78,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    sweep(path.parent, re.compile(re.escape(path.name)), STALE)
+    # a folder of such a name is none of ours
+    sweep(path.parent, re.compile(re.escape(path.name)), STALE, delete=Path.unlink)
     with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()

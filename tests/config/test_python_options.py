@@ -113,7 +113,7 @@ def test_lists_paths_and_flags_of_tools_arrive_as_they_are(tmp_path: Path) -> No
         (PretrainOptions, "json"),
         (StudyOptions, "check"),
         (StudyOptions, "only"),
-        (ReportOptions, "port"),
+        (ReportOptions, "json"),
     ],
 )
 def test_what_is_for_the_command_line_is_refused(kind: type, key: str) -> None:

@@ -120,7 +120,7 @@ def test_what_was_measured_may_be_no_number_and_what_was_not_counted_null() -> N
     result = records.check(RESULT | {"metrics": lost, "exaflop": None}, Result)
     assert math.isnan(result.metrics["loss"].value) and result.exaflop is None
     environment = records.check({"revision": None}, Environment)  # outside of git
-    assert environment.revision is None and not records.fits({"objective": None}, Environment)
+    assert environment.revision is None and not records.fits({"packages": None}, Environment)
 
 
 @pytest.mark.parametrize("text", ['{"steps": 1, "steps": 2}', '[{"a": {"steps": 1, "steps": 1}}]'])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
-from helpers.images import encode, images, png, tar
+from helpers.images import encode, images, parquet, png, tar
 from ssl_vit.config.schema import Data
 from ssl_vit.data import sources, transforms
 from ssl_vit.errors import UserError
@@ -129,6 +129,21 @@ def test_no_image_of_a_tar_is_left_out_in_silence(tmp_path):
     tar(tmp_path / "train-000.tar", members)
     source, said = opened(tmp_path)
     assert len(source) == 12 or any("4 images" in line for line in said)
+
+
+@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
+def test_a_parquet_file_that_is_damaged_inside_is_named(tmp_path):
+    """Its footer is whole; what it tells of one group of rows is no longer there."""
+    for part in range(2):
+        parquet(tmp_path / f"train-{part}.parquet", range(8 * part, 8 * part + 8))
+    damaged = tmp_path / "train-1.parquet"
+    group = pq.ParquetFile(damaged).metadata.row_group(1).column(0)
+    content = bytearray(damaged.read_bytes())
+    start = group.dictionary_page_offset or group.data_page_offset
+    content[start : start + group.total_compressed_size] = bytes(group.total_compressed_size)
+    damaged.write_bytes(content)
+    with pytest.raises(UserError, match=r"train-1\.parquet"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -658,3 +659,22 @@ def test_evaluation_shows_the_middle_at_one_scale(height, width):
         half = 255 / 256 * min(height, width) / length  # where the image has an odd pixel to spare
         assert np.abs(got[channel].mean(axis) - right).max() < 0.6 + 0.5 * half
         assert np.ptp(got[channel], axis).max() <= 1
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(["JPEG", "PNG", "WEBP"]),
+    st.integers(0, 10**6),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6),
+)
+def test_whatever_is_damaged_nothing_above_the_limit_is_decoded(form, cut, changes):
+    """An image at twice the limit: it is refused, or what is left of it is smaller."""
+    raw = bytearray(encode(Image.fromarray(gradient()), form))
+    for place, value in changes:
+        raw[place % len(raw)] = value
+    raw = bytes(raw[: 1 + cut % len(raw)]) if cut % 3 == 0 else bytes(raw)
+    limit = 40 * 30 // 2
+    with pytest.MonkeyPatch.context() as patch, suppress(ValueError):
+        patch.setattr(image_formats, "MOST_PIXELS", limit)
+        found = transforms.decode(raw)
+        assert found.shape[1] * found.shape[2] <= limit

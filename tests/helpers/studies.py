@@ -1,5 +1,6 @@
 """A study, and stand-in tools that it starts."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -40,6 +41,96 @@ GAP = {
         "paper": {"mpp": 79.9},
     },
 }
+# Pre-training and its probe, over a varied key
+PROBE = {"tool": "evaluate", "options": {"recipe": "evaluate", "init": "{pretrain}"}}
+PRETRAIN = {
+    "tool": "pretrain",
+    "options": {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20},
+}
+RATE = {
+    "title": "rates",
+    "seeds": [0, 1],
+    "vary": {"corruption.rate": [0.15, 0.5]},
+    "parts": {"pretrain": PRETRAIN, "probe": PROBE},
+    "report": {"probes": ["probe"]},
+}
+# Two arms, without seeds of their own
+TWO_ARMS = {
+    "title": "made up",
+    "arms": {"a": "one", "b": "other"},
+    "parts": {
+        "pre": {
+            "tool": "pretrain",
+            "options": {"recipe": "mpp", "optim.steps": 20, "optim.warmup": 2},
+            "by_arm": {"a": {"optim.lr": 0.1}, "b": {"optim.lr": 0.2}},
+        },
+        "fin": {"tool": "finetune", "options": {"recipe": "finetune", "init": "{pre}"}},
+    },
+    "report": {"final": "fin", "baseline": "a", "candidate": "b"},
+}
+# Shares of the labels
+LABELS = {
+    "title": "x",
+    "seeds": [0, 1, 2],
+    "arms": {"scratch": "a", "mpp": "b"},
+    "labels": [{"share": 0.1, "steps": 20}, {"share": 1, "steps": 40}, {"share": 0.01, "steps": 9}],
+    "parts": {
+        "pretrain": {"tool": "pretrain", "options": {"recipe": "mpp"}, "by_arm": {"mpp": {}}},
+        "scratch": {
+            "tool": "pretrain",
+            "options": {"recipe": "supervised", "data.share": "{share}"},
+            "by_arm": {"scratch": {}},
+        },
+        "sweep": {
+            "extends": "final",
+            "seeds": [0],
+            "grid": {"optim.lr": [0.1, 0.2]},
+            "options": {"eval.test": False},
+            "by_arm": {"scratch": {"init": "{scratch}"}, "mpp": {"init": "{pretrain}"}},
+        },
+        "final": {
+            "tool": "finetune",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "options": {"recipe": "finetune", "data.share": "{share}", "optim.steps": "{steps}"},
+            "by_arm": {"scratch": {"init": "{scratch}"}, "mpp": {"init": "{pretrain}"}},
+        },
+        "direct": {
+            "extends": "final",
+            "best": {"of": "sweep", "by": "accuracy"},
+            "by_arm": {"scratch": {"init": "scratch"}},
+        },
+    },
+    "report": {"final": "final", "extra": ["direct"], "baseline": "scratch", "candidate": "mpp"},
+}
+# Shares of the images of pre-training
+IMAGES_CURVE = {
+    "title": "t",
+    "arms": {"a": "a", "b": "b"},
+    "match": "exaflop",
+    "images": [{"share": 0.1}, {"share": 1}],
+    "parts": {
+        "pretrain": {"tool": "pretrain", "options": {"recipe": "mpp", "data.share": "{share}"}},
+        "final": {"tool": "finetune", "options": {"recipe": "finetune", "init": "{pretrain}"}},
+    },
+    "report": {"final": "final", "baseline": "a", "candidate": "b"},
+}
+
+
+def changed(study, *changes):
+    """A study's mapping with (path, value) changes; a value of ... removes."""
+    study = copy.deepcopy(study)
+    for path, value in changes:
+        *above, last = path.split("/")
+        node = study
+        for key in above:
+            node = node.setdefault(key, {})
+        if value is ...:
+            del node[last]
+        else:
+            node[last] = value
+    return study
+
+
 # A tool that writes its name into starts.txt and does what behave.json says of it; its accuracy is
 # best at lr 0.03 for scratch and 0.1 for mpp.
 TOOL = """

@@ -56,7 +56,7 @@ LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
     "hub_files": ("studies.expand",),
-    "pages.figure_style": ("reports.figures", "reports.svg_plots"),
+    "pages.figure_style": ("reports.svg_plots",),
     # recipes: their keys, values and files
     **dict.fromkeys(
         (
@@ -71,8 +71,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.export_files": ("run_table.listed_run",),
     "config.fields": ALL,
-    "config.rules.rule": ("studies.mistakes",),
-    "config.validate": ("studies.request", "studies.command_line_sweep", "studies.task_recipes"),
+    "config.validate": ("studies.request", "studies.command_line_sweep"),
     # what a recipe costs
     "costs": ALL,
     # the folder of a run
@@ -102,7 +101,6 @@ LAB_MAY_IMPORT = {
     "data.batch_layout": (
         "planning.budget",
         "planning.forecast",
-        "planning.network",
         "studies.slurm",
     ),
     "data.sources": ("planning.forecast", "studies.task_images"),
@@ -176,14 +174,6 @@ def entry(name: str) -> str:
     parts = name.split(".")
     named = parts[0] == "ssl_vit" and len(parts) > 1 and not parts[1].startswith("__")
     return parts[1] if named else ""
-
-
-def test_relative_imports_are_resolved() -> None:
-    """The helper above, on files whose imports are known."""
-    found = imported("ssl_vit.data.batching", MODULES["ssl_vit.data.batching"])
-    assert {"ssl_vit.rng", "ssl_vit.data.transforms", "torch"} <= found
-    found = imported("ssl_vit.objectives.mpp", MODULES["ssl_vit.objectives.mpp"])
-    assert {"ssl_vit.costs", "ssl_vit.config.schema.Recipe"} <= found
 
 
 def test_the_package_has_these_entries_and_no_others() -> None:
@@ -261,21 +251,6 @@ def test_no_two_modules_import_each_other() -> None:
     assert not left, f"a circle among {sorted(left)}"
 
 
-def test_nothing_imports_the_tools() -> None:
-    tools = {path.stem for path in (ROOT / "tools").glob("*.py")}
-    assert "pretrain" in tools
-    for folder in ("ssl_vit", "tools", "benchmarks", "robustness", "results", "tests"):
-        for path in (ROOT / folder).rglob("*.py"):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found = {other.partition(".")[0] for other in imported(name, path)}
-            assert not found & ({"tools"} | tools), path
-
-
-def test_no_tool_hides_a_module_of_the_standard_library() -> None:
-    """tools/ comes first on the path of `python tools/NAME.py`."""
-    assert not {path.stem for path in (ROOT / "tools").glob("*.py")} & sys.stdlib_module_names
-
-
 def test_what_answers_a_command_line_does_without_torch() -> None:
     """One after the other in one process: the first whose import brings torch is named."""
     code = f"""
@@ -316,45 +291,6 @@ reports.write(__import__("pathlib").Path({str(study)!r}))
 assert {{"pandas", "matplotlib"}} <= sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-NARROW = ("data", "models", "objectives", "training", "evaluation", "inspection")
-# But for declarations, which say what a recipe costs and means; they have no torch
-DECLARATIONS = {
-    *(
-        name
-        for name, path in MODULES.items()
-        if path.parent.parent.name == "objectives" and path.name == "__init__.py"
-    ),
-    "ssl_vit.objectives.patch_question",
-}
-
-
-def takes_a_recipe(text: str) -> list[str]:
-    """Names of the functions with a parameter annotated Recipe or Run."""
-    return [
-        node.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef)
-        and any(
-            re.search(r"\b(Recipe|Run)\b", ast.unparse(parameter.annotation or ast.Constant("")))
-            for parameter in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        )
-    ]
-
-
-def test_a_parameter_that_is_a_recipe_is_found() -> None:
-    text = (
-        "def one(a: int, *, b: 'Recipe | None'): ...\ndef two(run: Run): ...\ndef three(r: "
-        "Runs): ..."
-    )
-    assert takes_a_recipe(text) == ["one", "two"]
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if entry(name) in NARROW])
-def test_the_recipe_stops_at_the_jobs(name: str) -> None:
-    found = takes_a_recipe(MODULES[name].read_text())
-    assert not found or name in DECLARATIONS
 
 
 def test_declarations_bring_no_torch() -> None:

@@ -152,15 +152,11 @@ def test_a_run_alone_has_its_figures_in_its_folder(
     assert image.encoded_image_string == (mine / "figures" / "filters.png").read_bytes()
     assert f": {mine}/figures" in text and "3 of 5,000" in text
     stems = {path.stem for path in (mine / "figures").iterdir()}
-    assert stems == {"predictions", "filters", "reconstruction", "figures", "dark"}
-    twins = {path.stem for path in (mine / "figures" / "dark").iterdir()}
-    assert twins == {"predictions", "filters", "reconstruction"}
+    assert stems == {"predictions", "filters", "reconstruction", "figures"}
     (mine / "export" / "heads.safetensors").unlink()
     draw_figures.main([f"init={mine}", "figures=[positions,reconstruction]", "images=3"])
     stems = {path.stem for path in (mine / "figures").iterdir()}
-    assert stems == {"predictions", "filters", "positions", "figures", "dark"}
-    twins = {path.stem for path in (mine / "figures" / "dark").iterdir()}
-    assert twins == {"predictions", "filters", "positions"}
+    assert stems == {"predictions", "filters", "positions", "figures"}
     record = json.loads((mine / "figures" / "figures.json").read_text())
     assert record["figures"].keys() == {"filters", "positions"}
 
@@ -296,16 +292,13 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
     monkeypatch.undo()
     (tmp_path / "f" / ".positions.svg.4711").write_text("torn")
     (tmp_path / "f" / ".notes.svg.4711").write_text("mine")
-    (tmp_path / "f" / "dark" / ".positions.png.4711").write_text("torn")
     draw_figures.main(words)
     names = [
         f"{name}.{form}" for name in ("filters", "positions") for form in ("npz", "png", "svg")
     ]
     there = {path.name for path in (tmp_path / "f").iterdir()}
-    pages = {"figures.json", "figures.html", "dark"}
+    pages = {"figures.json", "figures.html"}
     assert there == {*names, *pages, "lock", ".notes.svg.4711"}
-    twins = {path.name for path in (tmp_path / "f" / "dark").iterdir()}
-    assert twins == {"filters.png", "positions.png"}
     assert json.loads((tmp_path / "f" / "figures.json").read_text())["figures"].keys() == {
         *("filters", "positions"),
     }
@@ -314,7 +307,7 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
 def test_up_to_2000_images_of_any_split_are_mapped(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same ones each time; the page has the figures inside, for light and dark."""
+    """The same ones each time; the page has the figures inside."""
     whole = manifold.TSNE  # of a quarter of its iterations here
     monkeypatch.setattr(manifold, "TSNE", lambda **given: whole(max_iter=250, **given))
     place = [f"init={run}", f"out={tmp_path}", "figures=[image_map,attention_distance]"]
@@ -326,7 +319,7 @@ def test_up_to_2000_images_of_any_split_are_mapped(
     with np.load(tmp_path / "f" / "attention_distance.npz") as file:
         assert file["images_0"] == 128
     page = (tmp_path / "f" / "figures.html").read_text()
-    for path in ("image_map.png", "dark/image_map.png", "attention_distance.png"):
+    for path in ("image_map.png", "attention_distance.png"):
         content = (tmp_path / "f" / path).read_bytes()
         assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in page
     assert "shapes, split train: 2,000 of 50,000" in page and "mpp: " in page

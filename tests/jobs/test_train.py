@@ -468,7 +468,9 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_at_its_checkpoint(
 
     class Mover(Callback):
         def on_step(self, step: int) -> None:
-            if step == 5:
+            if step == 5:  # the checkpoint of step 4 is written in the background
+                while not checkpoint.list_checkpoints(place / "checkpoints"):
+                    time.sleep(0.01)
                 place.rename(new)
 
     whole = train_job._callbacks

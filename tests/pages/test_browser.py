@@ -17,7 +17,6 @@ from helpers import run_pages as made
 from ssl_vit.lab import reports
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figures_page, run_page
-from ssl_vit.pages.figure_style import DARK, LIGHT
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
 if not CHROMIUM:
@@ -52,9 +51,7 @@ def folder(tmp_path_factory):
     )
     made.evil_run(runs / "<b>\"'|&")
     figures = runs / "first" / "figures"
-    (figures / "dark").mkdir()
-    for place, paper in ((figures, LIGHT.paper), (figures / "dark", DARK.paper)):
-        Image.new("RGB", (300, 200), paper).save(place / "filters.png")
+    Image.new("RGB", (300, 200), "white").save(figures / "filters.png")
     figures_page.write(figures, ["first: an encoder"], "Images of shapes.")
     png, original = (figures / "filters.png").read_bytes(), (figures / "filters.png").as_uri()
     thumbnail = blocks.Image(png, "0.9 a.png", "Image of a.png", href=original)
@@ -251,18 +248,6 @@ def test_the_colours_follow_the_scheme(browser, folder):
         dark = look()
         assert light[0] == "rgb(255, 255, 255)" and dark[0] == "rgb(20, 23, 28)"
         assert light[1] != dark[1]
-
-
-def test_figures_follow_the_scheme(browser, folder):
-    """Each shows its twin in dark mode; one without has but the one image."""
-    for name in ("first/report.html", "first/figures/figures.html"):
-        seen = {}
-        for scheme in ("light", "dark"):
-            with opened(browser, f"file://{folder}/{name}", color_scheme=scheme) as page:
-                found = page.locator("figure img")
-                assert found.evaluate_all("all => all.map(one => one.naturalWidth > 0)")
-                seen[scheme] = found.evaluate_all("all => all.map(one => one.currentSrc)")
-        assert [a == b for a, b in zip(*seen.values(), strict=True)] == [True, False]
 
 
 def visible_heads(page, table):

@@ -32,7 +32,7 @@ OTHERS = {
 }
 SECTIONS = [ROOT / "docs" / f"results_{name}.md" for name in ("labels", "objectives")]
 RECORDS = ["docs/speed.md", "docs/runs.md"]  # step.json and loader.json, collapse.json
-IN_PROSE = ["docs/distributed.md", "docs/log.md"]  # no table of theirs is of a file
+IN_PROSE = ["docs/distributed.md"]  # no table of theirs is of a file
 PRINTED = [(page, one) for page, found in tables.PAGES.items() for one in found]
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # a value and its interval: "+3.06 (+2.20 to +3.92)", "1.083 | 1.078 to 1.094"

@@ -447,9 +447,10 @@ def test_a_full_disk_leaves_the_old_text_and_nothing_beside_it(tmp_path):
 def test_what_a_killed_process_left_of_a_file_goes_with_its_next_write(tmp_path):
     """Not that of one which may be writing now, and nothing of another form."""
     left, now = tmp_path / ".text.4711", tmp_path / ".text.4712"
-    others = [tmp_path / ".text.old", tmp_path / ".textual.4711"]
-    for path in (left, now, *others):
+    others = [tmp_path / ".text.old", tmp_path / ".textual.4711", tmp_path / ".text.4713"]
+    for path in (left, now, *others[:2]):
         path.write_text("half")
+    others[2].mkdir()
     for path in (left, *others):
         os.utime(path, (0, 0))
     files.write_atomically(tmp_path / "text", "whole")

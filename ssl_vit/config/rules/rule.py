@@ -10,14 +10,6 @@ from ..schema import Recipe
 Text = str | Callable[[Recipe], str]
 
 
-class BrokenRule(UserError):
-    """A recipe is what it must not be; `rule` tells which of the rows says so."""
-
-    def __init__(self, text: str, rule: "Rule") -> None:
-        super().__init__(text)
-        self.rule = rule
-
-
 class Rule(NamedTuple):
     """What a recipe must not be.
 
@@ -36,14 +28,14 @@ class Rule(NamedTuple):
     def check(self, recipe: Recipe) -> None:
         """
         Raises:
-            BrokenRule: the recipe is what it must not be.
+            UserError: the recipe is what it must not be.
         """
         if self.broken(recipe):
             if self.value is None:
                 value = format_value(value_of(recipe, self.key))
             else:
                 value = _filled(self.value, recipe)
-            raise BrokenRule(f"{self.key}={value}: {_filled(self.reason, recipe)}", self)
+            raise UserError(f"{self.key}={value}: {_filled(self.reason, recipe)}")
 
 
 def _filled(text: Text, recipe: Recipe) -> str:

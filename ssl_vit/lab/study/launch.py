@@ -68,16 +68,23 @@ class Outcome:
 
 
 class Launcher(Protocol):
-    """A third one implements these three functions and is named in LAUNCHERS of tool.py."""
+    """A third one implements these three functions and is named in LAUNCHERS of tool.py. It prints
+    what happens as it happens; the tool that calls it prints the Outcome."""
 
     def check(self, job: Job) -> None:
-        """
+        """Check a job that is to be started.
+
         Raises:
             UserError: the job cannot be started here; nothing has been written.
         """
 
     def preview(self, job: Job) -> list[str]:
-        """Lines of what `start` would start; it starts nothing."""
+        """Lines of what `start` would start. It starts and writes nothing, and can be asked on a
+        machine where `start` could not run.
+
+        Raises:
+            UserError: an option is wrong.
+        """
 
     def start(self, job: Job) -> Outcome:
         """Start the tasks that have not finished, each after those that it needs; a call after one

@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import Field
 
 from ...config import records
+from ...config.fields import is_name
 from ...config.records import Record, Scalar, Whole
 from ...errors import UserError
 from ...runs.files import write_atomically
 from .. import engine
-from ..compare import Comparison
-from ..verdict import Rule, comparisons
+from ..compare import Comparison, Rule, comparisons
 from .launch import planned
 from .read import REFERENCE, UNTRAINED, Study, compared
 from .tasks import Task, Tasks
@@ -158,15 +158,25 @@ def read(folder: Path) -> StudyRecord:
     Raises:
         UserError: it is missing or damaged.
     """
-    hint = "remove it, or take another name="
-    found = records.require(folder / FILE, StudyRecord, hint)
-    before: set[str] = set()
+    found = records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
+    known: set[str] = set()
     for task in found.tasks:
-        # names of folders, each after those that it needs
-        if Path(task.name).name != task.name or not before.issuperset(task.needs):
-            raise UserError(f"{folder / FILE} is damaged; {hint}")
-        before.add(task.name)
+        if task.name in known or not is_name(task.name) or not known.issuperset(task.needs):
+            text = "has no folder's name of its own, or needs a task that does not come before it"
+            raise UserError(f"{folder / FILE} is damaged: task {task.name} {text}")
+        known.add(task.name)
     return found
+
+
+def tasks_from(found: StudyRecord) -> Tasks:
+    """The tasks that study.json has."""
+    tasks = {}
+    for one in found.tasks:
+        best = None if one.best is None else (tuple(one.best), one.by or "")
+        options = dict(option.split("=", 1) for option in one.options)
+        shared = (one.name, one.run, one.tool, one.at, one.seed, options, one.tried)
+        tasks[one.name] = Task(*shared, tuple(one.needs), best)
+    return tasks
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:

@@ -135,13 +135,10 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
 
     def parameters(self, recipe: Recipe) -> int:
-        d, w = recipe.model.width, recipe.group(IjepaOptions).width
-        ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to its width, mask token, norm, head
-        return ends + self.block_parameters(recipe)
-
-    def block_parameters(self, recipe: Recipe) -> int:
         own = recipe.group(IjepaOptions)
-        return own.depth * costs.plain_block_parameters(own.width, PREDICTOR_MLP * own.width)
+        d, w = recipe.model.width, own.width
+        ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to its width, mask token, norm, head
+        return ends + own.depth * costs.plain_block_parameters(w, PREDICTOR_MLP * w)
 
     def momentum_parameters(self, recipe: Recipe) -> int:
         return costs.encoder_parameters(recipe)

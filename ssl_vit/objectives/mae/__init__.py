@@ -62,11 +62,8 @@ class MaeDeclaration(ObjectiveDeclaration):
         enter = (recipe.model.width + 1) * mae.width
         mask_token, norm = mae.width, 2 * mae.width
         head = (mae.width + 1) * costs.head_outputs(recipe)
-        return enter + mask_token + self.block_parameters(recipe) + norm + head
-
-    def block_parameters(self, recipe: Recipe) -> int:
-        mae = recipe.group(MaeOptions)
-        return mae.depth * costs.plain_block_parameters(mae.width, DECODER_MLP * mae.width)
+        blocks = mae.depth * costs.plain_block_parameters(mae.width, DECODER_MLP * mae.width)
+        return enter + mask_token + blocks + norm + head
 
     def multiply_adds(self, recipe: Recipe) -> int | None:
         """Of the encoder on the visible patches, the decoder on all, and its head on the masked

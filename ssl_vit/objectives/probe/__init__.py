@@ -11,7 +11,6 @@ class ProbeDeclaration(ObjectiveDeclaration):
     shared = ("probe",)
     trains = False
     labels = True
-    only_labelled = True
 
     def multiply_adds(self, recipe: Recipe) -> int:
         return costs.encoder_multiply_adds(recipe)

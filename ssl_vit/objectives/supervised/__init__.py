@@ -33,7 +33,6 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     network = "network:Supervised"
     options = Group("supervised", SupervisedOptions, "Training on labels.")
     labels = True
-    only_labelled = True
     mixes = True
     rules = (
         Rule(

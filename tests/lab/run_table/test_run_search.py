@@ -1,4 +1,4 @@
-"""Which folders are runs and studies: one rule for the runs tool, the index page and the server."""
+"""Which folders are runs and studies: one rule for the runs tool and the index page."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers import arm_studies as arms
-from helpers.run_pages import get, make_run, rows, served
+from helpers.run_pages import make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_tool, runs_tool
 from ssl_vit.lab.run_table import index_page, listed_run, ranking, run_search
@@ -27,7 +27,7 @@ def listed_by(
     return [Path(run["folder"]) for run in record["runs"]]
 
 
-def test_the_runs_tool_the_index_and_the_server_find_the_same_runs(
+def test_the_runs_tool_and_the_index_find_the_same_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     root = tmp_path / "runs"
@@ -50,10 +50,6 @@ def test_the_runs_tool_the_index_and_the_server_find_the_same_runs(
     page = (root / "index.html").read_text()
     assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
     assert (root / "sweeps" / "rate" / "a" / "report.html").exists()
-    with served(root) as port:
-        assert 'href="sweeps/rate/a/report.html"' in get(port)[1]
-        assert 'href="a/report.html"' in get(port, "/sweeps/rate/index.html")[1]
-        assert get(port, "/sweeps/rate/a/report.html")[0] == 200
 
 
 def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> None:

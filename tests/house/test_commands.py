@@ -1,0 +1,58 @@
+"""What the documents say to type is right: the tools take its words, and Python's names are there."""
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ssl_vit
+from helpers.commands import commands
+from helpers.options import ROOT
+from ssl_vit.__main__ import TOOLS
+from ssl_vit.config import declaration
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.tool_options import parse, split
+from ssl_vit.lab.studies.request import parse_request, with_places
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]
+
+
+@pytest.fixture(autouse=True)
+def no_plugin_stays() -> Iterator[None]:
+    """A command's plugin runs for that command alone."""
+    before = declaration.objectives().keys() | declaration.targets().keys()
+    yield
+    for name in (declaration.objectives().keys() | declaration.targets().keys()) - before:
+        declaration.withdraw(name)
+    for name in [name for name in sys.modules if name.startswith("ssl_vit_plugin_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(("document", "command"), COMMANDS)
+def test_a_documented_command_resolves(document: str, command: str, tmp_path: Path) -> None:
+    """Each tool of it in turn; IMAGES is a folder here, and a run that is named is not looked for."""
+    for before, name, text in re.findall(r"([^&]*) tools/(\w+)\.py([^&]*)", command):
+        assert "launch" in before or before.endswith(("python", "python3"))
+        words = shlex.split(text.replace("IMAGES", str(tmp_path)))
+        if name not in ("pretrain", "finetune", "evaluate", "study", "plan"):
+            assert parse(TOOLS[name], words)
+            continue
+        if name != "study":  # whose request has its own options in it
+            _, words = split(TOOLS[name], words)
+        if name == "study" or any(word.startswith("recipe=study/") for word in words):
+            assert parse_request(with_places([w for w in words if not w.startswith("--")])).plan
+        else:
+            words = [re.sub("^init=(runs/|hf-hub:).*", "init=scratch", word) for word in words]
+            assert resolve(words, here=False)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_the_documents_can_be_parsed(document: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+        ast.parse(block)
+        assert {*re.findall(r"\bssl_vit\.(\w+)\(", block)} <= {*ssl_vit.__all__}

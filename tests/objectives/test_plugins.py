@@ -1,0 +1,494 @@
+"""A model, a data set, a target and an objective of one's own, from outside the package."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from helpers.options import PROBE, ROOT, TINY, altered
+from ssl_vit.config import declaration, schema, values
+from ssl_vit.config.computed import computed_values, counts, differences
+from ssl_vit.config.resolve import recipe_file, resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, draw_figures, evaluate
+from ssl_vit.jobs import train as train_job
+from ssl_vit.lab.run_table import questions
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
+
+PLUGIN = '''
+import torch
+from ssl_vit.config.declaration import ObjectiveDeclaration, TargetDeclaration, declare
+from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.objectives.targets import patch_targets
+
+class Brightness(patch_targets.Pixels):
+    """The mean of each patch's pixels, one number."""
+    def __init__(self, patch, mean, std):
+        super().__init__(patch, mean, std)
+        self.num_outputs = 1
+    def ground_truth(self, image):
+        return super().ground_truth(image).mean(-1, keepdim=True)
+    def fit_baselines(self, images):
+        pass
+    def baselines(self, image, hidden):
+        return {"variance": self.ground_truth(image).square().mean(-1)}
+    def render(self, truth):
+        return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
+
+class Rotation(Objective):
+    """Which of two ways up an image stands."""
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.head = torch.nn.Linear(encoder.width, 2)
+    def describe(self):
+        return "which way up"
+    def forward(self, batch):
+        turned = batch.key % 2
+        image = torch.where(turned[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
+        told = self.head(self.encoder(self.encoder.patch(image))[:, 0])
+        loss = torch.nn.functional.cross_entropy(told.float(), turned, reduction="none")
+        count = torch.tensor(float(len(turned)))
+        return Output(loss.mean(), {"loss": (loss.detach().sum(), count)})
+
+class Counted(Rotation):
+    """The same with a head for the labels' classes."""
+    uses_labels = True
+    def __init__(self, encoder, classes):
+        super().__init__(encoder)
+        assert classes == 10
+        self.labels = torch.nn.Linear(encoder.width, classes)
+    def logits(self, batch):
+        return self.labels(self.encoder.feature(batch.image, "avg")).float()
+    def forward(self, batch):
+        told = self.logits(batch)
+        loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
+        loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
+        return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
+
+class BrightnessTarget(TargetDeclaration):
+    name = "brightness"
+    sentence = "its mean brightness"
+    def build(self, patch, mean, std):
+        return Brightness(patch, mean, std)
+
+class CountedDeclaration(ObjectiveDeclaration):
+    name = "counted"
+    labels = True
+    def build(self, settings, encoder, classes):
+        return Counted(encoder, classes)
+
+class RotationDeclaration(ObjectiveDeclaration):
+    name = "rotation"
+    def build(self, settings, encoder, classes):
+        return Rotation(encoder)
+
+for one in (BrightnessTarget(), CountedDeclaration(), RotationDeclaration()):
+    declare(one)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / f"own_{tmp_path.name}.py"
+    file.write_text(PLUGIN)
+    yield file
+    for name in ("brightness", "rotation", "counted"):
+        declaration.withdraw(name)
+
+
+def trained(words: list[str]) -> Run:
+    run = Run(resolve(words))
+    train_job.train(run)
+    return run
+
+
+def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    run = trained([*tiny, f"plugin={plugin}", "target=brightness", "name=run"])
+    first, last = run.rows()[0], run.rows()[-1]
+    assert last["loss"] < first["loss"] and "validation/variance" in last
+    assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
+    declaration.withdraw("brightness")
+    draw_figures.main([f"init={run.folder}", "figures=[filters,reconstruction]", "images=2"])
+    line = "left out    reconstruction: run: target=brightness is a plugin's; add plugin=FILE"
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[str]) -> None:
+    own = "brightness: its mean brightness"
+    assert own not in schema.options()["target"].help
+    resolve([*tiny, f"plugin={plugin}"])
+    text = schema.options()["target"].help
+    assert own in text and "mean_color: its mean colour, 3 bits a channel" in text
+    for target in declaration.targets().values():
+        assert text.count(f" {target.name}: {target.sentence}") == 1
+
+
+def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
+    plugin: Path, tiny: list[str]
+) -> None:
+    words = [*tiny, f"plugin={plugin}", "objective=rotation"]
+    assert trained([*words, "name=run"]).result() is not None
+    with pytest.raises(UserError, match=r"corruption\.rate"):
+        resolve([*words, "corruption.rate=0.3"])
+
+
+def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+    """The example as it stands in docs/extend.md, found by its file's name."""
+    text = (ROOT / "docs" / "extend.md").read_text()
+    (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
+    file = tmp_path / "simmim.py"
+    file.write_text(block)
+    words = altered(tiny, "recipe=simmim", "log.every=1")
+    try:
+        own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
+    finally:
+        declaration.withdraw("own_simmim")
+    rows = trained([*words, "name=run"]).rows()
+    assert [row["loss"] for row in own] == [row["loss"] for row in rows]
+    assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
+
+
+def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(40):
+        Image.new("L", (20, 16), 6 * n).save(images / f"{n}.png")
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        f"objective: mpp\ndata: {{name: mine, path: {images}, size: 16}}\n"
+        "model: {name: vit_mine, width: 24, depth: 1, heads: 2, mlp: 48, patch: 8}\n"
+    )
+    gone = ("data.size", "model.", "recipe")
+    words = [w for w in altered(TINY, "eval.images=1") if not w.startswith(gone)]
+    run = trained([f"recipe={own}", *words, f"out={tmp_path}/runs"])
+    assert (run.recipe.model.name, run.recipe.data.name) == (
+        "vit_mine",
+        "mine",
+    ) and run.result() is not None
+
+
+def test_a_plugin_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plugin=.*nothing\.py: no such Python file"):
+        resolve(["recipe=mpp", f"plugin={tmp_path}/nothing.py"])
+
+
+@pytest.mark.parametrize("key", ["objective", "target"])
+def test_an_unknown_name_leads_to_plugins(key: str) -> None:
+    with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*; plugin=FILE\.py adds others"):
+        resolve(["recipe=mpp", f"{key}=whirl"])
+    with pytest.raises(UserError) as caught:  # of what no plugin can add to
+        resolve(["recipe=mpp", "optim.name=whirl"])
+    assert "plugin" not in str(caught.value)
+
+
+def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
+    plugin: Path, tiny: list[str]
+) -> None:
+    """And its classifier can be tested once more."""
+    own = [f"plugin={plugin}", "objective=counted"]
+    run = trained([*altered(tiny, "eval.every=100"), *own, "name=run"])
+    assert [row["loss"] for row in run.rows() if "loss" in row]
+    out = next(option for option in tiny if option.startswith("out="))
+    probed = Run(resolve([*PROBE, f"init={run.folder}", own[0], out, "probe.measures=[top1]"]))
+    result = evaluate.evaluate(probed)
+    assert result is not None and 0 <= result.metrics["top1"].value <= 1
+
+
+def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_path: Path) -> None:
+    words = [*tiny, "objective=rotation", "name=run"]
+    run = trained([*words, f"plugin={plugin}"])
+    (run.folder / "result.json").unlink()
+    moved = tmp_path / f"moved_{tmp_path.name}.py"
+    moved.write_text("")  # its names are there already: the text of the first file is what was run
+    again = Run(resolve([*words, f"plugin={moved}"]))
+    again.reconcile()
+    with pytest.raises(UserError, match=r"plugin=.*the file differs from"):
+        train_job.train(again)
+    moved.write_text(plugin.read_text())
+    train_job.train(again)
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finished: bool) -> None:
+    words = [*tiny, "objective=rotation", "name=run", f"plugin={plugin}"]
+    run = trained(words)
+    if not finished:
+        (run.folder / "result.json").unlink()
+    assert (cli.open_run(resolve(words))[1] is not None) == finished
+    plugin.write_text(f"{PLUGIN}# another\n")
+    with pytest.raises(UserError, match=r"plugin=.*the file differs from"):
+        cli.open_run(resolve(words))
+
+
+OWN_KEYS = """
+# ruff: noqa
+from dataclasses import dataclass
+from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
+from ssl_vit.config.fields import option
+from ssl_vit.metrics import Metric
+
+@dataclass
+class TurnOptions:
+    turns: int = option(2, "Ways that an image may stand.", above=1, maximum=2)
+
+class Turned(ObjectiveDeclaration):
+    name = "turned"
+    title = "Which way up"
+    options = Group("turned", TurnOptions, "Which way up an image stands.")
+    metrics = (Metric("upright", sentence="how many stand upright", label="upright ones"),)
+    def sentence(self, recipe):
+        return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
+    def question(self, metric):
+        return Question(("data.name", "turned.turns"))
+    def build(self, settings, encoder, classes):
+        import torch
+        from ssl_vit.objectives.base import Objective, Output
+
+        class Network(Objective):
+            def __init__(self):
+                super().__init__(encoder)
+                self.head = torch.nn.Linear(encoder.width, settings.group(TurnOptions).turns)
+            def describe(self):
+                return "which way up"
+            def forward(self, batch):
+                way = batch.key % 2
+                image = torch.where(way[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
+                told = self.head(self.encoder(self.encoder.patch(image))[:, 0]).float()
+                loss = torch.nn.functional.cross_entropy(told, way, reduction="none")
+                count = torch.tensor(float(len(way)))
+                upright = (way == 0).double().sum()
+                return Output(
+                    loss.mean(), {"loss": (loss.detach().sum(), count), "upright": (upright, count)}
+                )
+        return Network()
+
+declare(Turned())
+"""
+
+
+def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Help, bounds and a run as of an objective of the package; page, card and list of runs, in a
+    process that does not know it, have its name and those of its metrics."""
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS)
+    code = (
+        "import sys; from ssl_vit.config.tool_options import help_text;"
+        "from ssl_vit.config.tools import PretrainOptions;"
+        f"text = help_text(PretrainOptions, ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
+        "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
+    try:
+        with pytest.raises(UserError, match=r"turned\.turns=5: expected a number above 1"):
+            resolve([*words, "turned.turns=5"])
+        run = trained([*words, "turned.turns=2"])
+        assert "turned.turns: 2" not in (run.folder / "recipe.yaml").read_text()
+        assert "turned:\n  turns: 2" in (run.folder / "recipe.yaml").read_text()
+    finally:
+        declaration.withdraw("turned")
+    file.unlink()
+    code = (
+        "import sys; from pathlib import Path; from ssl_vit.pages import run_page;"
+        "from ssl_vit.hub import card; from ssl_vit.runs.folder import Run;"
+        "from ssl_vit.config import recipe_files; from ssl_vit.lab import runs_tool;"
+        "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
+        "assert 'turned of ' in page and 'upright' in page and 'Which way up' not in page;"
+        "run = Run(recipe_files.read(folder / 'recipe.yaml'));"
+        "assert '`turned`, an objective of a plugin' in card.write(run, folder / 'export');"
+        "runs_tool.main([str(folder.parent)]); import ssl_vit; ssl_vit.load_encoder(folder)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run.folder)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run" in done.stdout
+    with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
+        resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
+
+
+def test_a_plugin_that_fails_leaves_nothing_declared(tmp_path: Path, tiny: list[str]) -> None:
+    """So that its file, mended, can be run."""
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS + "\nraise OSError('broken')\n")
+    words = altered(tiny, f"plugin={file}", "objective=turned")
+    with pytest.raises(UserError, match="broken"):
+        resolve(words)
+    assert "turned" not in declaration.objectives()
+    file.write_text(OWN_KEYS)
+    try:
+        assert resolve(words).objective == "turned"
+    finally:
+        declaration.withdraw("turned")
+
+
+@pytest.mark.parametrize("group", ["optim", "mae", "target"])
+def test_a_plugins_keys_are_not_called_as_others(
+    tmp_path: Path, tiny: list[str], group: str
+) -> None:
+    file = tmp_path / "turned.py"
+    file.write_text(OWN_KEYS.replace('Group("turned"', f'Group("{group}"'))
+    with pytest.raises(UserError, match=rf"{group}\.: .* has the name of another one"):
+        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+    assert resolve(tiny).objective == "mpp", "the plugin is as if it had not run"
+
+
+SHARED_KEYS = OWN_KEYS.replace(
+    """    title = "Which way up"
+""",
+    """    title = "Which way up"
+    shared = ("corruption",)
+""",
+).replace(
+    """maximum=2)
+""",
+    """maximum=2)
+    note: str = option("", "What to remember.", identity=False)
+""",
+)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[list[str]]:
+    """Options of an objective with a shared group of keys, and a key that computes nothing."""
+    file = tmp_path / "turned.py"
+    file.write_text(SHARED_KEYS)
+    yield [f"plugin={file}", "objective=turned"]
+    declaration.withdraw("turned")
+
+
+def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
+    shared: list[str], tiny: list[str]
+) -> None:
+    """They were dropped, and runs of two rates compared as equal."""
+    recipes = [resolve(altered(tiny, *shared, f"corruption.rate={rate}")) for rate in (0.3, 0.6)]
+    written = [recipe.values() for recipe in recipes]
+    declaration.withdraw("turned")
+    read = [values.build(one) for one in written]
+    assert [one.values()["corruption.rate"] for one in read] == [0.3, 0.6]
+    assert [one.key for one in differences(*map(computed_values, read))] == ["corruption.rate"]
+    assert [one.values() | {"target": None} for one in read] == [
+        one | {"target": None} for one in written
+    ]
+
+
+def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
+    shared: list[str], tiny: list[str]
+) -> None:
+    recipe = resolve(altered(tiny, *shared, "turned.note=first"))
+    known, written = recipe_hash(recipe), recipe.values()
+    free = free_keys(recipe)
+    assert free == ["turned.note"]
+    declaration.withdraw("turned")
+    other = written | {"turned.turns": 1}
+    assert written_hash(written, free) == known != written_hash(other, free)
+    assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [
+        (1.0, "1", True),
+        (1000, "1e3", True),
+        ([1.0, 2.0], "[1, 2]", True),
+        (["a", "b"], '["a",b]', True),
+        ("7", "7", True),
+        (True, "true", True),
+        (None, "null", True),
+        (2, "3", False),
+        (True, "1", False),
+        ([1, 2], "[1]", False),
+        ("a", "b", False),
+    ],
+)
+def test_a_planned_text_compares_with_the_value_it_gives(
+    value: object, text: str, same: bool
+) -> None:
+    """Of a plugin's key, whose type is not known without the plugin."""
+    assert questions._is_typed(value, text) is same
+
+
+def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Without it all keys that differ count."""
+    file = tmp_path / "turned.py"
+    lines = """    def question(self, metric):
+        if metric != "upright":
+            return None
+"""
+    file.write_text(OWN_KEYS.replace("    def question(self, metric):\n", lines))
+    words = altered(tiny, f"plugin={file}", "objective=turned")
+    try:
+        recipes = [
+            resolve([*words, f"seed={seed}", f"data.share={1 / (1 + seed)}"]) for seed in (0, 1)
+        ]
+        written = [recipe.values() for recipe in recipes]
+        assert questions.question_keys("upright", written, []) == ([], [])
+        every = questions.question_keys("loss", written, [])
+    finally:
+        declaration.withdraw("turned")
+    assert every == (["data.share", "seed"], [])
+    assert questions.question_keys("upright", written, []) == every
+
+
+def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Its check would be ignored."""
+    file = tmp_path / "turned.py"
+    check = "    def check(self, recipe): ...\n    def sentence("
+    file.write_text(OWN_KEYS.replace("    def sentence(", check))
+    with pytest.raises(
+        UserError, match=r"objective=turned: its declaration has check\(\); expected"
+    ):
+        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
+    assert "turned" not in declaration.objectives()
+
+
+def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:
+    file = tmp_path / "turned.py"
+    fine = "    def fine_tunes(self, recipe):\n        return True\n    def sentence("
+    file.write_text(OWN_KEYS.replace("    def sentence(", fine))
+    words = altered(tiny, f"plugin={file}", "objective=turned", "init=scratch")
+    try:
+        recipe = resolve(words)
+        assert recipe.training_tool == "finetune"
+        cli._check_finetune(recipe, words)
+    finally:
+        declaration.withdraw("turned")
+
+
+def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
+    shared: list[str], tiny: list[str]
+) -> None:
+    options = altered(tiny, "objective=joint", "joint.mpp=2")
+    differs = recipe_file(options, resolve(options))["differs"]
+    assert differs["objective"] == "mpp" and differs["joint.mpp"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
+        ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
+    ],
+)
+def test_a_declaration_without_a_name_of_its_own_is_refused(
+    tmp_path: Path, tiny: list[str], was: str, now: str, message: str
+) -> None:
+    file = tmp_path / "turned.py"
+    assert OWN_KEYS.count(was) == 1
+    file.write_text(OWN_KEYS.replace(was, now))
+    mae = declaration.objectives()["mae"]
+    with pytest.raises(UserError, match=message):
+        resolve(altered(tiny, f"plugin={file}"))
+    assert declaration.objectives()["mae"] is mae and "" not in declaration.objectives()

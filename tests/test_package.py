@@ -1,0 +1,166 @@
+"""The package as others use it: `import ssl_vit`, `python -m ssl_vit`, and the example notebook."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ssl_vit
+from helpers.options import ROOT, TINY, TUNE, altered
+from ssl_vit.__main__ import TOOLS
+
+SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
+
+
+def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_interface_is_imported_when_it_is_used() -> None:
+    code = (
+        "import sys, ssl_vit; assert set(ssl_vit.__all__) <= set(dir(ssl_vit));"
+        "assert not {'torch', 'omegaconf'} & set(sys.modules);"
+        "ssl_vit.resolve('recipe=mpp'); assert 'torch' not in sys.modules"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(getattr(ssl_vit, name).__doc__ for name in ssl_vit.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = ssl_vit.nothing
+
+
+def test_options_are_a_text_a_list_or_a_mapping() -> None:
+    as_mapping = {"recipe": "mpp", "optim.steps": 500, "eval.test": False, "data.path": None}
+    recipe = ssl_vit.resolve(as_mapping)
+    assert (recipe.optim.steps, recipe.eval.test, recipe.data.path) == (500, False, None)
+    words = ["recipe=mpp", "optim.steps=500", "eval.test=false"]
+    assert ssl_vit.resolve(words) == ssl_vit.resolve(" ".join(words)) == recipe
+    with pytest.raises(ssl_vit.UserError, match=r"optim\.steps"):
+        ssl_vit.resolve({"recipe": "mpp", "optim.step": 500})
+
+
+def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
+    """Pre-training, the run folder, and the encoder, whose features are those of timm's export."""
+    import timm
+    import torch
+
+    recipe = ssl_vit.resolve([*SHORT, f"out={tmp_path}", "name=run"])
+    before = ssl_vit.resolve([*SHORT, f"out={tmp_path}", "name=run"])
+    result = ssl_vit.pretrain(recipe)
+    assert recipe == before  # a run fills in its own copy
+    run = ssl_vit.load_run(tmp_path / "run")
+    assert result["steps"] == 4
+    assert result.content() == {"folder": str(run.folder), **run.result().content()}
+    assert run.result()["metrics"]["loss"]["value"] == result["metrics"]["loss"]["value"]
+    assert ssl_vit.pretrain([*SHORT, f"out={tmp_path}", "name=run"]) == result
+    assert run.recipe.optim.steps == 4
+    assert run.rows()[-1]["step"] == 4
+
+    exported = timm.create_model(f"local-dir:{run.export}", pretrained=True).eval()
+    image = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    for place in (run.folder, run.export):
+        encoder = ssl_vit.load_encoder(place)
+        assert not encoder.training
+        with torch.no_grad():
+            torch.testing.assert_close(encoder.feature(image), exported(encoder.normalize(image)))
+    larger = ssl_vit.load_encoder(run.folder, "data.size=32")
+    assert larger.feature(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "token").shape == (1, 32)
+    fresh = ssl_vit.load_encoder("scratch", {"model": "vit_n8"})
+    assert fresh.feature(torch.zeros(1, 3, 224, 224, dtype=torch.uint8)).shape == (1, fresh.width)
+
+
+def test_mistakes_of_the_interface_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(ssl_vit.UserError, match=r"recipe\.yaml"):
+        ssl_vit.load_run(tmp_path)
+    with pytest.raises(ssl_vit.UserError, match="init="):
+        ssl_vit.load_encoder(tmp_path)
+    with pytest.raises(ssl_vit.UserError, match="init= is missing"):
+        ssl_vit.finetune("recipe=finetune")
+    recipe = ssl_vit.resolve(SHORT)
+    recipe.optim.warmup = recipe.optim.steps + 1
+    with pytest.raises(ssl_vit.UserError, match=r"optim\.warmup"):
+        ssl_vit.pretrain(recipe)
+
+
+def test_every_tool_is_a_command_of_the_package() -> None:
+    assert {path.stem for path in (ROOT / "tools").glob("*.py")} == TOOLS.keys()
+    done = python("-m", "ssl_vit", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"  {name} " in done.stdout for name in TOOLS)
+    wrong = python("-m", "ssl_vit", "pretain", "recipe=mpp")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "pretain" in wrong.stderr
+    assert "did you mean pretrain?" in wrong.stderr
+    option = python("-m", "ssl_vit", "pretrain", "recipe=mpp", "optim.lr=fast")
+    assert option.returncode == 2
+    assert "optim.lr=fast" in option.stderr
+
+
+def test_a_child_process_is_this_package_whatever_the_working_directory_holds(
+    tmp_path: Path,
+) -> None:
+    """A module there, or another ssl_vit, does not take the place of this one."""
+    from ssl_vit.formatting import process_command, process_environment
+
+    (tmp_path / "ssl_vit").mkdir()
+    for name in ("json.py", "ssl_vit/__init__.py", "ssl_vit/__main__.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
+    done = subprocess.run(
+        process_command("study", "--help"),
+        cwd=tmp_path,
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "wrong module" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells in one process; after the cell of its parameters runs of seconds are set."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "example.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names: dict = {}
+    values: list = []
+    for cell in cells:
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), "cell", "exec"), names)
+        if last is not None:
+            values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+        if "parameters" in cell["metadata"].get("tags", []):
+            names["PRETRAINING"] = dict(word.split("=", 1) for word in TINY)
+            tuning = [*TUNE, "eval.test=false", "eval.images=24", "data.share=0.01", "data.size=16"]
+            names["TUNING"] = dict(word.split("=", 1) for word in tuning)
+    assert names["result"].steps == 12 and names["tuned"].steps == 2
+    assert any(value is True for value in values)  # the same features
+    for name in ("example", "tuned", "scratch"):
+        assert (tmp_path / "runs" / name / "result.json").exists()
+    shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
+    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 2
+
+
+def test_the_page_about_python_is_made_from_the_code() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    command = [sys.executable, "docs/make_reference.py", "python"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert text == done.stdout, "python docs/make_reference.py python > docs/python.md"
+    assert all(f"### {name}\n" in text for name in ssl_vit.__all__ if name[0].islower())
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (same,) = (block for block in blocks if "assert" in block)
+    exec(same, {})
