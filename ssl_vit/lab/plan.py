@@ -183,7 +183,9 @@ class RunEstimate:
         if self.paper:
             yield "paper", _paper_text(self.paper)
         if self.price is not None:
-            yield "price", f"{_number(self.price)}, at {self.asked.price:g} a device-hour"
+            of = "assumed" if self.device else "measured"
+            each = f"at {self.asked.price:g} a device-hour of the {of} time"
+            yield "price", f"{_number(self.price)}, {each}"
 
     def _length(self) -> str:
         """Steps, images and epochs, as the options that say them."""
