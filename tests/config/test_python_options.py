@@ -15,7 +15,7 @@ from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import EmbedOptions, PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
-from ssl_vit.lab.lab_tools import PlanOptions, ReportOptions
+from ssl_vit.lab.options import PlanOptions, ReportOptions
 from ssl_vit.lab.study.options import StudyOptions
 from ssl_vit.lab.study.request import requested
 

@@ -16,12 +16,12 @@ from helpers import made_studies
 from helpers.images import png
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine, report, worth
+from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference
-from ssl_vit.lab.study import launch, read, record
+from ssl_vit.lab.study import launch, read, record, worth
 from ssl_vit.lab.study.request import requested
 from ssl_vit.lab.study.tasks import Task, Tasks, plan
-from ssl_vit.lab.worth import Clock, Extent, Images, Question
+from ssl_vit.lab.study.worth import Clock, Extent, Images, Question
 
 IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)

@@ -20,7 +20,6 @@ from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
-from ssl_vit.lab import reports
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
@@ -224,32 +223,6 @@ def test_rows_of_another_shape_are_no_rows(tmp_path: Path) -> None:
     ]
     run.metrics.write_text("\n".join(lines) + "\n")
     assert [row["step"] for row in run.rows()] == [1, 3]
-
-
-def made_up(folder: Path) -> Path:
-    """A study's folder whose tasks need one another in a circle."""
-    folder.mkdir()
-    one = {"part": "a", "tool": "finetune", "arm": "b", "seed": 0, "values": {}}
-    tasks = [{"name": "x", "needs": ["y"], **one}, {"name": "y", "needs": ["x"], **one}]
-    study = {
-        "name": "s",
-        "title": "t",
-        "arms": {"b": "c"},
-        "report": {"final": "a", "baseline": "b", "candidate": "b"},
-    }
-    (folder / "study.json").write_text(json.dumps(study | {"tasks": tasks}))
-    return folder
-
-
-def test_a_study_in_a_circle_or_that_leads_elsewhere_is_damaged(tmp_path: Path) -> None:
-    folder = made_up(tmp_path / "s")
-    with pytest.raises(UserError, match=r"study\.json is (missing or )?damaged"):
-        reports.write(folder)
-    study = json.loads((folder / "study.json").read_text())
-    study["tasks"] = [study["tasks"][0] | {"name": "../x", "needs": []}]
-    (folder / "study.json").write_text(json.dumps(study))
-    with pytest.raises(UserError, match=r"study\.json is (missing or )?damaged"):
-        reports.write(folder)
 
 
 def test_an_error_is_printable_and_not_endless() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from ...config import tool_options
 from ...config.parsing import parse_path
 from ...errors import UserError, suggest
-from .. import engine, worth
-from . import check, read, sweep
+from .. import engine
+from . import check, read, sweep, worth
 from .options import StudyOptions
 from .tasks import Tasks, plan, without_missing
 

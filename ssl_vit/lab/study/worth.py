@@ -19,22 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from ..config import records
-from ..config.records import Record
-from ..config.schema import Data, Recipe
-from ..errors import UserError, suggest
-from ..formatting import (
+from ...config import records
+from ...config.records import Record
+from ...config.schema import Data, Recipe
+from ...errors import UserError, suggest
+from ...formatting import (
     FEW_IMAGES,
     format_share,
     plain_table,
     process_command,
     process_environment,
 )
-from ..runs.files import write_atomically
-from . import engine
-from .compare import FEWEST, least_difference
-from .study import launch, read
-from .study.tasks import Tasks, plan
+from ...runs.files import write_atomically
+from .. import engine
+from ..compare import FEWEST, least_difference
+from . import launch, read
+from .tasks import Tasks, plan
 
 NAME = "study/worth"
 FILE = "worth.json"
