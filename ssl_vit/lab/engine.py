@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..data.sources import Splits
     from ..jobs.pace import Pace
 
-DEVICES = Path(__file__).with_name("planning") / "hardware.yaml"
+DEVICES = Path(__file__).with_name("hardware.yaml")
 EFFICIENCY = 0.4  # share of a device's peak that training reaches
 HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-PAPER = Path(__file__).with_name("planning") / "paper.yaml"
+PAPER = Path(__file__).with_name("paper.yaml")
 PAPER_SIZE = 224  # pixels; all of the paper's pre-training
 PAPER_BATCH = 4096
 PAPER_MPP = 2e-4  # learning rate of MPP: paper, B.1.2
@@ -73,11 +73,7 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """The devices of hardware.yaml by name."""
-    known = [field.name for field in dataclasses.fields(Device)]
-    return {
-        name: Device(name, **{key: one for key, one in row.items() if key in known})
-        for name, row in engine.devices().items()
-    }
+    return {name: Device(name, **row) for name, row in engine.devices().items()}
 
 
 @dataclass(frozen=True)
