@@ -494,7 +494,7 @@ def measure(recipe: Recipe) -> "Pace":
 
 def pretraining_recipes() -> list[str]:
     """The recipes of training without labels."""
-    return [name for name in recipe_files.recipe_names() if _is_pretraining(name)]
+    return [name for name in recipe_names() if _is_pretraining(name)]
 
 
 def _is_pretraining(name: str) -> bool:

@@ -73,11 +73,7 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """The devices of hardware.yaml by name."""
-    known = [field.name for field in dataclasses.fields(Device)]
-    return {
-        name: Device(name, **{key: one for key, one in row.items() if key in known})
-        for name, row in engine.devices().items()
-    }
+    return {name: Device(name, **row) for name, row in engine.devices().items()}
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,9 @@ class RunEstimate:
         if self.paper:
             yield "paper", _paper_text(self.paper)
         if self.price is not None:
-            yield "price", f"{_number(self.price)}, at {self.asked.price:g} a device-hour"
+            of = "assumed" if self.device else "measured"
+            each = f"at {self.asked.price:g} a device-hour of the {of} time"
+            yield "price", f"{_number(self.price)}, {each}"
 
     def _length(self) -> str:
         """Steps, images and epochs, as the options that say them."""

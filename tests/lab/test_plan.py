@@ -160,7 +160,7 @@ def test_time_and_price_by_hand_and_that_they_are_assumed(planned: Planned) -> N
     assert record["device_hours"] == pytest.approx(hours)
     assert record["seconds"] == pytest.approx(hours * 3600 / 8)
     assert record["price"] == pytest.approx(2.5 * hours)
-    assert "at 2.5 a device-hour" in row(lines, "price")
+    assert "at 2.5 a device-hour of the assumed time" in row(lines, "price")
     assert "assumed" in row(lines, "time") and "50% (efficiency=) of 989" in row(lines, "time")
 
 

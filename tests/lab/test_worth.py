@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import made_studies
 from helpers.images import png
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine, worth
+from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference
-from ssl_vit.lab.study import launch, read, record
+from ssl_vit.lab.study import launch, read, record, worth
 from ssl_vit.lab.study.request import requested
-from ssl_vit.lab.study.tasks import Tasks, plan
+from ssl_vit.lab.study.tasks import Task, Tasks, plan
 from ssl_vit.lab.study.worth import Clock, Extent, Images, Question
 
 IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
@@ -393,3 +394,28 @@ def test_a_chosen_way_is_that_of_the_own_seed(better: str, init: str, tmp_path: 
     words = launch.command(final, found, tmp_path)
     place = init if init == "scratch" else str(tmp_path / init)
     assert f"init={place}" in words and words.count("model=vit_n8") == 1
+
+
+@pytest.mark.parametrize("better", ["own", "scratch"])
+def test_its_report_compares_what_was_chosen(better: str, tmp_path: Path) -> None:
+    """70, 70.25, 70.5% against 60, 60, 60.25%: 10, 10.25 and 10.25 points."""
+    question = worth.ask({"data": "shapes", "data.size": "32", "model": "vit_p8"})
+    top1 = {"mae": (280, 281, 282), "scratch": (240, 240, 241)}
+
+    def measured(task: Task) -> made_studies.Measured:
+        if task.run == "tune":
+            chosen = str(task.tried.get("init", "")).strip("{}") == better
+            return {"accuracy": (0.5 + 0.1 * chosen, "validation")}
+        if task.run == "final":
+            right = top1[task.at["arm"]][task.seed]
+            return {"top1": (right / made_studies.IMAGES, "test")}
+        return {"knn": (0.3, "test")} if task.run == "frozen" else {"loss": (1.0, "validation")}
+
+    content = worth.content(question, Extent(4, 3, 20), 4)
+    folder = made_studies.study(tmp_path / "worth", content, measured)
+    found = report.write(folder)
+    assert not found.results.foreign and not found.results.missing
+    assert "mae is 10.17 points above scratch" in found.verdict.sentences[0]
+    assert "1 comparison" in found.verdict.sentences[0]
+    text = (folder / "report.md").read_text()
+    assert "With 4 hours" in text and "4 of 4" in text and f"init={better}" in text.replace("{", "")

@@ -110,9 +110,11 @@ def _worth(
 ) -> tuple[StudyOptions, dict[str, Any], list[str]]:
     """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
     timed as they are started: one at once, or on each GPU."""
-    from .local import gpus
+    parallel = own.parallel
+    if parallel is None:
+        from .local import gpus
 
-    parallel = own.parallel or len(gpus()) or 1
+        parallel = len(gpus()) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
     hours = worth.HOURS if own.hours is None else own.hours
     planned = worth.build(given, hours, own.anyway, Path(own.out) / name, parallel, keep)

@@ -222,7 +222,7 @@ def ask(given: Mapping[str, str]) -> Question:
             raise UserError(f"{key}={given[key]}: {text}")
     if "data.share" in shared:
         raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
-    if engine.exists(path := shared.get("data.path", "")):
+    if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
     found = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
     shared |= found.options
@@ -517,17 +517,16 @@ def measure(question: Question, parallel: int) -> Clocks:
             if task.run in found or task.best or not made.issuperset(task.needs):
                 continue
             made.add(name)
-            command = [*launch.command(task, short, Path(out)), *threads]
-            began = time.perf_counter()
-            _run([word.replace("eval.test=false", "eval.test=true") for word in command])
-            took = time.perf_counter() - began
-            step = 0.0
-            if task.tool != "evaluate":
+            step, steps = 0.0, int(task.options.get("optim.steps", 0))
+            if steps:  # first: what it reads from the disk is in memory then, as for most runs
                 words = launch.command(real[name], real, Path(out))[1:]
                 options = [word for word in words if not word.startswith(("out=", "name="))]
                 timed = _run(["plan", *options, *threads, "--probe", "--json"])
                 step = float(json.loads(timed)["probe"]["seconds"])
-            steps = int(task.options.get("optim.steps", 0))
+            command = [*launch.command(task, short, Path(out)), *threads]
+            began = time.perf_counter()
+            _run([word.replace("eval.test=false", "eval.test=true") for word in command])
+            took = time.perf_counter() - began
             found[task.run] = Clock(step, max(0.0, took - steps * step))
     return found | {"final": found["tune"]}
 
