@@ -16,6 +16,7 @@ from ssl_vit.__main__ import TOOLS
 from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.tool_options import parse, split
+from ssl_vit.lab.study import worth
 from ssl_vit.lab.study.request import requested
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,6 +32,13 @@ def no_plugin_stays() -> Iterator[None]:
         declaration.withdraw(name)
     for name in [name for name in sys.modules if name.startswith("ssl_vit_plugin_")]:
         del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """study/worth times runs before it is planned."""
+    clocks = dict.fromkeys(("pretrain", "own", "tune", "final", "frozen"), worth.Clock(1e-4, 0.1))
+    monkeypatch.setattr(worth, "measure", lambda question, parallel: clocks)
 
 
 @pytest.mark.parametrize(("document", "command"), COMMANDS)
