@@ -163,8 +163,9 @@ def _find(name: str | None) -> Path:
         UserError: there is none.
     """
     known = engine.studies()
+    names = [*known, worth.NAME]
     if name is None:
-        raise UserError(f"recipe= is missing; choices: {', '.join(known)}, or a file's path")
+        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
     if name in known:
         return known[name]
     path = parse_path(name, "recipe")
@@ -172,7 +173,7 @@ def _find(name: str | None) -> Path:
         if name in engine.recipe_names():
             text = "is no study; to sweep it, say sweep and keys with several values"
             raise UserError(f"recipe={name}: {text}")
-        raise UserError(f"recipe={name}: no such study; {suggest(name, known)}, or a file's path")
+        raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
     if not path.is_file():
         raise UserError(f"recipe={name}: no such file")
     return path
