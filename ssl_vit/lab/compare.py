@@ -125,13 +125,13 @@ def pairs(frame: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
         asked: the comparison.
 
     Returns:
-        One row a seed: value_a, value_b, task_a, task_b, fingerprint_a, fingerprint_b, and
+        One row a seed: value_a, value_b, folder_a, folder_b, fingerprint_a, fingerprint_b, and
         `group`: seeds of one number go on from the same run.
     """
     here = frame
     for other, name in asked.at:
         here = here[here[other] == name]
-    columns = ["value", "task", "origin", "fingerprint"]
+    columns = ["value", "folder", "origin", "fingerprint"]
     sides = [here[here[axis] == name].set_index("seed")[columns] for name in (asked.a, asked.b)]
     both = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner").sort_index()
     both["group"] = _groups(zip(both["origin_a"], both["origin_b"], strict=True))
@@ -185,7 +185,7 @@ def difference(
     by_group = scale * (both["value_a"] - both["value_b"]).groupby(both["group"]).mean()
     found = stats.summarize(by_group.tolist())
     resampled = None
-    tasks = {*both["task_a"], *both["task_b"]}
+    tasks = {*both["folder_a"], *both["folder_b"]}
     if correct and tasks <= correct.keys() and found.n > 1:
         resampled = stats.resampled_interval(_table(both, correct), family=family)
     return Difference(
@@ -204,7 +204,7 @@ def _table(both: "DataFrame", correct: Correct) -> np.ndarray:
         np.mean(
             [
                 correct[a].astype(int) - correct[b]
-                for a, b in zip(of_one["task_a"], of_one["task_b"], strict=True)
+                for a, b in zip(of_one["folder_a"], of_one["folder_b"], strict=True)
             ],
             0,
         )

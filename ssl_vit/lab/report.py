@@ -27,6 +27,8 @@ from .verdict import Verdict, decide
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+# columns that a phone shows last
+BEHIND = frozenset({"n", "sd", "exaFLOP", "paper", "level", "over"})
 LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
 
 
@@ -130,7 +132,8 @@ def _table(shown: Shown) -> list[Block]:
     frame = as_text(shown)
     texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
     labels = texts.index(False) if False in texts else len(texts)
-    return [blocks.Table(*cells(frame), labels=labels), Text(shown.caption)]
+    table = blocks.Table(*cells(frame), labels=labels, behind=BEHIND)
+    return [table, Text(shown.caption)]
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
@@ -151,7 +154,7 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
     """Whose initial weights come from runs that were trained on test images, and whether they had
     learned labels of them; of several runs the most."""
     for name, own in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
-        runs = [results.finished[task].environment for task in own["task"]]
+        runs = [results.finished[task].environment for task in own["folder"]]
         seen = [one for run in runs for one in run.seen or ()]
         of = max((one.of.get("test", 0) for one in seen), default=0)
         images = max((one.images.get("test", 0) for one in seen), default=0)
@@ -175,7 +178,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"{name} is left out: {why}."
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
-        yield f"Values that are not finite are left out, of {some([*broken['task'].unique()])}."
+        yield f"Values that are not finite are left out, of {some([*broken['folder'].unique()])}."
     if (rows["n"] < FEW_IMAGES).any():
         text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
         yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."

@@ -37,7 +37,7 @@ TYPES = {
     "exaflop": "float64",
     "device_hours": "float64",
     "fingerprint": "str",
-    "task": "str",
+    "folder": "str",
     "origin": "str",
 }
 PREDICTED = "top1"  # the metric that a run's predictions are of
@@ -61,8 +61,8 @@ class Results:
         table: one row a metric of a finished run: run, a column for each axis (empty where the run
             is not over it), seed, tried (of a run that tries values), split, metric, value, n
             (cases that the value is of), exaflop and device_hours (of the run and of all that its
-            weights came through), fingerprint (of the test images), task (its folder), origin (the
-            tasks that its weights came through).
+            weights came through), fingerprint (of the test images), folder (of its run), origin
+            (the tasks that its weights came through).
         finished: {task: its run}, of those in the table.
         missing: tasks without a result.
         foreign: {task: why the run in its folder is left out}.
@@ -96,8 +96,8 @@ class Results:
         """
         found = {}
         firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
-        rows = self.table[self.table["task"].isin(tasks) & (self.table["metric"] == PREDICTED)]
-        for name, value, images in rows[["task", "value", "fingerprint"]].itertuples(index=False):
+        rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
+        for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
             path = self.folder / name / "predictions.npz"
             if not path.exists():
                 continue
@@ -167,7 +167,7 @@ def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
 
 def _rows(task: TaskRecord, run: Finished, origins: list[str]) -> list[dict[str, Any]]:
     result, environment = run
-    shared: dict[str, Any] = {"run": task.run, **task.at, "seed": task.seed, "task": task.name}
+    shared: dict[str, Any] = {"run": task.run, **task.at, "seed": task.seed, "folder": task.name}
     shared["tried"] = ", ".join(f"{key}={value}" for key, value in task.tried.items())
     for key in ("exaflop", "device_hours"):
         total = result[f"total_{key}"]

@@ -133,6 +133,8 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> dict[str, Sh
         rows = []
         for group, names in {**groups, "all": every}.items():
             own = verdict.rows[verdict.rows[axis].isin(names)]
+            if own.empty:  # of a group none of whose names has finished
+                continue
             for _, cell in own.groupby(others, sort=False) if others else [((), own)]:
                 sets = cell.groupby("seed")[axis].agg(frozenset)
                 most = max(sets, key=len)
@@ -183,9 +185,11 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for (*key, split, metric), own in rows.groupby([*axes, "split", "metric"], sort=False):
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
-        scale, unit = (100, ", %") if find_metric(metric).unit == SHARE else (1, "")
-        values = stats.summarize((scale * own["value"]).tolist())
         baseline = baselines[metric]
+        # a baseline is in the unit of the metrics that it is for
+        of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
+        scale, unit = (100, ", %") if find_metric(of).unit == SHARE else (1, "")
+        values = stats.summarize((scale * own["value"]).tolist())
         head = (baseline.called if baseline else label(metric)) + unit
         head += "" if split == "test" else f" ({split})"
         row |= {head: values.mean, f"{head} sd": values.sd}

@@ -163,7 +163,7 @@ def decide(results: Results) -> Verdict:
     asked = [] if apart else asked
     every = [*asked, *(fresh or ())]
     looks = count_looks(results.folder, every, measure.name)
-    tasks = {name for _, both in every for name in (*both["task_a"], *both["task_b"])}
+    tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
     found = _found(asked, looks, correct, measure.scale)
     against = None if fresh is None else _found(fresh, looks, correct, measure.scale)
@@ -220,8 +220,8 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Pairs | None:
             if _is_measured_alike(results, rule, own, task):
                 others.setdefault(_called(task, rule), []).append(task.name)
         for name, those in (others or {FRESH: []}).items():
-            here = table[table["task"].isin([task.name for task in own])].assign(called=arm)
-            there = table[table["task"].isin(those)].assign(called=name)
+            here = table[table["folder"].isin([task.name for task in own])].assign(called=arm)
+            there = table[table["folder"].isin(those)].assign(called=name)
             both = pairs(pandas().concat([here, there]), "called", Comparison(arm, name))
             found.append((Comparison(arm, name, place), both))
     return found

@@ -10,12 +10,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from helpers.arm_studies import finish, task
-from helpers.reports import do_not_draw
+from helpers import made_studies
+from helpers.reports import table
+from ssl_vit.config.parsing import load_yaml
 from ssl_vit.config.recipe_files import RECIPES
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import vtab, vtab_folder
-from ssl_vit.lab import reports
+from ssl_vit.lab import report
 from ssl_vit.lab.study.read import read
 from ssl_vit.lab.study.request import Request, requested
 
@@ -113,63 +114,76 @@ RIGHT = {"dtd": (200, 210), "pets": (100, 110), "camelyon": (300, 320), "dmlab":
 
 
 @pytest.fixture
-def scored(tmp_path: Path, monkeypatch) -> Path:
-    """A finished study of four tasks over two seeds."""
-    do_not_draw(monkeypatch)
-    folder = tmp_path / "vtab"
-    tasks = [task("final", name, seed) for name in RIGHT for seed in (0, 1)]
-    about = {"name": "vtab", "title": "tasks", "seeds": [0, 1], "benchmark": "vtab"}
-    about |= {"arms": dict.fromkeys(RIGHT, "a task"), "report": {"final": "final"}, "tasks": tasks}
-    folder.mkdir()
-    (folder / "study.json").write_text(json.dumps(about))
-    for one in tasks:
-        finish(folder, one, RIGHT[one["arm"]][one["seed"]])
-        path = folder / one["name"] / "environment.json"
+def scored(tmp_path: Path) -> Path:
+    """A finished study of four tasks over two seeds, with the images of others left out."""
+    content = load_yaml(RECIPES / "study" / "vtab.yaml") | {"seeds": [0, 1], "places": []}
+    settings = {"init": "scratch", "model": "vit_p8", "data.size": 32, "optim.steps": 200}
+    content["runs"]["final"]["options"] |= settings
+    content["axes"]["task"] = {
+        name: {"final": {"data.path": f"/images/{name}", "data.classes": ROWS[name]["classes"]}}
+        for name in RIGHT
+    }
+    groups = content["report"].pop("mean_over")
+    content["report"]["mean_over"] = "task"
+    folder = made_studies.study(
+        tmp_path / "vtab",
+        content,
+        lambda task: {"top1": (RIGHT[task.at["task"]][task.seed] / 400, "test")},
+    )
+    record = json.loads((folder / "study.json").read_text())
+    record["report"]["mean_over"] = groups  # with the names whose images are not there
+    (folder / "study.json").write_text(json.dumps(record))
+    for path in folder.glob("*/environment.json"):
         environment = json.loads(path.read_text())
-        environment["data"] |= {"test": one["arm"], "train": one["arm"]}  # fingerprints
+        environment["data"] |= dict.fromkeys(("test", "train"), path.parent.name.split("-")[1])
         path.write_text(json.dumps(environment))
     return folder
 
 
+def change_report(folder: Path, **more: Any) -> None:
+    """Add keys to the report in study.json, with the comparisons of its pairs."""
+    path = folder / "study.json"
+    content = json.loads(path.read_text())
+    content["report"] |= more
+    content["rule"]["asked"] = [[*pair, {}] for pair in more["pairs"]]
+    path.write_text(json.dumps(content))
+
+
+def means(folder: Path) -> dict[str, list[str]]:
+    """{group: n, mean, sd} of the report."""
+    text = report.write(folder) and (folder / "report.md").read_text()
+    _, *rows = table(text.partition("Mean over task:")[2], "task")
+    return {row[0]: row[1:4] for row in rows}
+
+
 def test_the_report_has_the_means_worked_by_hand(scored: Path) -> None:
-    found = reports.write(scored)
-    scores = {one.group: one for one in found.numbers.benchmark.scores}
-    # natural: (50 + 25) / 2 = 37.5 and (52.5 + 27.5) / 2 = 40; specialized: 75, 80;
-    # structured: 20, 15; all: (50 + 25 + 75 + 20) / 4 = 42.5 and (52.5 + 27.5 + 80 + 15) / 4 = 43.75
-    means = {"natural": 0.3875, "specialized": 0.775, "structured": 0.175, "mean": 0.43125}
-    assert {name: one.value.mean for name, one in scores.items()} == pytest.approx(means)
-    assert scores["mean"].value.sd == pytest.approx(0.0125 / 2**0.5)
-    assert [(one.of, len(one.tasks)) for one in scores.values()] == [
-        (7, 2),
-        (4, 1),
-        (8, 1),
-        (19, 4),
-    ]
-    assert found.answer.startswith("Not a score of VTAB-1k") and "43.12%" in found.answer
-    text = (scored / "report.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| all tasks")]
-    assert len(rows) == 1 and "43.12" in rows[0] and "4 of 19" in rows[0]
-    assert "Without images, and so left out: caltech101, cifar100, flowers102, sun397" in text
-    assert "dtd (400, not 1,880)" in text
-    assert "tested on the same images" not in text
+    """natural: (50 + 25) / 2 = 37.5 and (52.5 + 27.5) / 2 = 40; specialized: 75, 80; structured:
+    20, 15; all: (50 + 25 + 75 + 20) / 4 = 42.5 and (52.5 + 27.5 + 80 + 15) / 4 = 43.75."""
+    assert means(scored) == {
+        "natural, 2 of 7": ["2", "38.75", "1.77"],
+        "specialized, 1 of 4": ["2", "77.50", "3.54"],
+        "structured, 1 of 8": ["2", "17.50", "3.54"],
+        "all, 4 of 4": ["2", "43.12", "0.88"],
+    }
 
 
 def test_tasks_are_no_pairs(scored: Path) -> None:
-    with pytest.raises(UserError, match=r"^pairs=dtd:pets: the arms are tasks, each with test"):
-        reports.write(scored, ["dtd:pets"])
+    verdict = report.write(scored).verdict
+    assert verdict.sentences[0] == "Nothing is compared." and not verdict.found.differences
+    change_report(scored, pairs=[["dtd", "pets"]])
+    with pytest.raises(UserError, match="dtd minus pets: they were tested on different images"):
+        report.write(scored)
 
 
 def test_a_seed_with_fewer_finished_tasks_is_not_in_the_mean(scored: Path) -> None:
     (scored / "final-pets-1" / "result.json").unlink()
-    scores = {one.group: one for one in reports.write(scored).numbers.benchmark.scores}
-    assert scores["natural"].value.n == 1 and scores["natural"].value.mean == pytest.approx(0.375)
-    assert scores["structured"].value.n == 2
-    assert scores["mean"].value.mean == pytest.approx(0.425) and scores["mean"].value.n == 1
+    found = means(scored)
+    assert found["natural, 2 of 7"][:2] == ["1", "37.50"]
+    assert found["structured, 1 of 8"][:2] == ["2", "17.50"]
+    assert found["all, 4 of 4"][:2] == ["1", "42.50"]
     for seed in (0, 1):
         (scored / f"final-dmlab-{seed}" / "result.json").unlink()
-    found = reports.write(scored).numbers.benchmark
-    assert found.unfinished == ["dmlab"]
-    assert [one.group for one in found.scores] == ["natural", "specialized", "mean"]
+    assert means(scored).keys() == {"natural, 2 of 7", "specialized, 1 of 4", "all, 3 of 4"}
 
 
 def test_all_tasks_on_their_whole_test_splits_are_the_score() -> None:

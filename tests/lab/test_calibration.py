@@ -42,7 +42,7 @@ def decide(folder, of, values, right=None):
     """The verdict of {task: its top-1}."""
     rows = [
         {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "top1"}
-        | {"value": values[task.name], "n": IMAGES, "task": task.name, "fingerprint": "x"}
+        | {"value": values[task.name], "n": IMAGES, "folder": task.name, "fingerprint": "x"}
         for task in of.tasks
     ]
     made = WithImages(folder, of, results.frame(rows, ["arm"]))
@@ -120,7 +120,7 @@ def test_four_looks_claim_as_often_as_their_levels_allow(tmp_path):
             of = plan(seeds, "evaluate", {})
             rows = [
                 {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "knn"}
-                | {"value": values[task.name], "task": task.name}
+                | {"value": values[task.name], "folder": task.name}
                 for task in of.tasks
             ]
             found = verdict.decide(Results(tmp_path, of, results.frame(rows, ["arm"])))

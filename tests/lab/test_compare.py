@@ -31,7 +31,7 @@ def table(values, axes=("arm",), **more):
     rows = [
         dict(zip(axes, names if isinstance(names, tuple) else (names,), strict=True))
         | {"run": "final", "seed": seed, "split": "test", "metric": "top1", "value": value}
-        | {"task": f"{names}-{seed}", "fingerprint": "x"}
+        | {"folder": f"{names}-{seed}", "fingerprint": "x"}
         | {key: fact(names, seed) for key, fact in more.items()}
         for names, of_seed in values.items()
         for seed, value in of_seed.items()

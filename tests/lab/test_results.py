@@ -92,7 +92,7 @@ def test_what_has_not_finished_is_missing(made):
     shutil.rmtree(made / "pretrain-mpp-1")
     found = results.load(made)
     assert found.missing == ["pretrain-mpp-1", "final-mae-2"]
-    assert "final-mae-2" not in {*found.table["task"]}
+    assert "final-mae-2" not in {*found.table["folder"]}
 
 
 def test_nothing_finished_and_no_study_are_one_line(made, tmp_path):
@@ -153,7 +153,7 @@ def test_a_run_that_is_not_the_planned_one_is_left_out_and_named(made, harm, why
     harm(made)
     found = results.load(made)
     assert found.foreign == {"final-mpp-1": why}
-    assert "final-mpp-1" not in {*found.table["task"]}
+    assert "final-mpp-1" not in {*found.table["folder"]}
     assert len(found.rows("final", "top1")) == 8
 
 

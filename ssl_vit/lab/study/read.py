@@ -17,6 +17,11 @@ from ...formatting import option_text
 from ...metrics import find_metric
 
 TOOLS = ("pretrain", "finetune", "evaluate")
+# columns of the results beside the axes
+COLUMNS = (
+    *("run", "seed", "tried", "split", "metric", "value", "n"),
+    *("exaflop", "device_hours", "fingerprint", "folder", "origin"),
+)
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
 UNTRAINED = "untrained"  # the run of fresh weights that a study adds
@@ -398,7 +403,7 @@ def _check_names(study: Study, top: Place) -> None:
     for kind, names in (("places", study.places), ("axes", study.axes), ("runs", study.runs)):
         for name in names:
             text = f"{name}: expected another name, of letters, digits, _ and ."
-            free = name not in (ALL, SEED, UNTRAINED)
+            free = name not in (ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ()))
             top.at(kind).require(WORD.fullmatch(name) and free, text)
     for axis in study.axes.values():
         for name in axis.settings:
