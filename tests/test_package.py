@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,21 +10,11 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from helpers.launching import python
 from helpers.options import ROOT, TINY, TUNE, altered
 from ssl_vit.__main__ import TOOLS
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
-
-
-def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_the_interface_is_imported_when_it_is_used() -> None:

@@ -34,7 +34,7 @@ class OutputFolder(Generic[Content]):
     path: Path
     own: re.Pattern[str]
     record: str
-    content: type[Content] | None = None
+    content: type[Content]
 
     @property
     def option(self) -> str:
@@ -81,7 +81,7 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it is damaged.
         """
-        if not self.content or not (self.path / self.record).exists():
+        if not (self.path / self.record).exists():
             return None
         path = self.path / self.record
         try:

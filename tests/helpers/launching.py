@@ -123,6 +123,18 @@ def launch(*command: str, stderr: bool = False, cwd: Path = ROOT, **environment:
     return Process(command, os.environ | environment, stderr, cwd)
 
 
+def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    """A whole process of this interpreter, not forked, and what it printed."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
 def free_port() -> int:
     """A port below those that the system gives out by itself, which another process may be given
     before ours listens; test processes begin at different ones."""

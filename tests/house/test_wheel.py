@@ -1,28 +1,15 @@
 """A wheel of the package: what is in it, and that it works where the checkout is not; and the commands
 of README for a fresh machine."""
 
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from helpers.commands import commands
+from helpers.launching import python
 from helpers.options import ROOT
-
-
-def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,8 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [f"init={run}", f"out={tmp_path}", "name=f", "figures=[filters,positions]", "images=2"]
-    with OutputFolder("name", tmp_path / "f", draw_figures.OWN, draw_figures.RECORD).hold():
+    own, record, kind = draw_figures.OWN, draw_figures.RECORD, draw_figures.FigureRecord
+    with OutputFolder("name", tmp_path / "f", own, record, kind).hold():
         process = launch("tools/figures.py", *words)
         printed = process.communicate(120)[0]
         assert process.returncode == 2 and "Traceback" not in printed

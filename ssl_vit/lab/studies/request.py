@@ -19,8 +19,8 @@ from ..lab_tools import StudyOptions
 from . import command_line_sweep
 from .axes import OURS, PLACEHOLDER
 from .expand import Plan, tasks
+from .missing_places import without_missing
 from .mistakes import MOST_SEEDS
-from .optional_places import without_missing
 from .read_study import read
 from .study import Study
 from .study_file import find

@@ -19,7 +19,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import study_tool
 from ssl_vit.lab.studies import expand as plans
 from ssl_vit.lab.studies import record, slurm, task_recipes
-from ssl_vit.lab.studies.optional_places import without_missing
+from ssl_vit.lab.studies.missing_places import without_missing
 from ssl_vit.lab.studies.read_study import build, read
 from ssl_vit.lab.studies.request import StudyRequest, parse_request, with_places
 from ssl_vit.lab.study_tool import main
