@@ -225,7 +225,7 @@ def measure_step(model: str, side: int, batch: int, device: str) -> dict[str, An
     }
     if device == "cuda":
         found["peak memory, GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        table = yaml.safe_load((ROOT / "ssl_vit/lab/planning/hardware.yaml").read_text())
+        table = yaml.safe_load((ROOT / "ssl_vit/lab/hardware.yaml").read_text())
         name = torch.cuda.get_device_name().lower()
         for key in (key for key in ("h200", "h100") if key in name):
             found["share of the rate"] = round(found["TFLOP/s"] / table[key]["bfloat16"], 3)

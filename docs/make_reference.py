@@ -1,6 +1,6 @@
-"""The pages that are made from the code: docs/options.md, docs/python.md and docs/study_files.md.
+"""The pages that are made from the code: docs/options.md and docs/python.md.
 
-for page in options python study_files; do python docs/make_reference.py $page > docs/$page.md; done
+for page in options python; do python docs/make_reference.py $page > docs/$page.md; done
 """
 
 import inspect
@@ -22,16 +22,16 @@ from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures
 from ssl_vit.jobs.embed import EmbeddedImages
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.plan_tool import Estimate, PartEstimate, RunEstimate, StudyEstimate
-from ssl_vit.lab.report_tool import WrittenPage
+from ssl_vit.lab.plan import PartEstimate, RunEstimate, StudyEstimate
+from ssl_vit.lab.report import Report
+from ssl_vit.lab.report_pages import RunPages
 from ssl_vit.lab.runs_tool import RunTable
-from ssl_vit.lab.studies import study_keys
-from ssl_vit.lab.study_tool import StudyOutcome
+from ssl_vit.lab.study.tool import StudyOutcome
 
 OPTIONS = """# Options
 
 Every option is `key=value`. This page is generated from ssl_vit/config/schema.py, config/tools.py
-and lab/lab_tools.py: `python docs/make_reference.py options > docs/options.md`.
+and lab/options.py: `python docs/make_reference.py options > docs/options.md`.
 
 ## Recipes
 
@@ -56,11 +56,11 @@ RESULTS = (
     Neighbor,
     DrawnFigures,
     StudyOutcome,
-    Estimate,
     RunEstimate,
     StudyEstimate,
     PartEstimate,
-    WrittenPage,
+    Report,
+    RunPages,
     RunTable,
 )
 PYTHON = """# From Python
@@ -104,33 +104,6 @@ prints.
 
 ## Functions
 """
-STUDY_FILES = """# Study files
-
-What a study is, and how one is run, is in the [compare](compare.md#studies); recipes/study/ has
-examples. `tools/study.py recipe=FILE --check` names the first mistake of a file, or shows its tasks
-and what they cost. This page is generated from ssl_vit/lab/studies/study_keys.py:
-`python docs/make_reference.py study_files > docs/study_files.md`.
-
-## An example
-
-[three_arms.yaml](examples/three_arms.yaml) compares two objectives with training from scratch on
-images of your own, in folders by class:
-
-```bash
-python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES --check
-python tools/study.py recipe=docs/examples/three_arms.yaml images=IMAGES
-python tools/report.py runs/three_arms format=latex
-```
-
-```yaml
-{example}```
-"""
-EXAMPLE = Path(__file__).parent / "examples/three_arms.yaml"
-TABLES = {
-    "A study": study_keys.STUDY,
-    "A part": study_keys.PART,
-    "Its report": study_keys.REPORT,
-}
 
 
 def options() -> str:
@@ -202,16 +175,7 @@ def _prose(thing: object) -> str:
     return "\n\n".join(parts)
 
 
-def study_files() -> str:
-    """The text of docs/study_files.md."""
-    parts = [STUDY_FILES.format(example=EXAMPLE.read_text())]
-    for title, keys in TABLES.items():
-        rows = [(f"`{key}:`", meaning) for key, meaning in keys.items()]
-        parts.append("\n".join([f"## {title}", "", markdown_table(("key", "meaning"), rows), ""]))
-    return "\n".join(parts)
-
-
-PAGES = {"options": options, "python": python, "study_files": study_files}
+PAGES = {"options": options, "python": python}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from importlib import import_module
 from .config import recipe_files, tools
 from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
-from .lab import lab_tools
+from .lab import options as lab_options
+from .lab.study.options import StudyOptions
 
 FLAGS = frozenset({"-h", "--help"})
 ALL = "--all"
@@ -23,12 +24,12 @@ TOOLS: dict[str, type[ToolOptions]] = {
     "pretrain": tools.PretrainOptions,
     "finetune": tools.FinetuneOptions,
     "evaluate": tools.EvaluateOptions,
-    "study": lab_tools.StudyOptions,
-    "report": lab_tools.ReportOptions,
-    "runs": lab_tools.RunsOptions,
+    "study": StudyOptions,
+    "report": lab_options.ReportOptions,
+    "runs": lab_options.RunsOptions,
     "figures": tools.FigureOptions,
     "embed": tools.EmbedOptions,
-    "plan": lab_tools.PlanOptions,
+    "plan": lab_options.PlanOptions,
     "export": tools.ExportOptions,
     "push": tools.PushOptions,
     "pull": tools.PullOptions,

@@ -102,7 +102,7 @@ def difference(one: float, n: int, other: float, m: int) -> Interval:
 
 
 def resampled_interval(
-    correct_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+    correct_SM: np.ndarray, resamples: int = RESAMPLES, seed: int = 0, family: int = 1
 ) -> Interval | None:
     """Percentile interval of the mean of a table of seeds by images, both resampled together (the
     pigeonhole bootstrap of Owen, 2007).
@@ -112,6 +112,7 @@ def resampled_interval(
             difference of two arms' tables, for a paired comparison.
         resamples: the number of resamples.
         seed: of the generator: the same table gives the same interval.
+        family: as in `reach`.
 
     Returns:
         None for one seed. Few seeds, resampled, reach no further than the best and the worst of
@@ -124,7 +125,9 @@ def resampled_interval(
     seeds, images = correct_SM.shape
     if seeds == 1:
         return None
-    stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds) / float(special.ndtri(1 - TAIL))
+    tail = TAIL / family
+    normal = float(special.ndtri(1 - tail))
+    stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds, family) / normal
     # images with the same column are interchangeable: drawn by count
     column_SU, count_U = np.unique(correct_SM, axis=1, return_counts=True)
     mean_S = correct_SM.mean(1)
@@ -135,8 +138,8 @@ def resampled_interval(
         images_BU = generator.multinomial(images, count_U / images, draws)
         mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1) / (seeds * images)
         means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
-    low, high = np.quantile(np.concatenate(means), [TAIL, 1 - TAIL])
-    alone = summarize(mean_S.tolist()).interval
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    alone = simultaneous(summarize(mean_S.tolist()), family)
     assert alone is not None
     return Interval(min(float(low), alone.low), max(float(high), alone.high))
 

@@ -27,8 +27,8 @@ settings.load_profile("plain")
 SLOWEST_FIRST = [
     "training/test_sharding.py",
     "training/test_heartbeat.py",
-    "lab/studies/test_studies.py",
-    "lab/studies/test_slurm.py",
+    "lab/test_study.py",
+    "lab/test_slurm.py",
     "jobs/test_train.py",
     "runs/test_identity.py",
     "jobs/test_finetune.py",

@@ -11,9 +11,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-import helpers.key_studies as arms
+from helpers import made_studies
 from helpers.options import TINY, altered
-from helpers.reports import do_not_draw
+from helpers.reports import table
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
 from ssl_vit.config import declaration
@@ -24,8 +24,9 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card
 from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.lab import reports, runs_tool
+from ssl_vit.lab import report, runs_tool
 from ssl_vit.lab.run_table import index_page
+from ssl_vit.lab.study.tasks import Task
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
 from ssl_vit.metrics import registry as metric_rows
 from ssl_vit.models.encoder import build_encoder
@@ -122,7 +123,7 @@ def test_a_name_has_one_row(registry: None) -> None:
 
 
 def test_one_row_shows_a_metric_everywhere(
-    registry: None, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    registry: None, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Label, unit, what it is and direction of a share of which less is better."""
     metrics.register(
@@ -187,14 +188,26 @@ def test_one_row_shows_a_metric_everywhere(
     runs_tool.main([str(tmp_path / "runs")])
     assert "confusion 25.00% (n = 90)" in capsys.readouterr().out, "before the loss"
 
-    # report
-    do_not_draw(monkeypatch)
-    study = arms.study(tmp_path / "study")
-    for path in study.glob("pretrain-*/result.json"):
-        found = json.loads(path.read_text())
-        found["metrics"]["confusion"] = entries["confusion"]
-        path.write_text(json.dumps(found))
-    measure = reports.write(study).numbers.measure("confusion")
-    assert measure.label == "held-out confused views"
-    assert measure.percent and not measure.higher
-    assert "held-out confused views, %" in (study / "report.md").read_text()
+    # report: what decides, and what is shown beside it
+    share = {"mpp": 0.5, "mae": 0.25}
+    content = made_studies.changed(made_studies.FROZEN, report={"test": "pretrain"})
+
+    def measured(task: Task) -> made_studies.Measured:
+        if task.tool == "evaluate":
+            return {"knn": (0.5, "test")}
+        confusion = share[task.at["arm"]] + task.seed / 1000
+        return {"confusion": (confusion, "validation"), "blind": (0.75, "validation")}
+
+    study = made_studies.study(tmp_path / "first", content, measured)
+    measure = report.write(study).verdict.measure
+    assert measure is not None and measure.label == "held-out confusion"
+    assert measure.scale == 100 and not measure.higher
+    text = (study / "report.md").read_text()
+    assert [row[0] for row in table(text, "arm")[1:]] == ["mae", "mpp"], "the lowest first"
+    assert "held-out confusion on validation images, in percent" in text
+    text = text.partition("Measured by pretrain:")[2]
+    assert table(text, "arm")[0][2:] == ["guessing blindly, % (validation)"]
+    study = made_studies.study(tmp_path / "beside", made_studies.FROZEN, measured)
+    report.write(study)
+    text = (study / "report.md").read_text().partition("Measured by pretrain:")[2]
+    assert table(text, "arm")[0][2] == "confused views, % (validation)"

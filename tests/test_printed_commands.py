@@ -1,30 +1,38 @@
-"""Commands that are printed to be typed, pasted into a shell; and those of SLURM's scripts. Paths
+"""Commands that are printed to be typed, pasted into a shell; and those that SLURM is given. Paths
 are as awkward as can be."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from helpers.launchers import Bench, process_command
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.config.operation import Log
-from ssl_vit.config.records import check
-from ssl_vit.config.records.study import Task
 from ssl_vit.config.schema import Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
-from ssl_vit.lab.lab_tools import Slurm
-from ssl_vit.lab.reports import provenance
-from ssl_vit.lab.studies import slurm_script
+from ssl_vit.lab.study import tool as study_tool
+from ssl_vit.lab.study.launch import Job, Outcome
+from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
+# Writes the words of an element of SLURM's array into the working folder
+NOTE = """
+import json
+words = sys.argv[1:]
+run, index = (word.split("=")[1] for word in words[-2:])
+Path(f"{run}{index}.json").write_text(json.dumps(words))
+"""
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
@@ -97,14 +105,23 @@ def test_what_pull_says_can_be_pasted(
     assert words[3:] == [f"recipe={out}/run/recipe.yaml", "name=run", f"out={out}"]
 
 
-def test_the_commands_of_a_report_can_be_pasted(tmp_path: Path) -> None:
-    options = ["recipe=finetune", f"data.path={AWKWARD}", "init={pretrain}"]
-    place = {"name": "p", "part": "p", "tool": "finetune", "arm": "a", "seed": 0}
-    task = check({**place, "values": {}, "needs": [], "options": options}, Task)
-    block = provenance.commands([task])
-    (command,) = block.lines
-    tool = formatting.tool_command("finetune")
-    assert pasted(command, tmp_path) == ["python", *tool, *options]
+def test_what_a_study_says_next_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    class Nothing:
+        """A launcher of nothing."""
+
+        def check(self, job: Job) -> None:
+            pass
+
+        def start(self, job: Job) -> Outcome:
+            return Outcome([])
+
+    monkeypatch.setattr(study_tool, "_launcher", lambda name: Nothing())
+    out = tmp_path / AWKWARD
+    study_tool.study(["recipe=study/gap", f"out={out}"])
+    words = pasted(after("next", capsys.readouterr().out), tmp_path)
+    assert words == [sys.executable, *formatting.tool_command("report"), f"{out}/gap"]
 
 
 def test_a_tool_is_found_from_another_folder(
@@ -118,50 +135,36 @@ def test_a_tool_is_found_from_another_folder(
 
 
 @pytest.mark.parametrize("gpus", ["1", "2"])
-def test_a_slurm_script_runs_nothing_of_a_folders_name(
+def test_slurm_runs_nothing_of_a_folders_name(
     gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The working folder's name ends a line and begins another; the runs lie elsewhere."""
-    here = tmp_path / "a\ntouch gone\n'$(touch gone)'"
-    here.mkdir()
-    stand_in = tmp_path / "tool.py"
-    stand_in.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
-    monkeypatch.setattr(formatting, "PROGRAM", [sys.executable, str(stand_in)])
-    monkeypatch.chdir(here)
-    words = ["recipe=study/gap", f"cifar10={AWKWARD}\ntouch gone"]
+    """The names of the runs' and of the working folder each have a line, quotes and commands; what
+    a preview prints is what is submitted."""
+    for name in [name for name in os.environ if name.startswith("SBATCH_")]:
+        monkeypatch.delenv(name)
+    here, folder = (tmp_path / f"{name}\ntouch gone\n50%a '$(touch gone)'" for name in "ab")
     (tmp_path / "bin").mkdir()
-    resources = Slurm(gpus=gpus, options={"comment": "$(touch gone)' `touch gone`"})
-    folder = tmp_path / "50% 'runs'"
-    heads = slurm_script.heads("gap", "final", "0,2", folder, resources)
-    text = slurm_script.script(heads, "final", words, folder, resources)
-    found = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
-        ["bash", "-c", text],
-        env=found | stand_ins(tmp_path / "bin"),
-        capture_output=True,
-        text=True,
-        timeout=60,
+    for place in (here, folder):
+        place.mkdir()
+    for name, value in (stand_ins(tmp_path / "bin") | {"RUNS": "1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(here)
+    bench = Bench(folder)
+    bench.tool.write_text(f"import sys\nfrom pathlib import Path\n{NOTE}")
+    comment = "--comment=$(touch gone)' `touch gone`\ntouch gone"
+    words = (f"cifar10={AWKWARD}\ntouch gone", f"out={folder}")
+    job = replace(
+        bench.job, words=words, slurm=f"--gpus={gpus} {shlex.quote(comment)}", parallel=None
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == ["study", *words, "only=final", "index=2"]
+    launcher = Slurm(lambda *options: process_command(bench.tool, *options))
+    launcher.start(job)
+    noted = {path.name: json.loads(path.read_text()) for path in here.glob("*.json")}
+    assert noted["final2.json"] == ["study", *words, "only=final", "index=2"]
     assert not list(tmp_path.rglob("gone"))
-    (output,) = (line for line in text.splitlines() if line.startswith("#SBATCH --output="))
-    assert shlex.split(output)[1] == f"--output={tmp_path}/50%% 'runs'/slurm/final-%a.txt"
-
-
-@pytest.mark.parametrize(
-    ("folder", "resources", "word"),
-    [
-        ("a\ntouch gone", Slurm(), "out="),
-        ("a\\b", Slurm(), "out="),
-        ("runs", Slurm(time="1:00\ntouch gone"), "slurm.time="),
-        ("runs", Slurm(account="me\rtouch gone"), "slurm.account="),
-        ("runs", Slurm(options={"comment": "a\ntouch gone"}), "slurm.options: comment="),
-    ],
-)
-def test_what_cannot_stand_in_a_line_for_sbatch_is_refused(
-    folder: str, resources: Slurm, word: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=f"launcher=slurm: {word}") as caught:
-        slurm_script.heads("gap", "final", "0", tmp_path / folder, resources)
-    assert len(str(caught.value).splitlines()) == 1
+    assert (job.folder / "slurm" / "final-2.txt").read_text() == ""
+    given = (tmp_path / "bin" / "calls.txt").read_text()
+    (tmp_path / "bin" / "calls.txt").unlink()
+    text = "\n".join(launcher.preview(job)).partition("submit      ")[2]
+    done = subprocess.run(["bash", "-euc", text.replace("\nsubmit      ", "\n")], check=True)
+    assert done.returncode == 0 and (tmp_path / "bin" / "calls.txt").read_text() == given
+    assert not list(tmp_path.rglob("gone"))

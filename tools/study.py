@@ -3,7 +3,7 @@
 python tools/study.py recipe=study/gap
 python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2
 python tools/study.py recipe=study/gap optim.steps=10 optim.warmup=1 name=trial
-python tools/study.py recipe=study/gap launcher=slurm slurm.time=4:00:00 slurm.gpus=1 dry=true
+python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1" dry=true
 python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
 """
 

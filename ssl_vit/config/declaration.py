@@ -81,6 +81,8 @@ class ObjectiveDeclaration:
         parts: the objectives that it is a sum of.
         rules: relations between its keys and the rest of the recipe (config/rules).
         metrics: rows of its own metrics and baselines (metrics/rows.py).
+        pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
+            of the patches); of one whose own group of keys has a `pool`, that is it.
         no_measure: names of metrics whose best value may be that of collapsed features; no
             checkpoint is chosen by them.
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
@@ -92,6 +94,7 @@ class ObjectiveDeclaration:
     tag: str = ""
     network: str = ""
     figure: str = ""
+    pool: str = "token"
     trains: bool = True
     options: Group | None = None
     shared: tuple[str, ...] = ()

@@ -1,30 +1,35 @@
 """The lab's functions of `import ssl_vit`, with options as those of jobs/api.py. Torch is imported
 when a function needs it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config.python_options import Options, words
 from ..config.tool_options import parse
-from .lab_tools import PlanOptions, ReportOptions, RunsOptions, StudyOptions
+from .options import PlanOptions, ReportOptions, RunsOptions
+from .study.options import StudyOptions
 
 if TYPE_CHECKING:
-    from .plan_tool import RunEstimate, StudyEstimate
-    from .report_tool import WrittenPage
+    from .plan import RunEstimate, StudyEstimate
+    from .report import Report
+    from .report_pages import RunPages
     from .runs_tool import RunTable
-    from .study_tool import StudyOutcome
+    from .study.tool import StudyOutcome
 
 
 def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
-    """Run a study, that is all runs of its file, or resume it: recipe="study/NAME" or a file. With
+    """Run a study, that is all of its runs, or resume it: recipe="study/NAME" or a file; or what a
+    file has as a mapping, study({"title": ..., "axes": ..., "runs": ...}, name="mine"). With
     sweep={key: [value, value]}, every combination of these values over an ordinary recipe.
 
     Raises:
-        UserError: an option or the study's file is wrong; nothing was started.
+        UserError: an option or the study is wrong; nothing was started.
         KeyboardInterrupt: Ctrl-C; its runs have stopped, and the same call resumes them.
     """
-    from . import study_tool
+    from .study import tool
 
-    return study_tool.study(words(options, keywords, StudyOptions))
+    content = options if isinstance(options, Mapping) and "runs" in options else None
+    return tool.study(words(() if content else options, keywords, StudyOptions), content)
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":
@@ -33,20 +38,20 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
     Raises:
         UserError: an option is wrong.
     """
-    from . import plan_tool
+    from . import plan as tool
 
-    return plan_tool.plan(words(options, keywords, PlanOptions))
+    return tool.plan(words(options, keywords, PlanOptions))
 
 
-def report(options: Options = (), /, **keywords: Any) -> "WrittenPage":
+def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
 
     Raises:
         UserError: the folder holds none of these, or its runs are not those of its study.
     """
-    from . import report_tool
+    from . import report_pages
 
-    return report_tool.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
+    return report_pages.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
 
 
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":

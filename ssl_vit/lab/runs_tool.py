@@ -21,7 +21,7 @@ from ..formatting import (
 )
 from ..runs import notebook
 from ..stats import as_json
-from .lab_tools import RunsOptions
+from .options import RunsOptions
 from .run_table import clean_checkpoints, ranking, run_columns
 from .run_table.listed_run import ListedRun, counted, differing, read_runs
 from .run_table.ranking import RankedGroup, Ranking

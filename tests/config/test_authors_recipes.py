@@ -13,7 +13,7 @@ import pytest
 
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import train
-from ssl_vit.lab import plan_tool
+from ssl_vit.lab import plan as plan_tool
 from ssl_vit.objectives.corruption import num_corrupted
 from ssl_vit.runs.folder import Run
 

@@ -12,7 +12,7 @@ from ssl_vit.config.tool_options import help_text
 from ssl_vit.config.tools import PretrainOptions
 
 
-@pytest.mark.parametrize("page", ["options", "study_files"])
+@pytest.mark.parametrize("page", ["options"])
 def test_a_page_of_reference_is_current(page: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text() == run("docs/make_reference.py", page), (
         f"python docs/make_reference.py {page} > docs/{page}.md"

@@ -15,8 +15,9 @@ from ssl_vit.config.tool_options import parse
 from ssl_vit.config.tools import EmbedOptions, PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
-from ssl_vit.lab.lab_tools import PlanOptions, ReportOptions, StudyOptions
-from ssl_vit.lab.studies.request import parse_request
+from ssl_vit.lab.options import PlanOptions, ReportOptions
+from ssl_vit.lab.study.options import StudyOptions
+from ssl_vit.lab.study.request import requested
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "data.size": st.sampled_from([32, 64]),
@@ -126,12 +127,12 @@ def test_what_is_for_the_command_line_is_refused(kind: type, key: str) -> None:
 def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     swept = {"corruption": {"rate": [0.3, 0.5]}, "optim.lr": [1e-3, 0.01]}
     options = {"recipe": "mpp", "seeds": [0, 2], "out": tmp_path, "sweep": swept}
-    found = parse_request(words({}, options, StudyOptions))
+    found = requested(words({}, options, StudyOptions))
     typed = ["recipe=mpp", "seeds=0,2", f"out={tmp_path}"]
-    other = parse_request([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
-    assert found.plan == other.plan and len(found.plan) == 16
-    one = parse_request(words({}, options | {"seeds": [5]}, StudyOptions))
-    assert {task.seed for task in one.plan.values()} == {5}
+    other = requested([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
+    assert found.tasks == other.tasks and len(found.tasks) == 16 + 2  # and fresh weights
+    one = requested(words({}, options | {"seeds": [5]}, StudyOptions))
+    assert {task.seed for task in one.tasks.values()} == {5}
 
 
 def test_none_of_a_key_without_null_is_not_given() -> None:
@@ -196,19 +197,15 @@ def test_a_path_is_one_value_of_a_list(name: str) -> None:
         assert parse(EmbedOptions, given).query == [name]
 
 
-def test_a_mapping_of_texts_is_one_option() -> None:
-    """Beside the keys of its group, which are options each."""
-    others = {"exclude": "n1,n2", "exclusive": True, "nice": 10, "comment": 'a: "b"'}
-    slurm = {"time": "4:00:00", "gpus": 2, "options": others}
-    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": slurm}, {}, StudyOptions))
-    assert (made.slurm.time, made.slurm.gpus) == ("4:00:00", "2")
-    texts = {"exclude": "n1,n2", "exclusive": "true", "nice": "10", "comment": 'a: "b"'}
-    assert made.slurm.options == texts
+def test_options_of_sbatch_are_one_text() -> None:
+    options = "--time=4:00:00 --exclude=n1,n2 --comment='a: b'"
+    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": options}, {}, StudyOptions))
+    assert made.slurm == options
 
 
 def test_a_flag_without_dashes_starts_no_study() -> None:
     """check=true was taken for an option, and the study ran."""
     with pytest.raises(UserError, match=r"^unknown option check; did you mean --check\?"):
-        parse_request(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+        requested(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
     with pytest.raises(UserError, match=r"^check: is for the command line"):
         words(["recipe=study/gap", "check=true"], {}, StudyOptions)

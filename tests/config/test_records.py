@@ -14,8 +14,8 @@ from ssl_vit.config import export_files, parsing, records
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.records import Number, Record, Whole
 from ssl_vit.config.records.run import Environment, Measured, Result, RunEnvironment
-from ssl_vit.config.records.study import Task
 from ssl_vit.errors import UserError
+from ssl_vit.lab.study.record import TaskRecord
 from ssl_vit.runs.identity import read_record
 
 RESULT = {
@@ -102,9 +102,10 @@ def test_a_result_is_read_as_a_mapping() -> None:
 
 
 def test_tasks_of_a_grid_of_lists_are_read() -> None:
-    task = {"name": "a", "part": "p", "tool": "finetune", "arm": "x", "seed": 0, "needs": []}
+    task = {"name": "a", "run": "p", "tool": "finetune", "at": {"arm": "x"}, "seed": 0}
     values = {"optim.betas": [0.9, 0.99], "optim.lr": 0.1, "data.path": None}
-    assert records.check({**task, "values": values, "options": []}, Task).values == values
+    found = records.check({**task, "needs": [], "tried": values, "options": []}, TaskRecord)
+    assert found.tried == values
 
 
 def test_an_export_without_its_preprocessing_is_one_line(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_a_record_that_cannot_be_read_is_one_line_with_what_to_do(tmp_path: Path
         (large, f"is damaged (larger than {2**26} bytes)"),
     ):
         with pytest.raises(UserError) as caught:
-            records.require(place, Task, "make it again")
+            records.require(place, TaskRecord, "make it again")
         assert str(caught.value) == f"{place} {state}; make it again"
 
 

@@ -14,7 +14,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model, Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.lab.studies import expand, read_study
+from ssl_vit.lab.study import read, tasks
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 
@@ -192,16 +192,20 @@ def test_a_patch_projection_that_is_trained_has_a_backward_pass():
     assert more == pytest.approx(2 * 2 * 2 * 64 * 3 * 8**2 * 128)
 
 
-def test_arms_at_equal_exaflop_give_a_masked_autoencoder_more_steps(tmp_path):
+def test_arms_at_equal_exaflop_give_a_masked_autoencoder_more_steps():
     """As many as its cost has fewer multiply-adds than MPP's."""
-    text = "title: t\nseeds: [0]\nmatch: exaflop\nvary: {objective: [mpp, mae]}\nparts:\n"
-    text += "  pretrain: {tool: pretrain, options: {recipe: mae, objective: mpp}}\n"
-    text += "report: {probes: []}\n"
-    (tmp_path / "study.yaml").write_text(text)
-    tasks = expand.tasks(read_study.read(tmp_path / "study.yaml"), {}, {})
-    steps = {task.arm: int(task.options.get("optim.steps", 900)) for task in tasks.values()}
-    arms = (["recipe=mae", "objective=mpp"], ["recipe=mae"])
-    cost = [costs.multiply_adds(resolve(words)) for words in arms]
+    arms = {name: {"pretrain": {"objective": name}} for name in ("mpp", "mae")}
+    options = {"recipe": "mae", "objective": "mpp"}
+    study = {
+        "title": "t",
+        "match": {"exaflop": "arm"},
+        "axes": {"arm": arms},
+        "runs": {"pretrain": {"tool": "pretrain", "over": ["arm"], "options": options}},
+    }
+    plan = tasks.plan(read.build(study, "x"), {}, {})
+    steps = {task.at["arm"]: int(task.options["optim.steps"]) for task in plan.values()}
+    words = (["recipe=mae", "objective=mpp"], ["recipe=mae"])
+    cost = [costs.multiply_adds(resolve(one)) for one in words]
     ratio = cost[0] / cost[1]
     assert sorted(steps.values()) == [900, round(900 * ratio)] and ratio > 1.5
 

@@ -39,7 +39,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import evaluate, resources
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.reports import read_files
+from ssl_vit.lab.results import read_predictions
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.runs.folder import Run
@@ -241,7 +241,7 @@ def test_lists_of_one_label_are_the_run_of_whole_numbers(place, tiny) -> None:
     assert metrics[0] == metrics[1] and {"loss", "chance_loss", "top1"} <= metrics[0].keys()
     exports = [(run.export / "model.safetensors").read_bytes() for run in runs]
     assert exports[0] == exports[1]
-    predicted = [read_files.read_predictions(run.predictions) for run in runs]
+    predicted = [read_predictions(run.predictions) for run in runs]
     for one, other in zip(*predicted, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -252,7 +252,7 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     predictions = classify.Predictions(np.arange(4), label, top5)
     assert classify.accuracies(predictions, 6) == {"top1": (0.5, 2), "top5": (1.0, 2)}
     predictions.save(tmp_path / "predictions.npz", Numbered(4))
-    _, read, correct = read_files.read_predictions(tmp_path / "predictions.npz")
+    _, read, correct = read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
     assert correct.tolist() == [True, False, False, False]
 

@@ -19,7 +19,7 @@ from ssl_vit.config.values import scalar, yaml_value
 from ssl_vit.data import channels, masks, sources
 from ssl_vit.data.base import View
 from ssl_vit.formatting import option_text
-from ssl_vit.lab.studies import expand, read_study
+from ssl_vit.lab.study import read, tasks
 
 Options = Mapping[str, Any]
 
@@ -106,22 +106,22 @@ def study_tasks(name: str, places: Mapping[str, str]) -> list[Task]:
     """The tasks of a study of recipes/study/, or of one beside its results, each after those that
     it needs."""
     path = recipe_files.RECIPES / "study" / f"{name}.yaml"
-    study = read_study.read(path if path.exists() else ROOT / "results" / f"{name}.yaml")
-    plan = expand.tasks(study, dict(places), {})
+    study = read.read(path if path.exists() else ROOT / "results" / f"{name}.yaml")
+    plan = tasks.plan(study, places, {})
     return [_task(task, plan) for task in plan.values()]
 
 
-def _task(task: expand.Task, plan: expand.Plan) -> Task:
-    tried = [plan[name] for name in task.needs if plan[name].part == task.best]
+def _task(task: tasks.Task, plan: tasks.Tasks) -> Task:
+    among, by = task.best or ((), "")
     return Task(
         task.name,
         task.tool,
         task.seed,
         {key: _typed(text) for key, text in task.options.items()},
-        [name for name in task.needs if plan[name] not in tried],
-        [one.name for one in tried],
-        [*dict.fromkeys(key for one in tried for key in one.values)],
-        task.by,
+        [name for name in task.needs if name not in among],
+        list(among),
+        [*dict.fromkeys(key for name in among for key in plan[name].tried)],
+        by,
     )
 
 

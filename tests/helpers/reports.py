@@ -1,27 +1,6 @@
-"""Reports of studies: their files, tables, pages and errors."""
+"""Reports of studies: their tables and pages."""
 
-import json
 from html.parser import HTMLParser
-
-import pytest
-
-from ssl_vit.errors import UserError
-from ssl_vit.lab import reports
-from ssl_vit.lab.reports import svg_plots
-
-
-def write(path, value):
-    path.write_text(json.dumps(value))
-
-
-def altered(path, **new):
-    write(path, json.loads(path.read_text()) | new)
-
-
-def do_not_draw(monkeypatch):
-    for name in ("points", "learning"):
-        monkeypatch.setattr(svg_plots, name, lambda *arguments: None)
-    monkeypatch.setattr(svg_plots, "svg", lambda figure: "<svg/>")
 
 
 def table(text, first):
@@ -38,14 +17,6 @@ def table(text, first):
             break
         found.append([cell.strip() for cell in line.strip("|").split("|")])
     return [found[0], *found[2:]]
-
-
-def error(folder):
-    with pytest.raises(UserError) as caught:
-        reports.write(folder)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 class Page(HTMLParser):

@@ -14,7 +14,10 @@ SBATCH = f"""#!{sys.executable} -SE
 import itertools, os, re, shlex, subprocess, sys
 from pathlib import Path
 
-here, script = Path(os.environ["STAND_IN"]), Path(sys.argv[-1])
+here = Path(os.environ["STAND_IN"])
+options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
+script, *arguments = sys.argv[1 + len(options) :]
+script = Path(script)
 with (here / "calls.txt").open("a") as calls:
     calls.write(shlex.join(sys.argv[1:]) + "\\n")
 if "REFUSE" in os.environ:
@@ -29,7 +32,8 @@ def requeued(element):
 
 
 def run(element, index, heads):
-    output = Path(heads["--output"].replace("%a", index).replace("%%", "%"))
+    replaced = re.sub("%[%a]", lambda found: index if found[0] == "%a" else "%", heads["--output"])
+    output = Path(replaced)
     for restarts in itertools.count():
         found = {{
             "JOB_ID": f"{{job}}{{index}}",
@@ -37,20 +41,28 @@ def run(element, index, heads):
             "ARRAY_TASK_ID": index,
             "RESTART_COUNT": str(restarts),
             "NTASKS": heads["--ntasks"],
+            "JOB_NUM_NODES": heads["--nodes"],
+            "JOB_NODELIST": "one",
         }}
+        if "--cpus-per-task" in heads:
+            found["CPUS_PER_TASK"] = heads["--cpus-per-task"]
         environment = os.environ | {{f"SLURM_{{key}}": value for key, value in found.items()}}
         with output.open("a") as file:
-            done = subprocess.run(["bash", script], env=environment, stdout=file, stderr=file)
+            command = ["bash", script, *arguments]
+            place = heads.get("--chdir")
+            done = subprocess.run(command, env=environment, stdout=file, stderr=file, cwd=place)
         with (here / "statuses.txt").open("a") as statuses:
-            statuses.write(f"{{script.stem}} {{index}} {{done.returncode}}\\n")
+            name = heads["--job-name"].rpartition("-")[2]
+            statuses.write(f"{{name}} {{index}} {{done.returncode}}\\n")
         if requeued(element) <= restarts:
             return
 
 
 if "RUNS" in os.environ:
     lines = itertools.takewhile(lambda line: line.startswith("#"), script.open())
-    words = [shlex.split(line[8:]) for line in lines if line.startswith("#SBATCH ")]
-    heads = dict((*word.split("=", 1), "")[:2] for (word,) in words)
+    words = [shlex.split(line[8:])[0] for line in lines if line.startswith("#SBATCH ")]
+    # the command line goes before the script
+    heads = dict((*word.split("=", 1), "")[:2] for word in [*words, *options])
     for index in heads["--array"].split("%")[0].split(","):
         run(f"{{job}}_{{index}}", index, heads)
 print(f"{{job}};cluster")

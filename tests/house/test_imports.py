@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import key_studies
+from helpers import made_studies
 from helpers.options import ROOT
 
 # Each entry of ssl_vit/ imports only from entries above it.
@@ -36,58 +36,55 @@ ORDER = (
     "lab",
 )
 # The same inside lab/
+RUN_TABLE = ("listed_run", "questions", "ranking")
 LAB_ORDER = (
-    "arms",
-    "lab_tools",
-    "reports",
+    "options",
+    "engine",
+    "compare",
+    "study",
+    "run_folder",
+    "results",
+    "verdict",
+    "curve",
+    "figure",
+    "tables",
+    "report",
     "run_table",
-    "studies",
-    "planning",
-    "plan_tool",
-    "study_tool",
-    "report_tool",
+    "report_pages",
+    "plan",
     "runs_tool",
     "api",
 )
 # What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
-# on purpose: what the lab knows of a run stands in the run's folder.
+# on purpose: what the lab knows of a run stands in the run's folder; all else goes by lab/engine.py.
 ALL = "all"
+FACADE = ("engine",)
 LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
-    "hub_files": ("studies.expand",),
-    "pages.figure_style": ("reports.svg_plots",),
     # recipes: their keys, values and files
-    **dict.fromkeys(
-        (
-            *("config.computed", "config.declaration", "config.init_source", "config.parsing"),
-            *("config.plugins", "config.python_options", "config.recipe_files"),
-            *("config.recipe_images", "config.records"),
-            *("config.records.run", "config.records.study"),
-            *("config.resolve", "config.schema", "config.tool_options", "config.tools"),
-            "config.values",
-        ),
-        ALL,
-    ),
-    "config.export_files": ("run_table.listed_run",),
+    "config.schema": ALL,
+    "config.records": ALL,
     "config.fields": ALL,
-    "config.validate": ("studies.request", "studies.command_line_sweep"),
-    # what a recipe costs
-    "costs": ALL,
-    # the folder of a run
+    "config.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
+    **dict.fromkeys(("config.tool_options", "config.tools", "config.python_options"), ALL),
+    "config.computed": ("engine", "run_folder", *(f"run_table.{name}" for name in RUN_TABLE)),
     **dict.fromkeys(
-        (
-            *("runs.files", "runs.folder", "runs.identity", "runs.lock"),
-            "runs.seen_text",
-        ),
-        ALL,
+        ("config.init_source", "config.resolve", "config.values"), ("engine", "run_folder")
     ),
-    "runs.notebook": ("report_tool", "runs_tool", "studies.progress", "study_tool"),
-    "runs.environment": ("studies.local", "study_tool"),
+    "config.declaration": ("engine", "run_table.questions"),
+    "config.export_files": ("run_table.listed_run",),
+    # the folder of a run
+    "config.records.run": ("results", "run_folder", "run_table.listed_run"),
+    "runs.files": ALL,
+    "runs.identity": ("engine", "run_folder", "run_table.clean_checkpoints"),
+    "runs.lock": ("engine", "run_table.clean_checkpoints"),
+    "runs.seen_text": ("run_table.listed_run",),
+    "runs.notebook": ALL,
+    "callbacks": ("study.progress",),
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
     ),
-    "jobs.reuse": ("studies.record",),
     # pages
     **dict.fromkeys(
         (
@@ -96,22 +93,15 @@ LAB_MAY_IMPORT = {
         ),
         ALL,
     ),
-    # images of a plan, and VTAB's
-    "data.layout": ("studies.task_images", "studies.task_recipes"),
-    "data.batch_layout": (
-        "planning.budget",
-        "planning.forecast",
-        "studies.slurm",
-    ),
-    "data.sources": ("planning.forecast", "studies.task_images"),
-    "jobs.split_images": ("studies.task_images",),
-    "evaluation.vtab": ("reports.task_means", "studies.read_axes"),
-    "evaluation.vtab_folder": ("studies.benchmark_images", "studies.checks"),
-    "callbacks": ("planning.pace", "studies.progress"),
-    # the first steps of a run, to time them
+    # all else
     **dict.fromkeys(
-        (*("data.loaders", "data.workers", "jobs.resources", "jobs.setup", "training.loop"),),
-        ("planning.pace",),
+        (
+            *("config.plugins", "config.recipe_files", "config.recipe_images", "config.validate"),
+            *("costs", "data.base", "data.batch_layout", "data.class_numbers", "data.layout"),
+            *("data.sources", "hub_files", "jobs.pace", "jobs.reuse", "jobs.split_images"),
+            *("runs.environment", "runs.folder"),
+        ),
+        FACADE,
     ),
 }
 WITHOUT_TORCH = (
@@ -136,9 +126,9 @@ WITHOUT_TORCH = (
     "jobs.embed",
     "lab.api",
     "lab.runs_tool",
-    "lab.study_tool",
-    "lab.plan_tool",
-    "lab.reports",
+    "lab.study.tool",
+    "lab.plan",
+    "lab.report",
     "pages.run_page",
 )
 PACKAGE = ROOT / "ssl_vit"
@@ -268,7 +258,8 @@ for name in {WITHOUT_TORCH}:
 
 def test_pandas_and_matplotlib_are_imported_for_the_report_of_a_study_alone(tmp_path: Path) -> None:
     """They take 0.7 s: not for --help, the list of runs, their index, nor the page of a run."""
-    study = key_studies.study(tmp_path / "runs" / "made")
+    made, frozen = tmp_path / "runs" / "made", made_studies.FROZEN
+    study = made_studies.study(made, frozen, made_studies.counted(metric="knn"))
     run = next(study.glob("pretrain-*"))
     (study / "study.json").rename(tmp_path / "study.json")
     code = f"""
@@ -286,8 +277,8 @@ for words in ("report --help", "runs {study}", "report {study}", "report {run}")
     (tmp_path / "study.json").rename(study / "study.json")
     code = f"""
 import sys
-from ssl_vit.lab import reports
-reports.write(__import__("pathlib").Path({str(study)!r}))
+from ssl_vit.lab import report
+report.write(__import__("pathlib").Path({str(study)!r}))
 assert {{"pandas", "matplotlib"}} <= sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

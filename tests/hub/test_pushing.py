@@ -25,8 +25,7 @@ from ssl_vit.config.init_source import InitSource
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli
-from ssl_vit.lab.studies.request import parse_request
-from ssl_vit.lab.studies.task_recipes import check
+from ssl_vit.lab.study.request import requested
 from ssl_vit.models import encoder, weights
 from ssl_vit.runs.folder import Run
 
@@ -451,22 +450,20 @@ def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> Non
             "sweep",
             "corruption.rate=0.25,0.5",
         ]
-        request = parse_request(words)
-        plan = request.plan
+        plan = requested(words).tasks
         made = {task.options["hub.repo"] for task in plan.values() if task.tool == "pretrain"}
-        check(request.study, plan)
         assert len(made) == 4 and all(
             name.startswith(repository[:80]) and hub_files.NAME.fullmatch(name) for name in made
         )
         assert not [
             task for task in plan.values() if task.tool == "evaluate" and "hub.repo" in task.options
         ]
-    assert "someone/vit-pretrain-rate-0.25-0" in {
+    assert "someone/vit-pretrain-0.25-0" in {
         task.options.get("hub.repo")
-        for task in parse_request(altered(words, f"hub.repo={REPO}")).plan.values()
+        for task in requested(altered(words, f"hub.repo={REPO}")).tasks.values()
     }
     with pytest.raises(UserError, match=r"hub\.repo=vit: expected USER/NAME"):
-        check(parse_request(altered(words, "hub.repo=vit")).plan)
+        requested(altered(words, "hub.repo=vit"))
 
 
 HELD = """

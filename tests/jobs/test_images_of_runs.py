@@ -11,10 +11,8 @@ from helpers.images import put, two_classes
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from ssl_vit.config.resolve import resolve
 from ssl_vit.jobs import cli, draw_figures
-from ssl_vit.lab import plan_tool
-from ssl_vit.lab.studies import expand as plans
-from ssl_vit.lab.studies import task_recipes
-from ssl_vit.lab.studies.read_study import build
+from ssl_vit.lab import plan as plan_tool
+from ssl_vit.lab.study import check, read, tasks
 
 
 def pretrained(images: Path, out: Path, *more: str) -> Path:
@@ -235,10 +233,10 @@ def test_figures_and_features_say_whose_images_they_are_of(
     assert f"those of init={run}: {images}" in capsys.readouterr().out
 
 
-def test_a_part_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
+def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
     images: Path,
 ) -> None:
-    parts = {
+    runs = {
         "pretrain": {
             "tool": "pretrain",
             "options": {"recipe": "mpp", "data.path": str(images), "data.size": 32},
@@ -249,10 +247,8 @@ def test_a_part_of_a_study_without_images_is_planned_on_those_of_the_run_it_star
             "options": {"recipe": "evaluate", "init": "{pretrain}", "data": "shapes"},
         },
     }
-    vary = {"corruption.rate": [0.3, 0.5]}
-    raw = {"title": "t", "vary": vary, "parts": parts, "report": {"probes": ["probe"]}}
-    study = build(raw, "study")
-    planned = task_recipes.check(study, plans.tasks(study, {}, {}))
+    study = read.build({"title": "t", "runs": runs}, "study")
+    planned = check.recipes(study, tasks.plan(study, {}, {}))
     data = {name.split("-")[0]: recipe.data for name, recipe in planned.items()}
     assert (data["probe"].path, data["probe"].size) == (str(images), 32)
     assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)

@@ -16,7 +16,7 @@ from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.reports import comparable
+from ssl_vit.lab.run_table import questions
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
@@ -393,29 +393,6 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "same"),
-    [
-        (1.0, "1", True),
-        (1000, "1e3", True),
-        ([1.0, 2.0], "[1, 2]", True),
-        (["a", "b"], '["a",b]', True),
-        ("7", "7", True),
-        (True, "true", True),
-        (None, "null", True),
-        (2, "3", False),
-        (True, "1", False),
-        ([1, 2], "[1]", False),
-        ("a", "b", False),
-    ],
-)
-def test_a_planned_text_compares_with_the_value_it_gives(
-    value: object, text: str, same: bool
-) -> None:
-    """Of a plugin's key, whose type is not known without the plugin."""
-    assert comparable._is_typed(value, text) is same
-
-
 def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
     tmp_path: Path, tiny: list[str]
 ) -> None:
@@ -432,12 +409,12 @@ def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
             resolve([*words, f"seed={seed}", f"data.share={1 / (1 + seed)}"]) for seed in (0, 1)
         ]
         written = [recipe.values() for recipe in recipes]
-        assert comparable.question_keys("upright", written, []) == ([], [])
-        every = comparable.question_keys("loss", written, [])
+        assert questions.question_keys("upright", written, []) == ([], [])
+        every = questions.question_keys("loss", written, [])
     finally:
         declaration.withdraw("turned")
     assert every == (["data.share", "seed"], [])
-    assert comparable.question_keys("upright", written, []) == every
+    assert questions.question_keys("upright", written, []) == every
 
 
 def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(

@@ -29,7 +29,7 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs.setup import objective_settings
-from ssl_vit.lab import plan_tool
+from ssl_vit.lab import plan as plan_tool
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from helpers.arm_studies import REPORT, study
 from helpers.images import put, two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
-from helpers.reports import altered
 from ssl_vit.config import resolve
 from ssl_vit.config.records.run import Measured
 from ssl_vit.config.schema import more_held_out
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
-from ssl_vit.lab import reports, runs_tool
+from ssl_vit.lab import runs_tool
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import metric_tables, run_page, run_record
 from ssl_vit.stats import proportion
@@ -184,45 +182,6 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
     assert f"**Test: 6 images; {CAUTION}.**" in text
     assert "and the checkpoint is chosen on them.**" in text
     assert "accuracy on 3 held-out images was the best" in text
-
-
-def test_a_report_says_of_how_many_images_it_is_and_that_a_sweep_chose_on_few(
-    tmp_path: Path,
-) -> None:
-    gap = study(tmp_path / "gap")
-    text = reports.write(gap) and (gap / "report.md").read_text()
-    assert "top-1 after fine-tuning 400" in text and "dev split (n = 400 images)" in text
-    assert "uncertain by 10 points" not in text and "Chosen on" not in text
-    for path in gap.glob("sweep-mpp-*/result.json"):
-        metrics = json.loads(path.read_text())["metrics"]
-        altered(path, metrics={"accuracy": metrics["accuracy"] | {"n": 24}})
-    for path in gap.glob("probe-*/result.json"):
-        altered(path, measured_on={"test": 40})
-    found = reports.write(gap)
-    text = (gap / "report.md").read_text()
-    assert "Chosen on 24 images: the best of sweep of mpp." in text
-    assert "dev split (n = 24 to 400 images)" in text
-    assert "Measured on 40 images: few shot 5, few shot 10, linear." in text
-    assert {sweep.arm: sweep.images for sweep in found.numbers.sweeps} == {
-        "scratch": 400,
-        "mpp": 24,
-        "supervised": 400,
-    }
-
-
-def test_what_was_chosen_stands_beside_the_number_of_dev_images(tmp_path: Path) -> None:
-    assert REPORT["final"] == "final"
-    gap = study(tmp_path / "gap", report={"final": "final"})
-    plan = json.loads((gap / "study.json").read_text())
-    for one in plan["tasks"]:
-        one |= {"best": "sweep", "by": "accuracy"} if one["part"] == "final" else {}
-    (gap / "study.json").write_text(json.dumps(plan))
-    for path in gap.glob("sweep-*/result.json"):
-        metrics = json.loads(path.read_text())["metrics"]
-        altered(path, metrics={"accuracy": metrics["accuracy"] | {"n": 24}})
-    reports.write(gap)
-    text = (gap / "report.md").read_text()
-    assert "on the dev split (n = 24 images), not by the test images" in text
 
 
 def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:

@@ -21,12 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from helpers import arm_studies as arms
 from helpers.options import ROOT
-from helpers.reports import do_not_draw
 from helpers.run_pages import EVIL, OPTIONS, evil_run, make_run, rows
 from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
-from ssl_vit.lab import report_tool, reports
+from ssl_vit.lab import report_pages
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
@@ -93,12 +92,6 @@ class Parsed(HTMLParser):
     def chart(self, title):
         found = [json.loads(text) for text in self.data]
         return next(one for one in found if one.get("title") == title)
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """A study's figures take seconds, and are tested elsewhere."""
-    do_not_draw(monkeypatch)
 
 
 def page_of(folder):
@@ -586,7 +579,7 @@ def test_columns_that_are_behind_come_last_in_a_page_alone():
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "lock", "figures/features.png"])
-def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path, undrawn):
+def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path):
     folder = make_run(tmp_path / "made", finished=False)
     (folder / name).unlink(missing_ok=True)
     (folder / name).parent.mkdir(exist_ok=True)
@@ -623,7 +616,7 @@ class CountedRows(list):
         return super().__iter__()
 
 
-def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
+def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path):
     record = read_run(make_run(tmp_path / "made"))
     made = CountedRows(
         {"step": step, f"own/{step}": 1.0, f"own/{step - 1}": 2.0} for step in range(1, 201)
@@ -633,41 +626,35 @@ def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path, undrawn):
     assert made.passes < 20
 
 
-def test_the_page_of_a_study_without_runs_says_why_there_is_no_report(tmp_path):
-    folder = arms.study(tmp_path / "gap")
-    for path in folder.glob("*/result.json"):
-        path.unlink()
-    assert "39 of 39 tasks are not finished" in reports.render(folder)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ([], "expected one FOLDER"),
         (["a", "b"], "a b: expected one FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown; choices: folder, pairs, format, --json"),
+        (["--nothing", "a"], "--nothing: unknown; choices: folder, --json"),
         (["missing"], "no such folder"),
         (["{}"], "none is there"),
     ],
 )
 def test_wrong_options_are_one_line(options, error, tmp_path):
     with pytest.raises(UserError, match=re.escape(error)) as raised:
-        report_tool.main([option.format(tmp_path) for option in options])
+        report_pages.main([option.format(tmp_path) for option in options])
     assert "\n" not in str(raised.value)
 
 
-def test_the_command(tmp_path, capsys, undrawn):
+def test_the_command(tmp_path, capsys):
     folder = make_run(tmp_path / "made", found={"bad": {"value": float("nan"), "split": "test"}})
-    report_tool.main([str(folder), "--json"])
+    report_pages.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
     assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
     assert lines[-1].endswith("made/report.html")
-    report_tool.main([str(tmp_path), "--json"])
+    report_pages.main([str(tmp_path), "--json"])
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]) == 1
     study = arms.study(tmp_path / "gap")
-    report_tool.main([str(study)])
-    assert "index.html" in capsys.readouterr().out
+    report_pages.main([str(study)])
+    assert f"report      {study / 'report.html'}" in capsys.readouterr().out
+    assert (study / "index.html").exists()
     assert "index.html" in Parsed((study / "report.html").read_text()).linked
 
 
@@ -680,20 +667,6 @@ def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch,
     finish.write_page(run)
     assert "warning: no report.html: ZeroDivisionError" in capsys.readouterr().out
     assert "warning: no report.html" in (folder / "log.txt").read_text()
-
-
-def test_a_study_has_charts_of_its_curves(tmp_path, undrawn):
-    """Two arms: their means in front, then each seed in its arm's colour."""
-    folder = arms.study(tmp_path / "gap")
-    for path in folder.glob("final-*"):
-        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    reports.write(folder)
-    page = Parsed((folder / "report.html").read_text())
-    lines = next(json.loads(text) for text in page.data)["lines"]
-    means = [line for line in lines if line["kind"] != "seed"]
-    assert [line["name"] for line in means] == list(arms.ARMS)
-    assert [line["group"] for line in lines[3:6]] == [lines[0]["group"]] * 3
-    assert means[0]["y"] == lines[3]["y"], "all seeds are alike here"
 
 
 def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():

@@ -14,9 +14,8 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.studies import expand as plans
-from ssl_vit.lab.studies import record, task_recipes
-from ssl_vit.lab.studies.request import parse_request
+from ssl_vit.lab import engine
+from ssl_vit.lab.study.request import requested
 from ssl_vit.runs.folder import Run
 
 # A finished run may be requested with another value of these, and an unfinished one goes on with
@@ -461,45 +460,48 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(place: Path, tmp_pat
 def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin, ran, study = tmp_path / "theirs.py", tmp_path / "ran", tmp_path / "theirs.yaml"
     plugin.write_text(f"from pathlib import Path\nPath({str(ran)!r}).write_text('x')\n")
-    part = f"{{tool: pretrain, options: {{recipe: mpp, plugin: {plugin}}}}}"
-    study.write_text(
-        f"title: t\nvary: {{corruption.rate: [0.1, 0.5]}}\nparts: {{pretrain: {part}}}\n"
-    )
-    refused = the_error(parse_request, [f"recipe={study}"])
-    assert f"plugin={plugin}: " in refused and "the study's file" in refused
-    assert "command line" in refused and not ran.exists()
-    request = parse_request([f"recipe={study}", f"plugin={plugin}"])
-    task_recipes.check(request.study, request.plan)
+    run = f"{{tool: pretrain, options: {{recipe: mpp, plugin: {plugin}}}}}"
+    study.write_text(f"title: t\nruns: {{pretrain: {run}}}\n")
+    refused = the_error(requested, [f"recipe={study}"])
+    assert f"plugin: {plugin}: that is the command line's; leave it out" in refused
+    assert not ran.exists()
+    study.write_text(study.read_text().replace(f", plugin: {plugin}", ""))
+    assert requested([f"recipe={study}", f"plugin={plugin}"]).tasks
     assert ran.read_text() == "x"
 
 
 def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
     place: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    shutil.copytree(place / "runs" / "joint", tmp_path / "runs" / "pretrain-joint-0")
-    options = dict(
-        word.split("=", 1) for word in options_of(place) if not word.startswith(("name=", "out="))
-    )
-    path = tmp_path / "runs" / "pretrain-joint-0" / "recipe.yaml"
-    text = path.read_text()
+    """Another run by its options is another task's; other images are an error."""
+    run = tmp_path / "runs" / "joint-0"
+    shutil.copytree(place / "runs" / "joint", run)
+    options = [word for word in options_of(place) if not word.startswith(("name=", "out="))]
 
-    def checked(**more: str) -> list[str]:
-        task = plans.Task(
-            "pretrain-joint-0", "pretrain", "pretrain", "joint", 0, {}, (), options | more
-        )
-        return record.check_finished(task, {task.name: task}, tmp_path / "runs")
+    def words(*more: str) -> list[str]:
+        return altered(options, "seed=0", f"out={tmp_path}/runs", "name=joint-0", *more)
 
-    assert checked() == []
-    assert "optim.lr (0.001 there, 0.01 here)" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
-    assert "model.width (32 there, 64 here)" in the_error(lambda: checked(**{"model.width": "64"}))
-    assert "the images of" in the_error(lambda: checked(**{"data.path": f"{place}/c/own"}))
-    assert "eval.test" in the_error(lambda: checked(**{"eval.test": "false"}))
-    (doubt,) = checked(**{"data.path": f"{tmp_path}/own"})
+    assert engine.not_planned(run, words()) == ""
+    assert engine.check_finished(run, words()) == []
+    for option, says in (
+        ("optim.lr=0.01", "optim.lr (0.001 there, 0.01 here)"),
+        ("model.width=64", "model.width (32 there, 64 here)"),
+        ("eval.test=false", "eval.test (True there, False here)"),
+    ):
+        assert says in engine.not_planned(run, words(option))
+    assert engine.not_planned(run, words("optim.lr=0.01"), ["optim.lr"]) == ""
+    other = f"data.path={place}/c/own"
+    assert engine.not_planned(run, words(other)) == ""
+    assert "the images of" in the_error(lambda: engine.check_finished(run, words(other)))
+    (doubt,) = engine.check_finished(run, words(f"data.path={tmp_path}/own"))
     assert "was not checked" in doubt
-    path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.01\n"))
-    assert "is not the recipe" in the_error(lambda: checked(**{"optim.lr": "0.01"}))
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("  lr: 0.001\n", "  lr: 0.01\n"))
+    assert engine.not_planned(run, words("optim.lr=0.01")) == ""
+    edited = the_error(lambda: engine.check_finished(run, words("optim.lr=0.01")))
+    assert "is not the recipe" in edited
     path.unlink()
-    assert "recipe.yaml is missing" in the_error(checked)
+    assert engine.not_planned(run, words()) == "its recipe.yaml is missing"
 
 
 def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ssl_vit.lab.studies.progress import ProgressScreen
+from ssl_vit.lab.study.progress import ProgressScreen
 from ssl_vit.runs import console, notebook
 
 
@@ -65,12 +65,11 @@ def test_a_study_redraws_its_lines(
     outputs: Outputs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("ssl_vit.lab.studies.progress.time.monotonic", lambda: now[0])
-    running = [SimpleNamespace(cells=lambda: ("a<b", "step 3", "", ""))]
+    monkeypatch.setattr("ssl_vit.lab.study.progress.time.monotonic", lambda: now[0])
     with ProgressScreen() as screen:
         for done in range(3):
             now[0] += 1
-            screen.show(running, done, 3, 0, lambda: "")
+            screen.show(lambda done=done: ["a<b  step 3", f"{done} of 3 finished"])
         screen.say("finished  one")
     assert len(outputs) == 1 and "2 of 3 finished" in outputs[0] and "a&lt;b  step 3" in outputs[0]
     assert capsys.readouterr().out == "finished  one\n"

@@ -1,7 +1,7 @@
 """Runs ranked by a metric, in groups within which it answers one question. No torch here.
 
 Losses and accuracies compare only on the same images of one split and for one objective; those of
-held-out patches only at one difficulty (comparable.question_keys). Those of images whose labels the
+held-out patches only at one difficulty (questions.question_keys). Those of images whose labels the
 first weights had learned compare with no others.
 """
 
@@ -15,8 +15,8 @@ from ...config.schema import defaults
 from ...errors import UserError, suggest
 from ...formatting import format_value
 from ...metrics import find_metric, is_of_model
-from ..reports.comparable import question_keys
 from .listed_run import NONE, ListedRun
+from .questions import question_keys
 
 LEARNED = "labels learned before"  # how many of the images had theirs
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...config import records
-from ...config.records.study import StudyPlan
 from ...errors import UserError
 from ...pages.run_page import PAGE
 from ...pages.run_record import is_run
+from ..study.record import FILE, StudyRecord
 
 DEEPEST = 8  # levels of folders that are looked through
 
@@ -86,10 +86,10 @@ def _folders(folder: Path) -> Iterator[Path]:
 def _study(folder: Path) -> ListedStudy | None:
     """The study of a folder; None where there is none, or a damaged one."""
     try:
-        plan = records.read(folder / "study.json", StudyPlan)
+        plan = records.read(folder / FILE, StudyRecord)
     except (OSError, ValueError):
         return None
-    parts = {task.name: task.part for task in plan.tasks}
+    parts = {task.name: task.run for task in plan.tasks}
     finished = sum((folder / name / "result.json").exists() for name in parts)
     reported = (folder / PAGE).exists()
     return ListedStudy(folder, plan.title, finished, len(parts), reported, parts)

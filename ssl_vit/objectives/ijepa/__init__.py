@@ -102,6 +102,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
         " the target blocks are to the teacher's: white the same direction, black the opposite one"
     )
     options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, predictor and teacher.")
+    pool = "avg"
     class_token_is_trained = False
     # One feature for all patches of all images is predicted best
     no_measure = ("loss",)

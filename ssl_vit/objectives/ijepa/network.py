@@ -22,7 +22,7 @@ from ..base import Objective, Output, sums
 from ..building import Settings
 from ..mae.network import Decoder
 from ..reconstruction import GREY
-from . import IjepaOptions
+from . import IjepaDeclaration, IjepaOptions
 from .masks import BlockMasks, Blocks
 
 
@@ -57,7 +57,7 @@ class FeaturePrediction(Objective):
     """
 
     encoder: Encoder
-    pool = "avg"  # the class token has no loss
+    pool = IjepaDeclaration.pool  # the class token has no loss
 
     def __init__(self, encoder: Encoder, options: IjepaOptions) -> None:
         super().__init__(encoder)

@@ -34,6 +34,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     figure = FIGURE
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
+    pool = "avg"
     rules = (
         Rule(
             "mae.rate",

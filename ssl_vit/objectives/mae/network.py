@@ -23,7 +23,7 @@ from .. import corruption
 from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
-from . import MaeOptions
+from . import MaeDeclaration, MaeOptions
 
 
 class Decoder(nn.Module):
@@ -93,7 +93,7 @@ class MaskedAutoencoder(PatchPrediction):
     # The mean of the encoder's normalised patches. The authors fine-tune with the mean of the
     # patches before that norm, which a new one of the mean replaces (--global_pool, fc_norm), and
     # probe the class token.
-    pool = "avg"
+    pool = MaeDeclaration.pool
 
     def __init__(
         self, encoder: Encoder, target: Target, *, rate: float, width: int, depth: int, heads: int

@@ -15,6 +15,7 @@ class MppDeclaration(ObjectiveDeclaration):
     network = "network:MaskedPatchPrediction"
     figure = FIGURE
     shared = ("corruption", "target")
+    pool = "avg"
     class_token_is_trained = False
 
     def corrupted(self, recipe: Recipe) -> int:

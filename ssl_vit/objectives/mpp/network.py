@@ -17,6 +17,7 @@ from .. import corruption
 from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
+from . import MppDeclaration
 
 
 class MaskedPatchPrediction(PatchPrediction):
@@ -29,7 +30,7 @@ class MaskedPatchPrediction(PatchPrediction):
         mask, random, source, shape, side: see `corruption.sample`.
     """
 
-    pool = "avg"  # the class token is not trained
+    pool = MppDeclaration.pool  # the class token is not trained
 
     def __init__(
         self,

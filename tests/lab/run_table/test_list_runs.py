@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
-from ssl_vit.lab import report_tool, runs_tool
+from ssl_vit.lab import report_pages as report_tool
+from ssl_vit.lab import runs_tool
 from ssl_vit.lab.run_table import listed_run, ranking, run_columns
 from ssl_vit.pages import run_record
 from ssl_vit.runs import lock

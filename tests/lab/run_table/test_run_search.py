@@ -10,7 +10,8 @@ import pytest
 from helpers import arm_studies as arms
 from helpers.run_pages import make_run, rows
 from ssl_vit.errors import UserError
-from ssl_vit.lab import report_tool, runs_tool
+from ssl_vit.lab import report_pages as report_tool
+from ssl_vit.lab import runs_tool
 from ssl_vit.lab.run_table import index_page, listed_run, ranking, run_search
 
 

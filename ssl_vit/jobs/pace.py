@@ -1,0 +1,146 @@
+"""Measures on this machine how long a step of a recipe takes, and how many training images a core
+makes."""
+
+import copy
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+
+import torch
+
+from ..callbacks import Callback
+from ..config.schema import Recipe, compared_views
+from ..data import loaders
+from ..data.workers import InterruptibleLoader
+from ..errors import UserError
+from ..runs.folder import Run
+from ..training import loop
+from . import resources, setup
+from .setup import Job
+
+STEPS = 20  # measured steps
+WARM = 5  # of them, which do not count
+PATIENCE = 2.0  # seconds in which images are made by one core
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a step on this machine: median, least and most of `steps`; and the conditions.
+
+    Attributes:
+        images_per_core: training images that one core decodes, crops and stacks in a second.
+        load: average over the minute before: processes that want to run.
+    """
+
+    seconds: float
+    least: float
+    most: float
+    steps: int
+    images_per_core: float
+    device: str
+    threads: int
+    precision: str
+    device_batch: int
+    load: float
+
+
+def measure(recipe: Recipe) -> Pace:
+    """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
+
+    The host waits for the device after each step, as a run does at logging steps. Nothing is
+    evaluated or saved.
+
+    Raises:
+        UserError: an evaluation, which takes no steps; or what a run itself raises.
+    """
+    if not recipe.declared.trains:
+        raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
+    load = os.getloadavg()[0]
+    recipe = copy.deepcopy(recipe)
+    recipe.name = "probe"
+    recipe.eval.images = 2  # two: those whose views are compared
+    recipe.eval.test = False
+    recipe.log.every = 1
+    recipe.probe.every = None
+    with tempfile.TemporaryDirectory() as recipe.out:
+        run = Run(recipe)
+        with resources.run_session(run) as accelerator:
+            splits = resources.load_splits(recipe, accelerator, test=False)
+            job = setup.set_up(run, accelerator, splits)
+            return _pace(job, load)
+
+
+def _pace(job: Job, load: float) -> Pace:
+    took = _steps(job)
+    timed = took[min(WARM, len(took) - 1) :]
+    on_gpu = job.accelerator.device.type == "cuda"
+    return Pace(
+        seconds=statistics.median(timed),
+        least=min(timed),
+        most=max(timed),
+        steps=len(timed),
+        images_per_core=_images_per_core(job),
+        device=torch.cuda.get_device_name() if on_gpu else "cpu",
+        threads=torch.get_num_threads(),
+        precision=job.recipe.compute.precision,
+        device_batch=job.batch_layout.device_batch,
+        load=load,
+    )
+
+
+def _steps(job: Job) -> list[float]:
+    """Seconds of each of the first steps, including the wait for data."""
+    recipe = job.recipe
+    job.decoded = resources.resident_images(recipe, job.splits.train, 0)
+    ends = [time.perf_counter()]
+    # the schedule is made already, and stays the run's
+    recipe.optim.steps = min(STEPS, recipe.optim.steps)
+
+    class StepEnds(Callback):
+        def on_step(self, step: int) -> None:
+            ends.append(time.perf_counter())
+
+    loader = loaders.training_loader(
+        job.images,
+        recipe.data,
+        job.batch_layout,
+        recipe.seed,
+        0,
+        recipe.optim.steps,
+        job.workers,
+        compared_views(recipe),
+        job.decoded,
+    )
+    with InterruptibleLoader(loader) as passes:
+        loop.train(
+            job.state,
+            passes,
+            setup.loop_settings(recipe),
+            job.batch_layout,
+            job.accelerator,
+            callbacks=loop.Callbacks([StepEnds()]),
+        )
+    return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def _images_per_core(job: Job) -> float:
+    """Images in a second, by one thread and no workers, from their files."""
+    recipe, threads = job.recipe, torch.get_num_threads()
+    source, views = job.splits.train, compared_views(recipe)
+    loader = loaders.training_loader(
+        source, recipe.data, job.batch_layout, recipe.seed, 0, STEPS, 0, views
+    )
+    torch.set_num_threads(1)
+    made, took, started = 0, 0.0, time.perf_counter()
+    try:
+        for batch in loader:
+            made += len(batch.index)
+            took = time.perf_counter() - started
+            if took > PATIENCE:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    return made / took

@@ -1,0 +1,592 @@
+"""What the lab knows of the engine: recipes by their options, their identity and cost, and the
+command that runs a task. A run's folder is the other thing that it knows."""
+
+import functools
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from .. import costs, hub_files
+from ..config import computed, declaration, recipe_files, recipe_images, schema
+from ..config.computed import counts as counts
+from ..config.init_source import SCRATCH as SCRATCH
+from ..config.init_source import InitSource
+from ..config.parsing import exists as exists
+from ..config.parsing import flatten, load_yaml
+from ..config.plugins import run_plugin as run_plugin
+from ..config.recipe_files import file_values, find_recipe
+from ..config.recipe_files import recipe_names as recipe_names
+from ..config.recipe_files import suggest_model as suggest_model
+from ..config.recipe_images import image_notice as image_notice
+from ..config.resolve import resolve as resolve_options
+from ..config.schema import Recipe, all_groups
+from ..config.schema import compared_views as compared_views
+from ..config.schema import learns_labels as learns_labels
+from ..config.schema import uses_labels as uses_labels
+from ..config.validate import check_value, has_use
+from ..config.values import parse as parse
+from ..costs import trained_objectives as trained_objectives
+from ..data.batch_layout import BatchLayout
+from ..data.layout import role as role
+from ..errors import UserError, suggest
+from ..formatting import few_images, option_text
+from ..jobs import reuse
+from ..runs import environment, identity, lock
+from ..runs.folder import Run
+
+if TYPE_CHECKING:
+    from ..data.sources import Splits
+    from ..jobs.pace import Pace
+
+DEVICES = Path(__file__).with_name("hardware.yaml")
+EFFICIENCY = 0.4  # share of a device's peak that training reaches
+HEAD = "top1"  # the measure of an evaluation that needs the head of a run
+WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
+WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
+
+
+class Cost(NamedTuple):
+    """What a training run costs."""
+
+    steps: int
+    warmup: int
+    exaflop_a_step: float
+
+
+def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
+    """Whether a tool with these options uses another option of a recipe."""
+    group = key.split(".")[0]
+    if tool == "evaluate" or group == "probe":
+        return tool == "evaluate" and group in ("probe", "data", "model", "compute")
+    objective = options.get("objective")
+    if objective is None:
+        file = find_recipe(options.get("recipe"))
+        objective = file_values(file).get("objective", Recipe.objective)
+    of_objectives = {"target", *(one.name for one in all_groups())}
+    declared = declaration.objectives().get(objective)
+    return group not in of_objectives or (declared is not None and group in declared.groups)
+
+
+def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
+    """The recipe of options; its errors begin with `where`.
+
+    Args:
+        options: words KEY=VALUE.
+        where: opens errors, unless it is empty.
+        here: check that images are on this machine.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    try:
+        return resolve_options(list(options), here)
+    except UserError as error:
+        raise UserError(f"{where}: {error}" if where else str(error)) from None
+
+
+def cost(options: Sequence[str], where: str) -> Cost:
+    """What a training run with these options costs; whether its images are there is not asked.
+
+    Raises:
+        UserError: an option is wrong, or its work is not counted.
+    """
+    recipe = resolve(options, where, here=False)
+    a_step = costs.exaflop(recipe, recipe.optim.batch)
+    if a_step is None:
+        predicts = recipe.declared.predicts_patches
+        uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
+        key = "target" if uncounted else "objective"
+        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
+        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected no match")
+    return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
+
+
+def repository_beside(repository: str, name: str) -> str:
+    """The Hub's repository of one of several runs."""
+    return hub_files.beside(repository, name)
+
+
+def own_keys() -> list[str]:
+    """The keys of recipes that a command line may give a whole study."""
+    fixed = ("name", "out", "seed", "init", "data.name", "model.name")
+    return [key for key in (*schema.options(), "model", "data") if key not in fixed]
+
+
+def studies() -> dict[str, Path]:
+    """{recipe=: its file} of the package's studies."""
+    return {name: recipe_files.RECIPES / f"{name}.yaml" for name in recipe_files.study_names()}
+
+
+def check_name(name: str) -> None:
+    """
+    Raises:
+        UserError: it cannot be the name of a run's or a study's folder.
+    """
+    check_value("name", name)
+
+
+def computed_values(recipe: Recipe) -> dict[str, Any]:
+    """{dotted key: value} of what a run computes, of which images, and of what its result is."""
+    others = computed.keys(lambda option: option.in_result or option.place)
+    values = recipe.values()
+    return {key: one for key, one in values.items() if counts(key) or key in others}
+
+
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """A study's folder, while nobody else writes in it.
+
+    Raises:
+        UserError: a live process does.
+    """
+    return Run(Recipe(name=folder.name, out=str(folder.parent))).lock()
+
+
+def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
+    """The options of a task with the model and the images of the run that it starts from, each
+    unless the options name it."""
+    found: dict[str, str] = {}
+    if not recipe_images.names_images(f"{key}={text}" for key, text in options.items()):
+        found = image_options(origin, recipe_images.of_images())
+    if "model" not in options:
+        own = asdict(origin.model)
+        found |= {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
+    return found | dict(options)
+
+
+def labelled(recipe: Recipe) -> bool:
+    """Whether the images of a recipe have labels; of images that are not here it is assumed.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    data = recipe.data
+    if not data.path or not exists(data.path) or data.stream:
+        return True
+    from ..data import sources  # takes seconds to import
+
+    return bool(sources.load(data).train.label_source)
+
+
+def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
+    """The options with which another recipe reads a recipe's images.
+
+    Args:
+        recipe: whose images.
+        wanted: keys of `data` that are given where the place does not say the same value.
+    """
+    options = {}
+    if recipe.data.name in load_yaml(recipe_files.TABLES / "datasets.yaml"):
+        options["data"] = recipe.data.name
+    if place := [key for key in ("path", "hub") if getattr(recipe.data, key)]:
+        options[f"data.{place[0]}"] = str(getattr(recipe.data, place[0]))
+    given = [f"{key}={text}" for key, text in options.items()]
+    there = resolve_options(["recipe=evaluate", *given], here=False).values()
+    now, places = recipe.values(), computed.keys(lambda option: option.place)
+    changed = [key for key in wanted if key not in places and now[key] != there[key]]
+    return options | {key: option_text(now[key]) for key in changed}
+
+
+def evaluated_images(recipe: Recipe) -> dict[str, str]:
+    """The options with which an evaluation reads all of a recipe's images, whichever part of them
+    it trains on, cropped as it crops them."""
+    part = computed.keys(lambda option: option.subset)
+    wanted = [key for key in recipe_images.of_images() if key not in part]
+    return image_options(recipe, [*wanted, *_cropping(recipe)])
+
+
+def _cropping(recipe: Recipe) -> list[str]:
+    """The keys that a frozen encoder brings, and that have a use."""
+    brought = computed.keys(lambda option: option.brought == "evaluation")
+    return [key for key in brought if has_use(recipe, key)]
+
+
+def untrained(options: Mapping[str, str], recipe: Recipe, origin: Recipe | None) -> dict[str, str]:
+    """The options of the same evaluation of the same network with fresh weights; none where such a
+    network is not known, or has nothing that could be measured.
+
+    Args:
+        options: of the evaluation, without those that name other tasks.
+        recipe: of the evaluation.
+        origin: of the run whose encoder it is; None where a place has it.
+    """
+    measures = [one for one in recipe.probe.measures if one != HEAD]
+    known = origin is not None or recipe.init_source.described_values()
+    if not known or not measures or recipe.probe.feature != "encoder":
+        return {}
+    trained = origin or recipe
+    own = {key: text for key, text in options.items() if key not in ("init", "hub.repo")}
+    cropping = image_options(trained, _cropping(trained))
+    brought = {key: cropping[key] for key in _cropping(trained) if key in cropping}
+    found = with_origin(own if brought.keys() & own.keys() else brought | own, trained)
+    if not trained.model.convolutional and uses_labels(recipe):
+        own_pool = pool(origin) if origin is not None else recipe.init_source.pooling()
+        found.setdefault("probe.pool", own_pool)
+    return found | {"probe.measures": option_text(measures), "init": SCRATCH}
+
+
+def pool(recipe: Recipe) -> str:
+    """What a run's export says an image's feature is: token or avg."""
+    declared = recipe.declared.trained(recipe)[-1]
+    own = declared.options and recipe.values().get(f"{declared.options.name}.pool")
+    return str(own or declared.pool)
+
+
+def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
+    """A line for each split of few images on which a run is measured; none where the images are not
+    on this machine.
+
+    Args:
+        recipe: of the run.
+        chosen: what others choose on its held-out images.
+        tested: it has to measure test images.
+        known: what was read before, so that each data set is read once.
+
+    Raises:
+        UserError: a split is not there, images cannot be read, or labels are not there or none of
+            the classes.
+    """
+    data = recipe.data
+    if not data.path or not exists(data.path) or data.stream:
+        return []
+    from ..data import class_numbers, sources  # takes seconds to import
+    from ..data.layout import NoTestSplit
+    from ..jobs import split_images
+
+    test = recipe.eval.test or recipe.objective == "probe"
+    decides = computed.keys(lambda option: option.splits or option.subset or option.reading)
+    values = {key: value for key, value in recipe.values().items() if key in decides}
+    # which share is drawn is of no matter: they are as many
+    key = str((test, values | {"data.share_seed": 0}))
+    if key not in known:
+        try:
+            known[key] = sources.load(data, test)
+        except NoTestSplit as error:
+            raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
+    labels = f"{key} {recipe.objective} {data.classes}"
+    if uses_labels(recipe) and labels not in known:
+        known[labels] = class_numbers.num_classes(known[key], data, recipe.objective)
+    counts = split_images.measured_on(recipe, known[key])
+    return few_images(
+        counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
+    )
+
+
+def runs_before(init: str) -> Iterator[tuple[str, Recipe]]:
+    """The runs that weights come from, the latest first, as far as they are here: their folders and
+    recipes."""
+    with suppress(UserError):  # a run that is not here any more, or of a plugin
+        for folder, recipe in identity.runs_before(init or SCRATCH):
+            yield str(folder), recipe
+
+
+def devices() -> dict[str, dict[str, Any]]:
+    """{name: its peak rates in TFLOP/s by precision, and its memory in GiB}."""
+    return load_yaml(DEVICES)
+
+
+def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None, float]:
+    """ExaFLOP and hours of a run, None where they are not known, and the bytes that it leaves on
+    the disk.
+
+    Args:
+        recipe: of the run.
+        device: on which it takes the hours, at EFFICIENCY of its peak.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    exaflop = costs.total_exaflop(recipe, costs.images_seen(recipe))
+    hours = None
+    if device is not None:
+        if device not in devices():
+            raise UserError(f"device={device}: unknown; {suggest(device, devices())}")
+        rates, precision = devices()[device], recipe.compute.precision
+        rate = rates["float32"] if precision == "float32" else rates["bfloat16"] or rates["float32"]
+        if exaflop is not None and rate is not None:
+            hours = exaflop * 1e18 / (rate * 1e12 * EFFICIENCY) / 3600
+    if not recipe.declared.trains:
+        return exaflop, hours, 0
+    tensors = costs.memory_bytes(recipe, 1, 0, 1, fused=True)
+    state = tensors["weights"] + tensors["moments"]
+    return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.parameters(recipe)
+
+
+def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = ()) -> str:
+    """Why a run's folder holds another run than the options now mean; empty where it holds theirs,
+    finished or not, or none.
+
+    Args:
+        run: the folder.
+        options: words KEY=VALUE.
+        undecided: keys that they do not tell.
+    """
+    path = run / "recipe.yaml"
+    if not path.exists():
+        made = any((run / name).exists() for name in identity.RECORDS)
+        return "its recipe.yaml is missing" if made else ""
+    recipe, source, free = _as_now(options)
+    there = flatten(load_yaml(path))
+    planned = computed.computed_values(recipe)
+    differ = identity.planned_differences(there, planned, [*free, *undecided])
+    weights = source.identity() if (run / "environment.json").exists() else {}
+    known = "init" not in undecided
+    if known and not weights and not _same_place(str(there.get("init")), source):
+        differ.append(f"init ({there.get('init')} there, {source.place} here)")
+    try:
+        if (run / "result.json").exists():
+            identity.check_options(recipe, run)
+        if weights:
+            identity.check_facts(recipe, run, {"init": weights})
+    except UserError as error:
+        differ.append(str(error))
+    return "; ".join(differ)
+
+
+def check_finished(run: Path, options: Sequence[str]) -> list[str]:
+    """Check that a finished run, whose options are as planned, has the images, weights and files of
+    today; lines about what could not be checked.
+
+    Raises:
+        UserError: it has others, or its recipe.yaml was edited.
+    """
+    recipe, _, _ = _as_now(options)
+    identity.check_unedited(recipe, run)
+    return reuse.check(Run(recipe))
+
+
+def _as_now(options: Sequence[str]) -> tuple[Recipe, InitSource, list[str]]:
+    """The recipe of options as they resolve now, where its weights come from, and the keys that it
+    does not tell: what weights decide that are not here."""
+    place = parse(options).get("init", SCRATCH)
+    source = InitSource(place)
+    undecided: list[str] = []
+    if source.weights_hash() is not None:
+        undecided = ["init"]  # the weights themselves are compared
+    elif not source.is_scratch:
+        options = [option for option in options if not option.startswith("init=")]
+        undecided = identity.from_init()
+        if not recipe_images.names_images(options):
+            undecided += computed.keys(lambda option: option.key.startswith("data."))
+    recipe = resolve_options(options, here=False)
+    if recipe.compute.precision == "auto":
+        undecided.append("compute.precision")
+    return recipe, source, undecided
+
+
+def _same_place(there: str, here: InitSource) -> bool:
+    """Whether initial weights that are not here are those that a run had, by their names."""
+    if here.is_on_hub:
+        return hub_files.split(there)[0] == hub_files.split(here.place)[0]
+    return InitSource(there).public_name == here.public_name
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network: its parameters in all and the encoder's, patches of an image (0 of a convolutional
+    one), and multiply-adds of an image's forward pass, None where they are not counted."""
+
+    parameters: int
+    encoder_parameters: int
+    patches: int
+    multiply_adds: int | None
+
+
+def size(recipe: Recipe) -> Size:
+    return Size(
+        costs.parameters(recipe),
+        costs.encoder_parameters(recipe),
+        0 if recipe.model.convolutional else costs.patches(recipe),
+        costs.multiply_adds(recipe),
+    )
+
+
+def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | None]:
+    """Training images, and images that a run sends through the encoder; None where it is not known
+    how many there are. Those of a folder on this machine are counted.
+
+    Args:
+        recipe: of the run.
+        given: training images of a set that is neither known nor here.
+    """
+    count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
+    path, unknown = recipe.data.path, count is None or seen is None
+    if unknown and path and exists(path) and not recipe.data.stream:
+        trained, every = _counted(json.dumps(asdict(recipe.data)), not recipe.declared.trains)
+        return count or trained, seen or every
+    return count, seen
+
+
+@functools.cache  # many of a study's tasks have the same images
+def _counted(data: str, test: bool) -> tuple[int, int]:
+    """Training images of a recipe's data, given as JSON, and all that an evaluation reads."""
+    splits = splits_of(schema.Data(**json.loads(data)), test)
+    trained = len(splits.train)
+    held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
+    return trained, trained + held_out + (0 if splits.test is None else len(splits.test))
+
+
+def splits_of(data: schema.Data, test: bool) -> "Splits":
+    """The images of a recipe's data; with `test` also the test split.
+
+    Raises:
+        UserError: they cannot be read, or a split is not there.
+    """
+    from ..data import sources  # takes seconds to import
+
+    return sources.load(data, test)
+
+
+def exaflop(recipe: Recipe, images: int | None) -> float | None:
+    """Of a run that sees so many images; None where the work is not counted."""
+    return costs.total_exaflop(recipe, images)
+
+
+def activation_bytes(recipe: Recipe, fused: bool) -> int:
+    """Of an image; 0 of an evaluation, which keeps none."""
+    return costs.activation_bytes(recipe, fused) if recipe.declared.trains else 0
+
+
+def tensor_bytes(
+    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
+) -> dict[str, int]:
+    """Bytes of tensors in a process at a device batch of so many images, by kind."""
+    return costs.memory_bytes(recipe, processes, zero, batch, fused)
+
+
+def fitting_images(recipe: Recipe, memory: float) -> int:
+    """Images of a pass, at most, that a run chooses on a device with so many bytes."""
+    return costs.fitting_images(recipe, memory, fused=True)
+
+
+def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
+    """Images of a pass in a process: those that are wanted, else as many as fit and divide the
+    batch.
+
+    Raises:
+        UserError: the processes, or the images that are wanted, do not divide the batch.
+    """
+    return BatchLayout.divide(recipe.optim.batch, wanted, most, 0, processes).device_batch
+
+
+def pace_of(recipe: Recipe) -> str:
+    """A text that is the same for recipes whose steps take equally long."""
+    ignored = computed.keys(lambda option: not option.pace)
+    values = computed.computed_values(recipe).items()
+    return str(sorted((key, str(value)) for key, value in values if key not in ignored))
+
+
+def measure(recipe: Recipe) -> "Pace":
+    """The first steps of a run, timed on this machine.
+
+    Raises:
+        UserError: it is an evaluation; or what a run itself raises.
+    """
+    from ..jobs import pace
+
+    return pace.measure(recipe)
+
+
+def pretraining_recipes() -> list[str]:
+    """The recipes of training without labels."""
+    return [name for name in recipe_names() if _is_pretraining(name)]
+
+
+def _is_pretraining(name: str) -> bool:
+    objective = file_values(find_recipe(name)).get("objective", Recipe.objective)
+    found = declaration.objectives().get(objective)
+    return found is not None and found.trains and not found.labels
+
+
+def groups_of(recipe: str) -> list[str]:
+    """The groups of keys that the objective of `recipe=NAME` has of its own, and `target`."""
+    return list(resolve_options([recipe], here=False).declared.groups)
+
+
+def batch(recipe: str) -> int:
+    """The batch of `recipe=NAME`."""
+    return resolve_options([recipe], here=False).optim.batch
+
+
+def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
+    """The options with which a run from fresh weights has a recipe's network: its name, or its
+    sizes where others were given."""
+    named = {"model": recipe.model.name}
+    found = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
+    if found.model == recipe.model:
+        return named
+    own = asdict(recipe.model)
+    return {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
+
+
+class SplitLabels(NamedTuple):
+    """The label (N,) of every image of a split, -1 for none; of lists of labels (N, L). No test
+    images where there are none; and whether the held-out images are a split of their own."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray | None
+    apart: bool
+
+
+def split_labels(data: schema.Data) -> SplitLabels:
+    """
+    Raises:
+        UserError: images cannot be read.
+    """
+    from ..data.base import origin
+    from ..data.layout import NoTestSplit
+
+    try:
+        splits = splits_of(data, True)
+    except NoTestSplit:
+        splits = splits_of(data, False)
+    train, validation = (
+        source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
+    )
+    test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
+    apart = origin(splits.validation) is not origin(splits.train)
+    return SplitLabels(train, validation, test, apart)
+
+
+def memory_need(recipe: Recipe, gpu: bool) -> int:
+    """Estimated bytes of CPU memory of a run: libraries and, without a GPU, tensors.
+
+    Activations are those of a whole batch, but at most half of the memory, as jobs/resources.py
+    chooses the device batch. An evaluation keeps the features of all images, twice while it
+    concatenates them.
+    """
+    kept = 0
+    if recipe.objective == "probe":
+        kept = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
+    if gpu:
+        return WITH_GPU + kept
+    batch = recipe.compute.batch or recipe.optim.batch
+    tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
+    activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
+    return WITHOUT_GPU + activations + sum(tensors.values()) + kept
+
+
+def check_processes(recipe: Recipe, processes: int) -> None:
+    """
+    Raises:
+        UserError: so many processes do not divide the batch of a recipe that trains.
+    """
+    if recipe.objective != "probe":  # which takes any
+        batch = recipe.optim.batch
+        BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a process writes a run's folder."""
+    return lock.is_held(folder)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return environment.cores()

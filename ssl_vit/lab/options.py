@@ -1,0 +1,112 @@
+"""The options of the tools plan, report and runs, and what their --help says. No torch here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config.fields import WORD, option
+from ..config.tool_options import ALSO, ToolOptions
+from ..config.tools import count, flag, json_flag, one_of, path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(ToolOptions):
+    summary = "estimate time, memory and price of a run or a study"
+    command = "lab.plan:main"
+    recipes = ALSO
+    command_line_only = ("json",)
+    purpose = (
+        "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, time,"
+        " price, cores that decode its images; and warn of common mistakes."
+    )
+    examples = (
+        "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
+        "python tools/plan.py recipe=mpp --probe",
+        "python tools/plan.py recipe=study/gap device=h100",
+    )
+    device: str | None = option(
+        None, "The device, as in device=h100; an unknown name lists them.", metavar="NAME"
+    )
+    processes: int = count(1, "Devices that train together.", 2**40)
+    price: float | None = option(
+        None, "Price of a device-hour, in any currency.", minimum=0, below=1e12, metavar="NUMBER"
+    )
+    zero: int = option(0, "ZeRO stage.", minimum=0, maximum=3, expected="0 (plain DDP), 1, 2 or 3")
+    efficiency: float = option(
+        0.4,
+        "Share of the device's peak that training reaches.",
+        above=0,
+        maximum=1,
+        expected="a share of the device's peak, above 0 and at most 1",
+    )
+    epochs: float | None = option(
+        None, "In place of optim.steps.", above=0, below=1e9, metavar="NUMBER"
+    )
+    images: int | None = count(
+        None, "Training images, where the data set is neither known nor here.", 2**50
+    )
+    probe: bool = flag("Measure the first steps on this machine.")
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ToolOptions):
+    summary = "write the page of a run, a study or a folder of runs"
+    command = "lab.report_pages:main"
+    purpose = (
+        "Write pages that need no other file: of a run its report.html, of a folder of runs the"
+        " index.html that compares them, of a study its report.html, and for papers report.md,"
+        " tables.tex (booktabs), results.csv (a row for each metric of each run), differences.csv"
+        " (a row for each pair) and figures/study.svg."
+    )
+    examples = (
+        "python tools/report.py runs/mpp",
+        "python tools/report.py runs/gap --json",
+        "python tools/report.py runs",
+    )
+    positional = "folder"
+    command_line_only = ("json",)
+    folder: Path = path(
+        "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
+        form=WORD,
+    )
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions(ToolOptions):
+    summary = "list the runs of a folder, rank them, remove their checkpoints"
+    command = "lab.runs_tool:main"
+    purpose = (
+        "List all runs in and below a folder, one a line: state, metrics, cost, disk use and what"
+        " differs between their recipes; rank them; remove the checkpoints of finished runs."
+    )
+    examples = (
+        "python tools/runs.py",
+        "python tools/runs.py runs sort=disk",
+        "python tools/runs.py runs/gap best=top1",
+        "python tools/runs.py runs clean=checkpoints",
+    )
+    positional = "folder"
+    command_line_only = ("json",)
+    folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
+    sort: str = option(
+        "name",
+        "What they are sorted by: name, objective, state, step, exaflop, time, disk, age, or a"
+        " metric, the best first; sort=-KEY: the other way round.",
+        metavar="KEY",
+    )
+    best: str | None = option(
+        None,
+        "Rank finished runs by a metric, in groups of one split, data set and objective: only those"
+        " compare.",
+        metavar="METRIC",
+    )
+    differs: bool = option(False, "A column with each run's values of the keys that differ.")
+    clean: str | None = one_of(
+        None,
+        "Show what removing the checkpoints of finished runs would free. Runs that have not"
+        " finished, are locked, have no intact export or have pending pushes keep theirs.",
+        ("checkpoints",),
+    )
+    yes: bool = option(False, "With clean=checkpoints: remove them.")
+    json: bool = json_flag()

@@ -1,1 +1,0 @@
-"""Time and price before the run, counted or measured."""

@@ -1,0 +1,210 @@
+"""The report of a study: what its rule claims, then one table and one figure, then all else as
+exploratory. Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tables. No torch here.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import stats
+from ..formatting import FEW_IMAGES, plain_table, some, text_line
+from ..pages import blocks
+from ..pages.blocks import Block, Listing, Section, Text
+from ..pages.run_page import INDEX, PAGE
+from ..pages.run_wording import machine
+from ..runs import notebook
+from ..runs.files import write_atomically
+from . import figure
+from .results import Results, load
+from .study.record import TaskRecord
+from .tables import Shown, as_text, cells, tables, untrained
+from .verdict import Verdict, decide
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# columns that a phone shows last
+BEHIND = frozenset({"n", "sd", "exaFLOP", "paper", "level", "over"})
+LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of a study. In a notebook it shows the page.
+
+    Attributes:
+        folder: of the study; report.html, report.md, tables.tex, results.csv and differences.csv
+            are in it.
+        title: of the study.
+        results, verdict: what was measured, and what is claimed.
+        tables: {name: table}, the first one first.
+    """
+
+    folder: Path
+    title: str
+    results: Results
+    verdict: Verdict
+    tables: dict[str, Shown]
+
+    def content(self) -> dict[str, Any]:
+        """As --json prints it: the sentences, and the tables and all results by their rows."""
+        found = {name: _records(shown.frame) for name, shown in self.tables.items()}
+        rows = _records(self.results.table)
+        every = {"sentences": [*self.verdict.sentences], "tables": found, "results": rows}
+        return dict(stats.as_json(every))
+
+    def lines(self) -> Iterator[str]:
+        """What the command line prints."""
+        yield from map(text_line, self.verdict.sentences)
+        yield from plain_table(*cells(as_text(next(iter(self.tables.values())))))
+        yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return notebook.inline_page((self.folder / PAGE).read_text())
+
+
+def write(folder: Path) -> Report:
+    """Write the report of a study into its folder, from what is finished of it.
+
+    The same results give the same text, to the byte.
+
+    Raises:
+        UserError: the folder is no study or compares nothing, a file in it is damaged, no run has
+            the measure, or names that are compared were tested on different images.
+    """
+    results = load(folder)
+    verdict = decide(results)
+    report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
+    sections = page(report)
+    for block in (block for section in sections for block in section.blocks):
+        if isinstance(block, blocks.Figure):
+            (folder / block.path).parent.mkdir(exist_ok=True)
+            write_atomically(folder / block.path, block.svg)
+    above = INDEX if (folder / INDEX).exists() else ""
+    texts = {
+        "report.md": blocks.markdown(report.title, sections),
+        PAGE: blocks.html(report.title, sections, above),
+        "results.csv": results.table.to_csv(index=False),
+        "tables.tex": latex(report),
+    }
+    if "differences" in report.tables:
+        texts["differences.csv"] = report.tables["differences"].frame.to_csv(index=False)
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
+    return report
+
+
+def page(report: Report) -> list[Section]:
+    """What the page shows: the sentences, one table and one figure; then all else."""
+    results, verdict, rest = report.results, report.verdict, dict(report.tables)
+    seen = list(_seen(results, verdict))
+    opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
+    opening += map(Text, verdict.sentences)
+    if "compared" in rest:
+        opening += [*_table(rest.pop("compared")), _figure(results, verdict)]
+    cost = _table(rest.pop("cost"))
+    limits = [*_limits(results, verdict), *(text for text, unsound in seen if not unsound)]
+    exploratory: list[Block] = []
+    for name, shown in rest.items():
+        exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
+    finished = sorted(run.result.finished[:16] for run in results.finished.values())
+    text = f"{len(finished)} runs, finished between {finished[0]} and {finished[-1]}:"
+    machines = sorted({machine(run.environment) for run in results.finished.values()})
+    found = [
+        Section("", opening),
+        Section("What limits it", [Listing(limits)] if limits else []),
+        Section("Exploratory", exploratory),
+        Section("How it was made", [*cost, Text(text), Listing(machines)]),
+        Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
+    ]
+    return [one for one in found if any(block != Listing([]) for block in one.blocks)]
+
+
+def _table(shown: Shown) -> list[Block]:
+    """A table, and the line under it."""
+    frame = as_text(shown)
+    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
+    labels = texts.index(False) if False in texts else len(texts)
+    table = blocks.Table(*cells(frame), labels=labels, behind=BEHIND)
+    return [table, Text(shown.caption)]
+
+
+def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
+    measure, axis = verdict.measure, verdict.rule.axis or "run"
+    assert measure is not None
+    rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
+    title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
+    places, fresh = verdict.rule.axes_of_places, untrained(results, verdict, measure)
+    levels = {}
+    if not fresh[places].drop_duplicates()[1:].size:  # at one place, as a line across all
+        levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
+    svg = figure.draw(rows, axis, places, title, levels)
+    caption = f"{title}: each seed a point, the mean a diamond."
+    return blocks.Figure("figures/study.svg", caption, svg)
+
+
+def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
+    """Whose initial weights come from runs that were trained on test images, and whether they had
+    learned labels of them; of several runs the most."""
+    for name, own in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
+        runs = [results.finished[task].environment for task in own["folder"]]
+        seen = [one for run in runs for one in run.seen or ()]
+        of = max((one.of.get("test", 0) for one in seen), default=0)
+        images = max((one.images.get("test", 0) for one in seen), default=0)
+        labels = max((one.labels.get("test", 0) for one in seen), default=0)
+        text = f"{name}: its initial weights were trained on {images:,} of {of:,} test images"
+        if labels:
+            yield f"{text}, {labels:,} of them with labels: nothing follows from it.", True
+        elif images:
+            yield f"{text}, without labels.", False
+        for run in sorted({one.run for one in seen if one.unknown}):
+            yield f"{name}: what {run} was trained on is not known.", False
+
+
+def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
+    """What is missing or left out and why, and what the answer holds for."""
+    plan, rows = results.plan, verdict.rows
+    if results.missing:
+        text = f"{len(results.missing)} of {len(plan.tasks)} tasks have not finished, and nothing"
+        yield f"{text} of them is here: {some(results.missing)}."
+    for name, why in results.foreign.items():
+        yield f"{name} is left out: {why}."
+    broken = results.table[~np.isfinite(results.table["value"])]
+    if len(broken):
+        yield f"Values that are not finite are left out, of {some([*broken['folder'].unique()])}."
+    if (rows["n"] < FEW_IMAGES).any():
+        text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
+        yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
+    tested = [task for task in plan.tasks if task.run == verdict.rule.test]
+    chose = {other for task in tested for other in task.best or ()}
+    seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
+    if seeds:
+        yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
+    if any(_has(one, "data.share") and not _has(one, "data.share_seed") for one in tested):
+        yield "All seeds learn from one draw of the labels; what another draw gives is not known."
+
+
+def _has(task: TaskRecord, key: str) -> bool:
+    return any(option.startswith(f"{key}=") for option in task.options)
+
+
+def latex(report: Report) -> str:
+    """The tables as LaTeX (booktabs)."""
+    texts = []
+    for name, shown in report.tables.items():
+        caption = LATEX.sub(r"\\\1", text_line(f"{report.title}: {name}. {shown.caption}"))
+        tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
+        texts.append(as_text(shown).to_latex(index=False, escape=True, caption=caption, label=tag))
+    return "\n".join(texts)
+
+
+def _records(frame: "DataFrame") -> list[dict[str, Any]]:
+    """The rows; what is missing is null."""
+    return list(frame.astype(object).where(frame.notna(), None).to_dict("records"))

@@ -1,0 +1,230 @@
+"""What a study's finished runs measured, as one table. No torch here.
+
+What is left out is in no row, so nothing that reads the table can show it. Legend: M labelled test
+images.
+"""
+
+import functools
+import gc
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..config import records
+from ..config.records.run import CountedResult, RunEnvironment
+from ..errors import UserError
+from . import run_folder
+from .study import record
+from .study.record import StudyRecord, TaskRecord
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Columns of every table but those of its axes, which are texts
+TYPES = {
+    "run": "str",
+    "seed": "int64",
+    "tried": "str",
+    "split": "str",
+    "metric": "str",
+    "value": "float64",
+    "n": "Int64",
+    "exaflop": "float64",
+    "device_hours": "float64",
+    "fingerprint": "str",
+    "folder": "str",
+    "origin": "str",
+}
+PREDICTED = "top1"  # the metric that a run's predictions are of
+HINT = "remove its folder and give the study's command again"
+
+
+class Finished(NamedTuple):
+    """A finished run's result.json and environment.json."""
+
+    result: CountedResult
+    environment: RunEnvironment
+
+
+@dataclass(frozen=True)
+class Results:
+    """A study as far as it is finished.
+
+    Attributes:
+        folder: of the study.
+        plan: study.json.
+        table: one row a metric of a finished run: run, a column for each axis (empty where the run
+            is not over it), seed, tried (of a run that tries values), split, metric, value, n
+            (cases that the value is of), exaflop and device_hours (of the run and of all that its
+            weights came through), fingerprint (of the test images), folder (of its run), origin
+            (the tasks that its weights came through).
+        finished: {task: its run}, of those in the table.
+        missing: tasks without a result.
+        foreign: {task: why the run in its folder is left out}.
+    """
+
+    folder: Path
+    plan: StudyRecord
+    table: "DataFrame"
+    finished: dict[str, Finished] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    foreign: dict[str, str] = field(default_factory=dict)
+
+    def rows(
+        self, run: str | None = None, metric: str | None = None, split: str | None = None
+    ) -> "DataFrame":
+        """The rows with a finite value, without those of runs that try values for another; of one
+        run, metric or split, or of all."""
+        found = self.table[(self.table["tried"] == "") & np.isfinite(self.table["value"])]
+        for column, wanted in (("run", run), ("metric", metric), ("split", split)):
+            if wanted is not None:
+                found = found[found[column] == wanted]
+        return found
+
+    def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
+        """{task: booleans (M,), whether its first class is the label} of those of some tasks that
+        have their predictions.
+
+        Raises:
+            UserError: one is damaged, of other images or labels than another of the same
+                fingerprint, or of another run than the value beside it.
+        """
+        found = {}
+        firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
+        for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
+            path = self.folder / name / "predictions.npz"
+            if not path.exists():
+                continue
+            index, label, right = read_predictions(path)
+            other, *known = firsts.setdefault(images, (name, index, label))
+            if not all(map(np.array_equal, known, (index, label))):
+                raise UserError(f"{path}: its images are not those of {other}; {HINT}")
+            found[name] = right[(label >= 0).any(1)]
+            if abs(found[name].mean() - value) > 1e-6:
+                text = f"has a top1 of {found[name].mean():.4f}, result.json of {value:.4f}"
+                raise UserError(f"{path} {text}: one of them is of another run; {HINT}")
+        return found
+
+
+def load(folder: Path) -> Results:
+    """Read a study's folder.
+
+    Raises:
+        UserError: it is no study, a file in it is damaged, nothing is finished, or two runs were
+            trained on different images under the same options.
+    """
+    if not (folder / record.FILE).exists():
+        raise UserError(f"{folder}: expected a study's folder, with study.json in it")
+    plan = record.read(folder)
+    if taken := next((axis for axis in plan.axes if axis in TYPES), None):
+        raise UserError(f"{folder / record.FILE}: axis {taken}: is a column of the results")
+    tasks = {task.name: task for task in plan.tasks}
+    finished: dict[str, Finished] = {}
+    missing: list[str] = []
+    foreign: dict[str, str] = {}
+    for name, task in tasks.items():
+        if not (folder / name / "result.json").exists():
+            missing.append(name)
+            continue
+        chosen = {key for other in task.best or () for key in tasks[other].tried}
+        why = run_folder.not_made_as_planned(folder / name, task.options, task.seed, chosen)
+        needed = next((one for one in task.needs if one in foreign), None)
+        if why or needed:
+            foreign[name] = why or f"it depends on {needed}"
+            continue
+        finished[name] = Finished(
+            records.require(folder / name / "result.json", CountedResult, HINT),
+            records.require(folder / name / "environment.json", RunEnvironment, HINT),
+        )
+    if not finished:
+        state = f"{len(missing)} of {len(tasks)} tasks are not finished"
+        left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
+        raise UserError(f"{folder}: no task has a result to show: {state}{left}")
+    _check_training_images(folder, finished)
+    rows = [
+        row
+        for name, run in finished.items()
+        for row in _rows(tasks[name], run, _origins(tasks, name))
+    ]
+    return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
+
+
+def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
+    """The tasks that a task's weights came through: not those among which it chose values."""
+    task = tasks[name]
+    direct = [one for one in task.needs if one not in (task.best or ())]
+    found = dict.fromkeys(direct)
+    for one in direct:
+        found |= dict.fromkeys(_origins(tasks, one))
+    return list(found)
+
+
+def _rows(task: TaskRecord, run: Finished, origins: list[str]) -> list[dict[str, Any]]:
+    result, environment = run
+    shared: dict[str, Any] = {"run": task.run, **task.at, "seed": task.seed, "folder": task.name}
+    shared["tried"] = ", ".join(f"{key}={value}" for key, value in task.tried.items())
+    for key in ("exaflop", "device_hours"):
+        total = result[f"total_{key}"]
+        shared[key] = math.nan if total is None else total
+    shared["fingerprint"] = environment.data.get("test", "")
+    shared["origin"] = " ".join(origins)
+    return [
+        shared | {"split": one.split, "metric": name, "value": one.value, "n": one.n}
+        for name, one in result.metrics.items()
+    ]
+
+
+def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> "DataFrame":
+    """A table with the columns of `Results.table`; what a row lacks is empty."""
+    columns = ["run", *axes, *list(TYPES)[1:]]
+    found = pandas().DataFrame(list(rows), columns=columns, dtype=object)
+    texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
+    found[texts] = found[texts].fillna("")
+    return found.astype(TYPES | dict.fromkeys(axes, "str"))
+
+
+@functools.cache
+def pandas() -> Any:
+    """The module; nothing but reports of studies waits for its import."""
+    import pandas
+
+    # passing over its modules in collections of garbage saves as much time as the import takes
+    gc.freeze()
+    return pandas
+
+
+def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:
+    """Raises UserError where the same options chose different training images: a run was made on
+    another machine, or its images have changed since."""
+    known: dict[tuple[str, ...], str] = {}
+    for name, run in finished.items():
+        place = run_folder.training_images(folder / name)
+        if place is None or "train" not in run.environment.data:
+            continue
+        other = known.setdefault(place, name)
+        if finished[other].environment.data["train"] != run.environment.data["train"]:
+            text = f"{folder / other} and {folder / name} were trained on different images"
+            raise UserError(f"{text} of the same options; they cannot share a table")
+
+
+def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The predictions.npz of a run: of every test image its index (M,), its labels (M, L), and
+    whether the first class predicted is one of them (M,).
+
+    Raises:
+        UserError: it is damaged.
+    """
+    # numpy and zipfile raise errors of many kinds on damaged files
+    with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
+        index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
+        whole = all(np.issubdtype(one.dtype, np.integer) for one in (index, label, top5))
+        if whole and index.shape == label.shape[:1] == top5[:, 0].shape:
+            label_ML = label.reshape(len(index), -1)
+            return index, label_ML, (top5[:, :1] == label_ML).any(1)
+    raise UserError(f"{path}: is damaged; {HINT}")

@@ -1,0 +1,189 @@
+"""What starts a study's tasks: the interface of a launcher, and what all of them know of a task."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...config import records
+from ...config.records import Metric, Record, Whole
+from ...config.schema import Recipe
+from ...errors import UserError
+from ...formatting import option_text
+from ...metrics import score
+from .read import REFERENCE
+from .tasks import Task, Tasks
+
+RESULT = "result.json"
+
+
+class _Measured(Record):
+    value: Metric
+    split: str
+
+
+class _Result(Record):
+    metrics: dict[str, _Measured]
+    seconds: float = 0.0
+    steps: Whole = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study that is to be started.
+
+    Attributes:
+        name, folder: of the study.
+        tasks: all of them, also those that have finished.
+        recipes: {task: its recipe}.
+        words: of the study's command, without the launcher's own.
+        parallel: how many tasks at once; None: as many as fit.
+        slurm: options of sbatch, as on its command line.
+    """
+
+    name: str
+    folder: Path
+    tasks: Tasks
+    recipes: dict[str, Recipe]
+    words: tuple[str, ...] = ()
+    parallel: int | None = None
+    slurm: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a study's tasks.
+
+    Attributes:
+        finished: tasks that have a result.
+        failed: {task: why it has none}, of this call.
+        submitted: {run: number of the job} of a launcher that waits for none of them.
+    """
+
+    finished: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
+    submitted: dict[str, str] = field(default_factory=dict)
+
+
+class Launcher(Protocol):
+    """A third one implements these three functions and is named in LAUNCHERS of tool.py. It prints
+    what happens as it happens; the tool that calls it prints the Outcome."""
+
+    def check(self, job: Job) -> None:
+        """Check a job that is to be started.
+
+        Raises:
+            UserError: the job cannot be started here; nothing has been written.
+        """
+
+    def preview(self, job: Job) -> list[str]:
+        """Lines of what `start` would start. It starts and writes nothing, and can be asked on a
+        machine where `start` could not run.
+
+        Raises:
+            UserError: an option is wrong.
+        """
+
+    def start(self, job: Job) -> Outcome:
+        """Start the tasks that have not finished, each after those that it needs; a call after one
+        that was cut off goes on from it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM; every task that this call runs has ended.
+        """
+
+
+def finished(folder: Path, name: str) -> bool:
+    """Whether a task's run has its result."""
+    return (folder / name / RESULT).exists()
+
+
+def seconds_of(folder: Path, name: str) -> float:
+    """How long a finished task's run took; 0 where its result does not say."""
+    try:
+        return records.read(folder / name / RESULT, _Result).seconds
+    except (OSError, ValueError):
+        return 0.0
+
+
+def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
+    """What a task takes of those that it chooses among.
+
+    Returns:
+        The values whose measure, averaged over seeds, is best, the first among equals; of how many
+        settings that have a finite one; and the keys whose best value is an end of those tried.
+
+    Raises:
+        UserError: no run has a finite value, or it is not of held-out images.
+    """
+    assert task.best is not None
+    among, by = task.best
+    where = f"run {task.run}: best: by={by}"
+    values: dict[str, dict[str, Any]] = {}
+    scores: dict[str, list[float]] = {}
+    for name in among:
+        if not finished(folder, name):
+            continue
+        hint = "remove its folder and give the command again"
+        metrics = records.require(folder / name / RESULT, _Result, hint).metrics
+        if by not in metrics:
+            raise UserError(f"{where}: {name} has {', '.join(metrics)}")
+        if (split := metrics[by].split) != "validation":
+            reason = "nothing is chosen but on held-out ones"
+            raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
+        tried = tasks[name].tried
+        values[str(tried)] = tried
+        scores.setdefault(str(tried), []).append(metrics[by].value)
+    means = {
+        key: sum(found) / len(found)
+        for key, found in scores.items()
+        if all(map(math.isfinite, found))
+    }
+    if not means:
+        raise UserError(f"{where}: none of {len(among)} runs has a finite one")
+    chosen = values[max(means, key=lambda key: score(by, means[key]))]
+    return chosen, len(means), _at_an_edge(chosen, [tasks[name].tried for name in among])
+
+
+def _at_an_edge(chosen: dict[str, Any], tried: list[dict[str, Any]]) -> list[str]:
+    """The keys whose value is the lowest or the highest of at least two numbers that were tried."""
+    edges = []
+    for key, value in chosen.items():
+        all_of_key = {one[key] for one in tried if isinstance(one[key], int | float)}
+        if len(all_of_key) > 1 and value in (min(all_of_key), max(all_of_key)):
+            edges.append(key)
+    return edges
+
+
+def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
+    """The tool's name and the options that run a task whose needs are finished."""
+    chosen = best_values(task, tasks, folder)[0] if task.best else {}
+    return [task.tool, *_words(task, tasks, folder, chosen)]
+
+
+def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
+    """The options that run a task as far as they are known before its needs are finished, and the
+    keys that it will choose."""
+    among = task.best[0] if task.best else ()
+    if among and all(finished(folder, name) for name in among):
+        with suppress(UserError):  # there is nothing to choose
+            chosen = best_values(task, tasks, folder)[0]
+            return _words(task, tasks, folder, chosen), []
+    return _words(task, tasks, folder, {}), [
+        *dict.fromkeys(key for one in among for key in tasks[one].tried)
+    ]
+
+
+def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
+    root = folder.resolve()
+    # a value that was chosen may name a run: its task that this one needs
+    of_run = {tasks[name].run: name for name in task.needs}
+    options = task.options | {key: option_text(value) for key, value in chosen.items()}
+    options = {
+        key: REFERENCE.sub(lambda found: str(root / of_run.get(found[1], found[1])), text)
+        for key, text in options.items()
+    }
+    options |= {"seed": str(task.seed), "out": str(root), "name": task.name}
+    return [f"{key}={text}" for key, text in options.items()]

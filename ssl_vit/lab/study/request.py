@@ -1,0 +1,217 @@
+"""A study as the words of a command line, or a mapping of Python, ask for it."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...config import tool_options
+from ...config.parsing import parse_path
+from ...errors import UserError, suggest
+from .. import engine
+from . import check, read, sweep, worth
+from .options import StudyOptions
+from .tasks import Tasks, plan, without_missing
+
+OF_PLACES = ("data", "model")  # presets, whose place a file may have
+NULLS = ("null", "none")
+SEED = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study as it was asked for.
+
+    Attributes:
+        study, tasks: with the places, and the tasks of fresh weights.
+        recipes: {task: its recipe}.
+        name, folder: of the study.
+        own: the tool's options.
+        plugin: that the command line names.
+        cautions: warnings, to say before it starts.
+        opening: lines to say before these.
+    """
+
+    study: read.Study
+    tasks: Tasks
+    recipes: check.Recipes
+    name: str
+    folder: Path
+    own: StudyOptions
+    plugin: str | None
+    cautions: list[str]
+    opening: list[str]
+
+
+def requested(
+    words: Sequence[str],
+    content: Mapping[str, Any] | None = None,
+    stand_ins: bool = False,
+    look: bool = True,
+) -> Request:
+    """A study with its tasks, all checked.
+
+    Args:
+        words, content: as of `study`.
+        stand_ins: places that are not given are made up, and their images not looked for.
+        look: for the images of the others.
+
+    Raises:
+        UserError: an option or the study's file is wrong.
+    """
+    swept = None
+    if sweep.SWEEP in words:
+        words, swept = sweep.split(words)
+    texts, rest = tool_options.split(StudyOptions, words)
+    own = tool_options.build(StudyOptions, texts)
+    given = engine.parse(rest)
+    if given.get("plugin") is not None:
+        given["plugin"] = _absolute(given["plugin"])
+        engine.run_plugin(given["plugin"])  # whose keys are known from here on
+    opening: list[str] = []
+    if own.recipe == worth.NAME:
+        planned = _worth(own, given, keep=not (stand_ins or own.dry))
+        own, content, opening = planned
+        given = {key: text for key, text in given.items() if key == "plugin"}
+    elif own.hours is not None or own.anyway:
+        given_key = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
+        raise UserError(f"{given_key}: has no effect without recipe={worth.NAME}")
+    found, name, options = _read(own, given, swept, content)
+    if own.seeds is not None:
+        found = replace(found, seeds=_seeds(own.seeds))
+    places = {
+        place: _absolute(given[place])
+        for place in found.places
+        if given.get(place, "null").lower() not in NULLS
+    }
+    for key, text in options.items():
+        _check_option(key, text, found.places)
+    here = look
+    lines: list[str] = []
+    if stand_ins:
+        here = look and places.keys() == {*found.places}
+        places = {place: _stand_in(found, place) for place in found.places} | places
+    else:
+        found, lines = without_missing(found, places)
+    tasks = plan(found, places, options)
+    recipes = check.recipes(found, tasks, here, own.labels_seen)
+    fresh, of_fresh = check.untrained(found, tasks, recipes)
+    if here:
+        lines += check.images(found, tasks, recipes)
+    lines += check.architectures(found, tasks, recipes)
+    plugin, folder = given.get("plugin"), Path(own.out) / name
+    every, their = tasks | fresh, recipes | of_fresh
+    return Request(found, every, their, name, folder, own, plugin, lines, opening)
+
+
+def _worth(
+    own: StudyOptions, given: Mapping[str, str], keep: bool
+) -> tuple[StudyOptions, dict[str, Any], list[str]]:
+    """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
+    timed as they are started: one at once, or on each GPU."""
+    parallel = own.parallel
+    if parallel is None:
+        from .local import gpus
+
+        parallel = len(gpus()) or 1
+    name = own.name or worth.NAME.rpartition("/")[2]
+    hours = worth.HOURS if own.hours is None else own.hours
+    planned = worth.build(given, hours, own.anyway, Path(own.out) / name, parallel, keep)
+    own = replace(own, recipe=None, name=name, parallel=parallel)
+    return own, planned.study, planned.lines
+
+
+def _read(
+    own: StudyOptions,
+    given: Mapping[str, str],
+    swept: list[str] | None,
+    content: Mapping[str, Any] | None,
+) -> tuple[read.Study, str, dict[str, str]]:
+    """The study, the name of its folder, and the options that go to its tasks."""
+    if content is not None:
+        if own.name is None or own.recipe is not None:
+            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
+        found, stem = read.build(content, "the study"), own.name
+    elif swept is None:
+        path = _find(own.recipe)
+        found, stem = read.read(path), path.stem
+    else:
+        for key, text in given.items():
+            _check_option(key, text, ())
+        keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
+        raw, stem = sweep.content(own.recipe, given, keys, own.match)
+        found = read.build(raw, sweep.SWEEP)
+        # the study's runs have them
+        given = {key: text for key, text in given.items() if key == "plugin"}
+    if own.match is not None and swept is None:
+        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        raise UserError(f"match={own.match}: {text}")
+    for place in found.places:
+        taken = place in StudyOptions.options() or place in engine.own_keys()
+        if taken and place not in OF_PLACES:
+            raise UserError(f"places: {place}= means something else already; take another name")
+    name = own.name or stem
+    engine.check_name(name)
+    return found, name, {key: text for key, text in given.items() if key not in found.places}
+
+
+def _find(name: str | None) -> Path:
+    """A study's file, from its name under recipes/ or its path.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = engine.studies()
+    names = [*known, worth.NAME]
+    if name is None:
+        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
+    if name in known:
+        return known[name]
+    path = parse_path(name, "recipe")
+    if path.suffix not in (".yaml", ".yml"):
+        if name in engine.recipe_names():
+            text = "is no study; to sweep it, say sweep and keys with several values"
+            raise UserError(f"recipe={name}: {text}")
+        raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
+    if not path.is_file():
+        raise UserError(f"recipe={name}: no such file")
+    return path
+
+
+def _check_option(key: str, text: str, places: Collection[str]) -> None:
+    """Check that an option is a recipe's key that a command line may set for a whole study."""
+    if key == "seed":
+        seeds = text if "," in text else f"{text},"
+        raise UserError(f"seed={text}: say seeds={seeds} for just that, or seeds=N for the first N")
+    known = engine.own_keys()
+    if key not in known:
+        own = [*map(tool_options.option_name, StudyOptions.options().values()), *places]
+        nearest = suggest(key, [*own, *known]).partition("choices:")[0]
+        choices = f"choices: {', '.join(own)}, or a recipe's key"
+        raise UserError(f"unknown option {key}; {nearest}{choices}")
+    if read.REFERENCE.search(text):
+        raise UserError(f"{key}={text}: braces are for the study's file")
+
+
+def _absolute(place: str) -> str:
+    """A path that does not depend on the working directory; anything else as it is."""
+    return str(Path(place).resolve()) if engine.exists(place) else place
+
+
+def _stand_in(found: read.Study, place: str) -> str:
+    """What stands for a place that is not given: its name, or where initial weights come from
+    itself, in braces."""
+    settings = [one for run in found.runs.values() for one in read.settings_of(found, run)]
+    is_init = any(one.options.get("init") == f"{{{place}}}" for one in settings)
+    return f"{{{place}}}" if is_init else place
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
+    listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    parts = listed.removesuffix(",").split(",")
+    if not all(SEED.fullmatch(part) for part in parts):
+        raise UserError(f"seeds={text}: expected how many (seeds=3) or which ones (seeds=0,2)")
+    node = int(text) if text == parts[0] else [int(part) for part in parts]
+    return read.read_seeds(node, read.Place("seeds")) or ()

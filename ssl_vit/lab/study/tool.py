@@ -1,0 +1,233 @@
+"""The study tool: starts a study's tasks by a launcher, or says what they cost."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...config import tool_options
+from ...errors import UserError, suggest
+from ...formatting import (
+    duration,
+    format_bytes,
+    option_text,
+    plain_table,
+    process_command,
+    process_environment,
+    shell_command,
+    tool_command,
+)
+from .. import engine
+from . import launch, record
+from .options import LAUNCHERS, StudyOptions
+from .request import Request, requested
+from .tasks import Task, Tasks, unreachable, where
+
+CHECK = "--check"
+OF_ONE = ("only=", "index=")  # as an element of a job array has them
+COSTS = {"exaFLOP": "{:.3g}".format, "hours": "{:.3g}".format, "disk": format_bytes}
+
+
+@dataclass(frozen=True)
+class StudyOutcome(launch.Outcome):
+    """What has become of a study's tasks.
+
+    Attributes:
+        name: of the study.
+        folder: that holds a folder for each task's run.
+    """
+
+    name: str = ""
+    folder: Path = field(default_factory=Path)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run, submit or check a study; the exit status.
+
+    Raises:
+        UserError: an option or the study's file is wrong; nothing was started.
+    """
+    if CHECK in words:
+        request = requested(words, stand_ins=True)
+        cautions = [f"warning: {line}" for line in request.cautions]
+        print("\n".join([*request.opening, *_costs(request), *cautions]))
+        return 0
+    if any(word.startswith(OF_ONE) for word in words):
+        _become_one(words)
+    return 1 if study(words).failed else 0
+
+
+def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> StudyOutcome:
+    """Run or submit a study.
+
+    Args:
+        words: the options, as on a command line.
+        content: the study as a file has it; None where `recipe=` names one.
+
+    Raises:
+        UserError: as `main`.
+        KeyboardInterrupt: it was ended; every task that it ran has ended.
+    """
+    request = requested(words, content)
+    launcher, dry = _launcher(request.own.launcher), request.own.dry
+    if not dry:
+        launcher.check(_job(request, request.tasks))
+    with nullcontext() if dry else engine.locked(request.folder):
+        job, others = _settled(request)
+        for line in request.opening:
+            print(line)
+        for line in [*request.cautions, *_unchecked(job)]:
+            print(f"warning: {line}")
+        for name, why in others.items():
+            print(f"kept        {name}: {why}")
+        print(f"study       {request.name}: {request.study.title}", flush=True)
+        if dry:
+            print("\n".join(launcher.preview(job)))
+            return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
+        started = time.monotonic()
+        while True:
+            _write(request, job)
+            outcome = launcher.start(job)
+            before, (job, _) = job, _settled(request)
+            # tries that were added may have changed what is best
+            if job.tasks == before.tasks or outcome.failed or outcome.submitted:
+                break
+    for line in _choices(job):
+        print(f"chosen      {line}")
+    done, took = _finished(job), duration(time.monotonic() - started)
+    print(f"finished    {len(done)} of {len(job.tasks)} tasks in {took}: {job.folder}")
+    for name, why in outcome.failed.items():
+        print(f"not there   {name}: {why}")
+    print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
+    return StudyOutcome(done, outcome.failed, outcome.submitted, job.name, job.folder)
+
+
+def _launcher(name: str) -> launch.Launcher:
+    """What `launcher=` names."""
+    module, kind = LAUNCHERS[name].split(":")
+    found: launch.Launcher = getattr(import_module(module, __package__), kind)()
+    return found
+
+
+def _job(request: Request, tasks: Tasks) -> launch.Job:
+    """A request as a launcher takes it, with the tasks' names of today."""
+    recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
+    own = request.own
+    words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
+    words += [f"plugin={request.plugin}"] if request.plugin else []
+    return launch.Job(
+        request.name, request.folder, tasks, recipes, tuple(words), own.parallel, own.slurm
+    )
+
+
+def _settled(request: Request) -> tuple[launch.Job, dict[str, str]]:
+    """The study with the names of the folders that hold its tasks; the other folders, and why they
+    are none of its tasks'."""
+    tasks, others = record.settle(request.tasks, request.folder)
+    return _job(request, tasks), others
+
+
+def _write(request: Request, job: launch.Job) -> None:
+    """Write study.json, with what each task computes as far as it is known before it starts."""
+    values = {}
+    for name, task in job.tasks.items():
+        chosen = {key for other in (task.best or [()])[0] for key in job.tasks[other].tried}
+        known = engine.computed_values(job.recipes[name]) | {"seed": task.seed}
+        known["init"] = task.options.get("init", known["init"])
+        values[name] = {key: value for key, value in known.items() if key not in chosen}
+    record.write(job.folder, record.content(request.study, job.tasks, values))
+
+
+def _unchecked(job: launch.Job) -> list[str]:
+    """Lines about what of finished runs could not be compared with what is here.
+
+    Raises:
+        UserError: a run's images, weights or files have changed.
+    """
+    lines: dict[str, None] = {}
+    for name in _finished(job):
+        options, _ = launch.planned(job.tasks[name], job.tasks, job.folder)
+        lines |= dict.fromkeys(engine.check_finished(job.folder / name, options))
+    return list(lines)
+
+
+def _finished(job: launch.Job) -> list[str]:
+    return [name for name in job.tasks if launch.finished(job.folder, name)]
+
+
+def _choices(job: launch.Job) -> Iterator[str]:
+    """What was chosen among which tries, once for all seeds, and whether it is at an edge."""
+    said = set()
+    for name in _finished(job):
+        task = job.tasks[name]
+        if task.best is None or task.best in said:
+            continue
+        said.add(task.best)
+        chosen, count, edges = launch.best_values(task, job.tasks, job.folder)
+        values = ", ".join(f"{key}={option_text(value)}" for key, value in chosen.items())
+        line = f"{where(task.run, task.at)}: {values}, the best {task.best[1]} of {count} tries"
+        if edges:
+            line += f"; {', '.join(edges)} is at an edge of those tried: try more beyond it"
+        yield line
+
+
+def _become_one(words: Sequence[str]) -> None:
+    """Become the tool of one task of a run, as an element of a job array; study.json tells which.
+
+    Raises:
+        UserError: there is no such task, or it needs one that has not finished.
+    """
+    texts, rest = tool_options.split(StudyOptions, words)
+    own = tool_options.build(StudyOptions, texts)
+    if own.only is None or own.index is None:
+        raise UserError("only= and index= belong together: a run, and the number of one task")
+    engine.run_plugin(engine.parse(rest).get("plugin"))  # whose metrics are known
+    folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
+    tasks = {one.name: _task(one) for one in record.read(folder).tasks}
+    of_run = [task for task in tasks.values() if task.run == own.only]
+    if not of_run:
+        runs = dict.fromkeys(task.run for task in tasks.values())
+        raise UserError(f"only={own.only}: no such run; {suggest(own.only, runs)}")
+    if own.index >= len(of_run):
+        text = f"run {own.only} has the tasks 0 to {len(of_run) - 1}"
+        raise UserError(f"index={own.index}: {text}")
+    task = of_run[own.index]
+    unfinished = [name for name in task.needs if not launch.finished(folder, name)]
+    if missing := unreachable(task, tasks, unfinished):
+        text = f"{task.name} needs {missing}, which is not finished"
+        raise UserError(f"only={own.only} index={own.index}: {text}")
+    line = process_command(*launch.command(task, tasks, folder))
+    if os.environ.get("RANK", "0") == "0":  # of several processes of a task
+        print(f"task        {task.name}", flush=True)
+    os.execve(line[0], line, process_environment())
+
+
+def _task(one: record.TaskRecord) -> Task:
+    """A task as study.json has it."""
+    options = engine.parse(one.options)
+    best = None if one.best is None else (tuple(one.best), one.by or "")
+    needs = tuple(one.needs)
+    return Task(one.name, one.run, one.tool, one.at, one.seed, options, one.tried, needs, best)
+
+
+def _costs(request: Request) -> Iterator[str]:
+    """The study's tasks, hours and disk, a line for each of its runs."""
+    yield f"study       {request.name}: {request.study.title}"
+    rows = []
+    for run in [*dict.fromkeys(task.run for task in request.tasks.values()), None]:
+        names = [name for name, task in request.tasks.items() if run in (task.run, None)]
+        works = [engine.work(request.recipes[name], request.own.device) for name in names]
+        cells = [run or "in all", str(len(names))]
+        for values, text in zip(zip(*works, strict=True), COSTS.values(), strict=True):
+            known = [value for value in values if value is not None]
+            more = " and more" if len(known) < len(values) else ""
+            cells.append(f"{text(sum(known))}{more}" if known else "not known")
+        rows.append(cells)
+    yield from plain_table(["run", "tasks", *COSTS], rows)
+    if request.own.device is None:
+        yield f"hours       say device= ({', '.join(engine.devices())})"

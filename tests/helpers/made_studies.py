@@ -1,0 +1,207 @@
+"""Finished studies that nothing was trained for: their folders, with recipes that the options
+resolve to and results that a test gives."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssl_vit.config.init_source import InitSource
+from ssl_vit.config.resolve import resolve
+from ssl_vit.config.schema import dump
+from ssl_vit.lab.study import launch, read, record
+from ssl_vit.lab.study import tasks as tasks_
+from ssl_vit.lab.study.tasks import Task, Tasks
+from ssl_vit.runs.identity import recipe_hash
+
+IMAGES = 400
+ENVIRONMENT = {
+    "python": "3.11.9",
+    "packages": {"torch": "2.15.0", "timm": "1.0.24"},
+    "revision": "0123456789abcdef+",
+    "host": {"cpu": "a processor"},
+    "device": "cpu",
+    "processes": 1,
+    "threads": 2,
+    "precision": "float32",
+}
+EXAFLOP = {"pretrain": 0.02, "finetune": 0.004, "evaluate": 0.001}
+# of 400, by seed
+RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "mae": (300, 312, 306)}
+ENCODER = {"model": "vit_p8", "optim.steps": 10, "optim.warmup": 1}
+FROZEN = {
+    "title": "Made up",
+    "seeds": [0, 1, 2],
+    "axes": {
+        "arm": {"mpp": {"pretrain": {"recipe": "mpp"}}, "mae": {"pretrain": {"recipe": "mae"}}}
+    },
+    "options": {"data": "shapes", "data.size": 32},
+    "runs": {
+        "pretrain": {"tool": "pretrain", "over": ["arm"], "options": ENCODER},
+        "probe": {
+            "tool": "evaluate",
+            "over": ["arm"],
+            "options": {"recipe": "evaluate", "init": "{pretrain}"},
+        },
+    },
+    "report": {"test": "probe"},
+}
+TUNED = {
+    "title": "Made up",
+    "seeds": [0, 1, 2],
+    "axes": {
+        "arm": {
+            "scratch": {"final": {"init": "scratch", "model": "vit_p8"}},
+            "mpp": {"pretrain": {"recipe": "mpp"}},
+            "mae": {"pretrain": {"recipe": "mae"}},
+        }
+    },
+    "options": {"data": "shapes", "data.size": 32},
+    "runs": {
+        "pretrain": {
+            "tool": "pretrain",
+            "over": ["arm"],
+            "only": {"arm": ["mpp", "mae"]},
+            "options": ENCODER,
+        },
+        "final": {
+            "tool": "finetune",
+            "over": ["arm"],
+            "options": {
+                "recipe": "finetune",
+                "init": "{pretrain}",
+                "optim.steps": 10,
+                "optim.warmup": 1,
+            },
+        },
+    },
+    "report": {"test": "final", "baseline": "scratch"},
+}
+Measured = dict[str, tuple[float, str]]  # {metric: value, split}
+
+
+def changed(content: Mapping[str, Any], **new: Any) -> dict[str, Any]:
+    """A study with other values at dotted keys, written with two underscores for a dot."""
+    found = json.loads(json.dumps(content))
+    for key, value in new.items():
+        *above, last = key.split("__")
+        node = found
+        for one in above:
+            node = node.setdefault(one, {})
+        node[last] = value
+    return found
+
+
+def untrained(study: read.Study, tasks: Tasks) -> Tasks:
+    """A task of fresh weights for each seed of a test that is evaluated frozen."""
+    test = study.runs[study.report.test or ""]
+    options = {**test.options, "init": "scratch", "model": "vit_p8", "probe.pool": "avg"}
+    return {
+        f"untrained-{seed}": Task(f"untrained-{seed}", "untrained", "evaluate", {}, seed, options)
+        for seed in study.seeds
+    }
+
+
+def study(
+    folder: Path,
+    content: Mapping[str, Any],
+    measured: Callable[[Task], Measured | None],
+    added: Callable[[read.Study, Tasks], Tasks] | None = None,
+    **facts: Any,
+) -> Path:
+    """A study's folder.
+
+    Args:
+        folder: of the study.
+        content: of its file.
+        measured: what a task has measured; None of one that has not finished.
+        added: more tasks.
+        facts: of every run's environment.json.
+    """
+    read_ = read.build(content, "made.yaml")
+    tasks = tasks_.plan(read_, {}, {})
+    tasks |= added(read_, tasks) if added else {}
+    record.write(folder, record.content(read_, tasks))
+    for task in tasks.values():
+        found = measured(task)
+        if found is not None:
+            finish(folder, task, tasks, found, **facts)
+    return folder
+
+
+def finish(folder: Path, task: Task, tasks: Tasks, measured: Measured, **facts: Any) -> None:
+    """A finished run's folder."""
+    place = folder / task.name
+    place.mkdir(parents=True)
+    words = launch.command(task, tasks, folder)[1:]
+    recipe = resolve(words, here=False)
+    (place / "recipe.yaml").write_text(dump(recipe))
+    spent = EXAFLOP[task.tool]
+    total = spent + (EXAFLOP["pretrain"] if "{" in task.options.get("init", "") else 0)
+    result = {
+        "recipe": recipe_hash(recipe),
+        "steps": 10,
+        "seconds": 1800.0,
+        "images": 1000,
+        "exaflop": spent,
+        "device_hours": 0.5,
+        "total_exaflop": total,
+        "total_device_hours": 0.5,
+        "finished": f"2026-01-0{task.seed % 9 + 1}T00:00:00+00:00",
+        "metrics": {
+            name: {"value": value, "split": split, "n": IMAGES}
+            for name, (value, split) in measured.items()
+        },
+    }
+    if task.tool == "evaluate":
+        result["pool"] = recipe.probe.pool or "avg"
+    write(place / "result.json", result)
+    data = {"train": "t", "validation": "v", "test": "x"}
+    init = InitSource(recipe.init).identity()
+    write(place / "environment.json", ENVIRONMENT | {"data": data, "init": init} | facts)
+    (place / "metrics.jsonl").write_text("no row of this is read\n")
+    if task.tool == "pretrain":
+        export(place)
+    if "top1" in measured:
+        predict(place, round(measured["top1"][0] * IMAGES))
+
+
+def export(run: Path) -> None:
+    """An encoder that nobody loads."""
+    (run / "export").mkdir()
+    (run / "export" / "model.safetensors").write_text(f"weights of {run}")
+    size = {"patch_size": 8, "img_size": 32, "embed_dim": 96, "depth": 4, "num_heads": 3}
+    config = {"architecture": "vit_base_patch16_224", "num_classes": 0, "num_features": 96}
+    config |= {"global_pool": "avg", "model_args": size | {"mlp_ratio": 4.0, "global_pool": "avg"}}
+    pixels = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0, "crop_mode": "center"}
+    write(
+        run / "export" / "config.json",
+        config | {"pretrained_cfg": pixels | {"input_size": [3, 32, 32]}},
+    )
+
+
+def predict(run: Path, right: int) -> None:
+    """Predictions of which the first so many are right."""
+    label = np.arange(IMAGES) % 10
+    top5 = (label[:, None] + np.arange(5) + (np.arange(IMAGES) >= right)[:, None]) % 10
+    np.savez_compressed(run / "predictions.npz", index=np.arange(IMAGES), label=label, top5=top5)
+
+
+def write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
+
+
+def counted(
+    right: Mapping[str, tuple[int, ...]] = RIGHT, metric: str = "top1"
+) -> Callable[[Task], Measured]:
+    """Tests with so many of IMAGES right, by arm and seed."""
+
+    def measured(task: Task) -> Measured:
+        if task.tool == "pretrain":
+            return {"loss": (2.0, "validation")}
+        called = task.at.get("arm", task.run)
+        return {metric: (right[called][task.seed] / IMAGES, "test")}
+
+    return measured

@@ -1,0 +1,432 @@
+"""The recipes of a study's tasks: resolved and checked before any of them starts."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.images import put
+from ssl_vit.config.schema import Recipe
+from ssl_vit.data import sources
+from ssl_vit.errors import UserError
+from ssl_vit.lab.study import check
+from ssl_vit.lab.study.read import Study, build
+from ssl_vit.lab.study.tasks import Tasks, plan
+
+PRE = {
+    "tool": "pretrain",
+    "over": ["arm"],
+    "options": {"recipe": "mpp", "optim.steps": 20, "optim.warmup": 2},
+}
+FIN = {"tool": "finetune", "over": ["arm"], "options": {"recipe": "finetune", "init": "{pre}"}}
+PROBE = {"tool": "evaluate", "over": ["arm"], "options": {"recipe": "evaluate", "init": "{pre}"}}
+TUNE = FIN | {"try": {"optim.lr": [0.1, 0.2]}}
+ARMS = {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": 0.2}}}
+STUDY: dict[str, Any] = {
+    "title": "made up",
+    "axes": {"arm": ARMS},
+    "runs": {"pre": PRE, "fin": FIN},
+    "report": {"test": "fin", "baseline": "a"},
+}
+
+
+def planned(**changed: Any) -> tuple[Study, Tasks]:
+    study = build(STUDY | changed, "x")
+    return study, plan(study, {}, {})
+
+
+def checked(labels_seen: bool = False, here: bool = True, **changed: Any) -> dict[str, Recipe]:
+    return check.recipes(*planned(**changed), here=here, labels_seen=labels_seen)
+
+
+def own(run: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """A run with options over its own."""
+    names = {key.replace("__", "."): value for key, value in options.items()}
+    return run | {"options": run["options"] | names}
+
+
+def runs(**changed: Any) -> dict[str, Any]:
+    return STUDY["runs"] | changed
+
+
+def test_a_run_has_the_model_and_the_images_of_the_one_that_it_starts_from() -> None:
+    """24 pixels suit patches of 8, the needed run's, and not those of 16 that the recipe itself
+    would name."""
+    small = own(PRE, data__size=48, model="vit_n8")
+    found = checked(runs=runs(pre=small))
+    assert (found["fin-a-0"].data.size, found["fin-a-0"].model.patch) == (48, 8)
+    assert checked(runs=runs(pre=small, fin=own(FIN, data__size=24)))["fin-a-0"].data.size == 24
+    with pytest.raises(UserError, match=r"run fin, arm a: data\.size=20: no multiple .*patch=8"):
+        checked(runs=runs(pre=small, fin=own(FIN, data__size=20)))
+
+
+def test_every_seed_has_its_own_options_also_from_the_run_before() -> None:
+    shares = own(PRE, data__share=0.1, data__share_seed="{seed}", optim__batch="1{seed}")
+    found = checked(seeds=[1, 2], runs=runs(pre=shares, probe=PROBE))
+    assert [found[f"pre-a-{seed}"].optim.batch for seed in (1, 2)] == [11, 12]
+    assert [found[f"probe-a-{seed}"].data.share_seed for seed in (1, 2)] == [1, 2]
+
+
+def test_in_place_of_the_best_values_stand_the_first_that_are_tried() -> None:
+    found = checked(runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
+    assert found["fin-a-0"].optim.lr == found["tune-a-0-lr=0.1"].optim.lr == 0.1
+
+
+ALL_SAME = {"a": {}, "b": {}}
+# {what is wrong: (changes, what the line says)}
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown key": (
+        {"axes": {"arm": ARMS | {"b": {"pre": {"corruption.rat": 0.5}}}}},
+        "run pre, arm b: unknown key corruption.rat; did you mean corruption.rate?",
+    ),
+    "a value that is tried": (
+        {"runs": runs(tune=TUNE | {"try": {"optim.lr": [0.1, -1.0]}})},
+        "run tune, arm a: optim.lr=-1.0: expected a number above 0",
+    ),
+    "a relation of keys": (
+        {"runs": runs(pre=own(PRE, optim__warmup=50))},
+        "run pre, arm a: optim.warmup=50: ",
+    ),
+    "images that are not there": (
+        {"options": {"data.path": "/no/such"}},
+        "run pre, arm a: data.path=/no/such: no such file or folder",
+    ),
+    "arms that compute the same": (
+        {"axes": {"arm": ALL_SAME}},
+        "run pre, arm b: computes the very same as run pre, arm a; leave one out",
+    ),
+    "arms that compute the same after one pre-training": (
+        {"axes": {"arm": ALL_SAME}, "runs": runs(pre=PRE | {"over": []})},
+        "run fin, arm b: computes the very same as run fin, arm a; leave one out",
+    ),
+    "arms that try the same": (
+        {"axes": {"arm": ALL_SAME}, "runs": {"fin": own(TUNE, init="scratch")}, "report": {}},
+        "run fin, arm b: computes the very same as run fin, arm a; leave one out",
+    ),
+    "presets of one model": (
+        {
+            "axes": {"arm": {"a": {"pre": {"model": "vit_p8"}}, "b": {"pre": {"model": "vit_n8"}}}},
+            "options": {"model.width": 32, "model.depth": 2, "model.patch": 8, "model.heads": 2}
+            | {"model.mlp": 32},
+            "runs": {"pre": PRE},
+            "report": {},
+        },
+        "run pre, arm b: computes the very same as run pre, arm a; leave one out",
+    ),
+    "a test without test images": (
+        {"runs": runs(fin=own(FIN, eval__test=False))},
+        "run fin, arm a: eval.test=false: the report compares its predictions of test images",
+    ),
+    "a choice without held-out images": (
+        {"runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})},
+        "run tune, arm a: data.validation=0: its best values are chosen on held-out images",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_the_first_mistake_is_one_line_with_run_and_names(
+    changed: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        checked(**changed)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+# {what differs: changes}
+DISTINCT: dict[str, dict[str, Any]] = {
+    "the runs that they start from": {"runs": runs(more=own(PRE, init="{pre}"))},
+    "the weights that are tested": {
+        "axes": {"arm": {"a": {}, "b": {"fin": {"checkpoint.best": "accuracy"}}}},
+        "runs": {"fin": own(FIN, init="scratch")},
+    },
+    # of two lists the one may be a part of the other
+    "what they choose among": {
+        "axes": {"arm": {"a": {"tune": {"try": {"optim.lr": [0.2]}}}, "b": {}}},
+        "runs": {
+            "tune": own(TUNE, init="scratch"),
+            "fin": own(FIN, init="scratch") | {"best": "tune"},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("changed", DISTINCT.values(), ids=DISTINCT)
+def test_arms_that_differ_are_told_apart(changed: dict[str, Any]) -> None:
+    assert checked(**changed)
+
+
+def test_arms_of_different_images_are_told_apart(tmp_path: Path) -> None:
+    """Two folders of one recipe were one to it."""
+    for folder in ("one", "other"):
+        put(tmp_path / folder / "cat", 10)
+    arms = {name: {"pre": {"data.path": str(tmp_path / name)}} for name in ("one", "other")}
+    assert len(checked(axes={"arm": arms}, runs={"pre": PRE}, report={})) == 2
+
+
+# ---- images
+
+
+def images(**changed: Any) -> list[str]:
+    study, tasks = planned(**changed)
+    return check.images(study, tasks, check.recipes(study, tasks))
+
+
+def test_a_split_that_a_run_needs_is_looked_for_before_anything_starts(tmp_path: Path) -> None:
+    """It was missed after all pre-training; data.test as a share needs no split."""
+    for split in ("train", "validation"):
+        for kind in ("cat", "dog"):
+            put(tmp_path / split / kind, 10)
+    place = {"data.path": str(tmp_path)}
+    with pytest.raises(UserError) as caught:
+        images(options=place)
+    assert str(caught.value).startswith("run fin, arm a: data.test=test: no such split")
+    assert "eval.test" not in str(caught.value)  # the report needs what it measures
+    with pytest.raises(UserError, match="fine-tuning goes without by eval"):
+        images(options=place, report={})
+    assert images(options=place | {"data.test": 0.2})
+
+
+def test_few_images_are_said_once_and_each_set_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("cat", "dog"):
+        put(tmp_path / kind, 60)
+    place = {"data.path": str(tmp_path), "data.test": 0.1, "data.validation": 0.1}
+    calls: list[str] = []
+    load = sources.load
+
+    def counted(*given: Any, **named: Any) -> sources.Splits:
+        calls.append(f"{given} {named}")
+        return load(*given, **named)
+
+    monkeypatch.setattr(sources, "load", counted)
+    chosen = "and the best of what is tried is chosen on them; data.validation=0.2 holds out more"
+    lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
+    assert [line.split("; on fewer")[0] for line in lines] == [
+        "run pre, arm a: held out: 11 images",
+        "run tune, arm a: held out: 11 images",
+        "run tune, arm a: test: 12 images",
+    ]
+    assert chosen in lines[1] and len({*calls}) == len(calls) == 2
+    assert not any(chosen in line for line in images(options=place, runs=runs(tune=TUNE)))
+    linear = own(PROBE, probe__measures=["linear"])
+    knn = own(PROBE, probe__measures=["knn"])
+    lines = images(options=place, runs={"pre": PRE, "knn": knn, "linear": linear}, report={})
+    assert any(
+        "run linear" in line and "of the linear probe is chosen on" in line for line in lines
+    )
+    assert not any("run knn" in line and "held out" in line for line in lines)
+
+
+# ---- labels that weights have learned
+
+SHARE = {"data.test": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "learned"),
+    [
+        ({}, {}, False),
+        ({}, SHARE, True),
+        (SHARE, SHARE, False),
+        ({"data.test": 0.3}, SHARE, False),  # of one order, so all of the 0.2 are among the 0.3
+        ({"data.test": 0.1}, SHARE, True),
+        (SHARE, SHARE | {"data.group": "patient"}, True),
+        ({"data.test": 0.3, "data.group": "patient"}, SHARE | {"data.group": "patient"}, True),
+        (SHARE | {"data.group": "patient"}, SHARE | {"data.group": "patient"}, False),
+        (SHARE, SHARE | {"data.label_column": "kind"}, True),
+        ({"data.train": "test", "data.validation": 0.1}, {"data.train": "train"}, True),
+        ({"data.train": "test", "data.validation": 0.1}, {"data.test": "other"}, False),
+        ({"recipe": "mpp"}, SHARE, False),
+        ({"recipe": "joint"}, SHARE, True),
+        ({}, SHARE | {"data.path": "elsewhere"}, False),
+    ],
+)
+@pytest.mark.parametrize("run", [FIN, PROBE], ids=["finetune", "evaluate"])
+def test_weights_that_have_learned_labels_of_test_images_are_refused(
+    was: dict[str, Any], now: dict[str, Any], learned: bool, run: dict[str, Any]
+) -> None:
+    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised", "data.path": "here"} | was}
+    measured = run | {"options": run["options"] | {"data.path": "here"} | now}
+    changed = {"runs": {"pre": pre, "fin": measured}}
+    assert checked(labels_seen=True, here=False, **changed)
+    if not learned:
+        assert checked(here=False, **changed)
+        return
+    text = rf"run fin, arm a: data\.test={now.get('data.test', 'test')}: run pre \(data\..*has lear"
+    with pytest.raises(UserError, match=text + r".*, or labels_seen=true$"):
+        checked(here=False, **changed)
+
+
+def test_labels_are_followed_through_every_run_before() -> None:
+    changed = {
+        "pre": own(PRE, recipe="supervised", data__path="here"),
+        "more": own(PRE, init="{pre}"),
+        "fin": own(FIN, init="{more}", data__test=0.2),
+    }
+    with pytest.raises(UserError, match=r"run fin, arm a: data\.test=0\.2: run pre \(data\.test="):
+        checked(here=False, runs=changed)
+
+
+CUT = {"data.share": 0.1, "data.validation": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "fine"),
+    [
+        ({"data.share": 0.1}, CUT, False),  # another cut of the same labels
+        ({"data.share": 0.1, "data.validation": 0}, CUT, False),
+        ({"data.share": 0.5, "data.validation": 0.1}, CUT, False),
+        (CUT, CUT, True),
+        ({"data.share": 0.1}, {"data.share": 0.1}, True),  # the set's own held-out split
+        (CUT, {"data.share": 0.1, "data.validation": 0}, False),
+    ],
+)
+def test_tries_are_judged_by_labels_that_nothing_has_learned(
+    was: dict[str, Any], now: dict[str, Any], fine: bool
+) -> None:
+    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised"} | was}
+    changed = {"pre": pre, "tune": TUNE | {"options": TUNE["options"] | now}}
+    assert checked(labels_seen=True, runs=changed, report={})
+    if fine:
+        assert checked(runs=changed, report={})
+        return
+    with pytest.raises(UserError, match=r"run tune, arm a: data\.validation=.*run pre \(.*learned"):
+        checked(runs=changed, report={})
+
+
+@pytest.mark.parametrize(
+    ("was", "fine"),
+    [
+        ({"data.share": 0.1}, True),
+        ({"data.share": 0.2}, False),  # more labels than the share has
+        ({"data.share": 0.1, "data.share_seed": 4}, False),  # others
+        ({"recipe": "mpp"}, True),
+        ({"data.train": "validation"}, True),  # of other images
+    ],
+)
+def test_an_arm_at_a_share_of_the_labels_has_learned_no_others(
+    was: dict[str, Any], fine: bool
+) -> None:
+    cut = {"data.validation": 0.1, "data.share_seed": 3}
+    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised"} | cut | was}
+    fin = FIN | {"options": FIN["options"] | {"data.train": "train"} | cut}
+    axes = {"arm": ARMS, "share": {"10%": {"fin": {"data.share": 0.1}}}}
+    changed = {"axes": axes, "runs": {"pre": pre, "fin": fin | {"over": ["arm", "share"]}}}
+    if fine:
+        assert checked(**changed)
+        return
+    with pytest.raises(
+        UserError, match=r"run fin, arm a, share 10%: data\.share=0\.1: run pre has"
+    ):
+        checked(**changed)
+    assert checked(labels_seen=True, **changed)
+    # where no axis is one of shares, as in study/gap, an arm may have all labels
+    assert checked(runs={"pre": pre, "fin": own(fin, data__share=0.1)})
+
+
+# ---- encoders
+
+
+@pytest.mark.parametrize(
+    ("pre", "arm", "says"),
+    [
+        ({}, {}, "a model.width=128, b model.width=96"),  # a has the recipe's own
+        ({}, {"model": "vit_p8"}, ""),
+        ({}, {"model": "vit_p8", "model.depth": 2}, "a model.depth=2, b model.depth=4"),
+    ],
+)
+def test_arms_that_end_in_other_encoders_are_named(
+    pre: dict[str, Any], arm: dict[str, Any], says: str
+) -> None:
+    """What was reported as the gain of pre-training was one of another model."""
+    arms = {"a": {"fin": {"init": "scratch"} | arm}, "b": {"pre": pre}}
+    trained = own(PRE, model="vit_p8") | {"only": {"arm": ["b"]}}
+    study, tasks = planned(axes={"arm": arms}, runs={"pre": trained, "fin": FIN})
+    lines = [*check.architectures(study, tasks, check.recipes(study, tasks))]
+    text = f"fin compares encoders of different architectures: {says}"
+    assert lines == ([text] if says else [])
+
+
+def test_a_study_about_the_model_compares_encoders_without_a_line() -> None:
+    arms = {"a": {"pre": {"model": "vit_p8"}}, "b": {"pre": {"model.depth": 2}}}
+    study, tasks = planned(axes={"arm": arms})
+    assert [*check.architectures(study, tasks, check.recipes(study, tasks))] == []
+
+
+# ---- fresh weights
+
+FROZEN: dict[str, Any] = {
+    "axes": {"arm": {name: {"pre": {"recipe": name}} for name in ("mpp", "mae", "dino")}},
+    "seeds": [0, 1],
+    "options": {"data.size": 32},
+    "runs": {
+        "pre": own(PRE, model="vit_p8"),
+        "frozen": own(PROBE, probe__measures=["knn", "top1"]),
+    },
+    "report": {"test": "frozen"},
+}
+
+
+def fresh(**changed: Any) -> tuple[Tasks, dict[str, Recipe]]:
+    study, tasks = planned(**(FROZEN | changed))
+    return check.untrained(study, tasks, check.recipes(study, tasks, here=False))
+
+
+def test_each_trained_encoder_has_fresh_weights_beside_it_equal_ones_once() -> None:
+    """MPP and MAE give the mean of the patches, DINO the class token. They have no head."""
+    tasks, recipes = fresh()
+    assert [*tasks] == [f"untrained-{arm}-{seed}" for arm in ("mpp", "dino") for seed in (0, 1)]
+    pools = [recipes[name].probe.pool for name in tasks]
+    assert pools == ["avg", "avg", "token", "token"]
+    task, recipe = tasks["untrained-dino-1"], recipes["untrained-dino-1"]
+    assert (task.run, task.tool, task.seed, task.needs) == ("untrained", "evaluate", 1, ())
+    assert (recipe.init, recipe.model.depth, recipe.model.patch) == ("scratch", 4, 8)
+    assert (recipe.probe.measures, recipe.data.size) == (["knn"], 32)
+
+
+def test_an_arm_of_fresh_weights_stands_in_their_place() -> None:
+    random = {"init": "scratch", "model": "vit_p8", "probe.measures": ["knn"]}
+    arms = FROZEN["axes"]["arm"] | {"random": {"frozen": random | {"probe.pool": "avg"}}}
+    trained = FROZEN["runs"]["pre"] | {"only": {"arm": ["mpp", "mae", "dino"]}}
+    changed = {"axes": {"arm": arms}, "runs": FROZEN["runs"] | {"pre": trained}}
+    assert [*fresh(**changed)[0]] == ["untrained-dino-0", "untrained-dino-1"]
+    arms["token"] = {"frozen": random}  # its class token, as of fresh weights
+    assert [*fresh(**changed)[0]] == []
+
+
+def test_a_place_of_the_other_axes_has_its_own_fresh_weights() -> None:
+    """Where other labels are learned from; not where another length was trained."""
+    share = {"10%": {"frozen": {"data.share": 0.1}}, "all": {"frozen": {"data.share": 1}}}
+    over = FROZEN["runs"]["frozen"] | {"over": ["arm", "share"]}
+    axes = FROZEN["axes"] | {"share": share}
+    tasks, _ = fresh(axes=axes, runs=FROZEN["runs"] | {"frozen": over}, seeds=[0])
+    assert {*tasks} == {f"untrained-{arm}-{at}-0" for arm in ("mpp", "dino") for at in share}
+    length = {"long": {"pre": {"optim.steps": 40}}, "short": {"pre": {"optim.steps": 20}}}
+    runs_of = {"pre": FROZEN["runs"]["pre"] | {"over": ["arm", "length"]}}
+    runs_of["frozen"] = FROZEN["runs"]["frozen"] | {"over": ["arm", "length"]}
+    tasks, _ = fresh(axes=FROZEN["axes"] | {"length": length}, runs=runs_of, seeds=[0])
+    assert [*tasks] == ["untrained-mpp-long-0", "untrained-dino-long-0"]
+
+
+def test_what_is_fine_tuned_or_has_no_such_network_has_none() -> None:
+    study, tasks = planned()
+    assert check.untrained(study, tasks, check.recipes(study, tasks)) == ({}, {})
+    hidden = own(PROBE, probe__feature="hidden")
+    supervised = own(PRE, recipe="supervised")
+    assert fresh(axes={"arm": ARMS}, runs={"pre": supervised, "frozen": hidden})[0] == {}
+    released = own(PROBE, init="timm:vit_tiny_patch16_224")
+    assert fresh(axes={"arm": {"a": {}}}, runs={"frozen": released})[0] == {}
+
+
+def test_a_declaration_says_what_its_network_exports() -> None:
+    """By it fresh weights are measured by the feature of the trained ones."""
+    from ssl_vit.config import declaration
+
+    for name, declared in declaration.objectives().items():
+        if declared.network and name not in ("supervised", "joint"):
+            network = declaration.imported(declared.network, declared)
+            assert network.pool == declared.pool, name
+    assert re.fullmatch("avg|token", declared.pool)

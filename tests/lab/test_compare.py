@@ -1,0 +1,340 @@
+"""Two names compared in pairs over seeds; what such a comparison can find; values along an axis."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from freeze import make
+from freeze.numbers import PAIRS, arm_values
+from ssl_vit.lab import results
+from ssl_vit.lab.compare import (
+    Comparison,
+    Difference,
+    compare,
+    comparisons,
+    least_difference,
+    pairs,
+    power,
+)
+from ssl_vit.lab.curve import along, crossings, factor, numbers
+from ssl_vit.stats import Interval, resampled_interval
+
+FROZEN = make.read("pairs")
+
+
+def table(values, axes=("arm",), **more):
+    """Rows of {(name, ...): {seed: value}}."""
+    rows = [
+        dict(zip(axes, names if isinstance(names, tuple) else (names,), strict=True))
+        | {"run": "final", "seed": seed, "split": "test", "metric": "top1", "value": value}
+        | {"folder": f"{names}-{seed}", "fingerprint": "x"}
+        | {key: fact(names, seed) for key, fact in more.items()}
+        for names, of_seed in values.items()
+        for seed, value in of_seed.items()
+    ]
+    return results.frame(rows, list(axes))
+
+
+def seeds(*values):
+    return dict(enumerate(values))
+
+
+MAE, SCRATCH = seeds(0.52, 0.55, 0.53, 0.58), seeds(0.50, 0.51, 0.52, 0.53)
+
+
+@pytest.mark.parametrize("family", [1, 2, 6])
+def test_an_interval_is_scipys_at_the_level_of_its_family(family):
+    found = compare(
+        table({"mae": MAE, "scratch": SCRATCH}), "arm", Comparison("mae", "scratch"), family
+    )
+    paired = stats.ttest_rel([*MAE.values()], [*SCRATCH.values()])
+    interval = paired.confidence_interval(1 - 0.05 / family)
+    assert (found.n, found.mean) == (4, pytest.approx(0.03))
+    assert found.sd == pytest.approx(np.std([0.02, 0.04, 0.01, 0.05], ddof=1))
+    assert found.interval == pytest.approx((interval.low, interval.high))
+    assert found.claimed == (paired.pvalue < 0.05 / family)
+
+
+@pytest.mark.parametrize("file", FROZEN)
+def test_the_committed_results_give_the_pairs_that_they_gave(file):
+    count = 0
+    for measure, (_, asked) in PAIRS[file].items():
+        rows = table(arm_values(file, measure))
+        for a, b in asked:
+            found = compare(rows, "arm", Comparison(a, b))
+            low, high = found.interval
+            own = {"n": found.n, "mean": found.mean, "sd": found.sd, "low": low, "high": high}
+            assert own == pytest.approx(FROZEN[file][measure][f"{a} - {b}"], rel=1e-9, abs=1e-12)
+            count += 1
+    assert count >= 8
+
+
+def test_only_seeds_of_both_sides_are_pairs_and_one_tells_no_interval():
+    rows = table({"mae": {0: 0.5, 1: 0.6, 2: 0.7}, "scratch": {2: 0.4, 3: 0.3}})
+    found = compare(rows, "arm", Comparison("mae", "scratch"), scale=100)
+    assert (found.n, found.sd, found.interval, found.claimed) == (1, None, None, False)
+    assert found.mean == pytest.approx(30)
+    assert (
+        compare(table({"mae": MAE, "scratch": {7: 0.5}}), "arm", Comparison("mae", "scratch"))
+        is None
+    )
+
+
+def test_a_comparison_is_at_its_place():
+    rows = table(
+        {
+            ("mae", "1%"): seeds(0.4, 0.5),
+            ("b", "1%"): seeds(0.1, 0.1),
+            ("mae", "10%"): seeds(0.6, 0.6),
+            ("b", "10%"): seeds(0.6, 0.6),
+        },
+        ("arm", "share"),
+    )
+    found = [
+        compare(rows, "arm", Comparison("mae", "b", (("share", at),))).mean for at in ("1%", "10%")
+    ]
+    assert found == pytest.approx([0.35, 0])
+
+
+def test_seeds_that_go_on_from_one_pre_training_count_once():
+    """Seeds 0 and 1 of mae go on from one run: their mean, 0.03, is one value."""
+    rows = table(
+        {"mae": MAE, "scratch": SCRATCH},
+        origin=lambda name, seed: f"pretrain-{max(1, seed)}" if name == "mae" else "",
+    )
+    assert pairs(rows, "arm", Comparison("mae", "scratch"))["group"].tolist() == [0, 0, 1, 2]
+    found = compare(rows, "arm", Comparison("mae", "scratch"))
+    values = [0.03, 0.01, 0.05]
+    assert (found.n, found.mean, found.sd) == (3, pytest.approx(0.03), pytest.approx(0.02))
+    assert found.interval == pytest.approx(stats.t.interval(0.95, 2, 0.03, stats.sem(values)))
+    # whichever side it is
+    other = compare(rows, "arm", Comparison("scratch", "mae"))
+    assert (other.n, other.mean) == (3, pytest.approx(-0.03))
+
+
+def test_one_pre_training_for_all_seeds_allows_no_claim():
+    rows = table(
+        {"mae": MAE, "scratch": SCRATCH},
+        origin=lambda name, seed: "pretrain-0" if name == "mae" else "",
+    )
+    found = compare(rows, "arm", Comparison("mae", "scratch"))
+    assert (found.n, found.interval, found.claimed) == (1, None, False)
+
+
+def test_seeds_that_meet_through_others_are_one_group():
+    """a: 0 and 1 share a run, 1 and 2 another one, through which all three hang together."""
+    named = {0: "p", 1: "p q", 2: "q", 3: "r"}
+    rows = table(
+        {"a": MAE, "b": SCRATCH}, origin=lambda name, seed: named[seed] if name == "a" else ""
+    )
+    groups = pairs(rows, "arm", Comparison("a", "b"))["group"].tolist()
+    assert groups[0] == groups[1] == groups[2] != groups[3]
+
+
+def test_the_wider_interval_decides():
+    """Four images of 20 are all that differ: over other images the difference may be none."""
+    right = {
+        f"{arm}-{seed}": np.arange(20) < count
+        for arm, count in (("mae", 12), ("scratch", 8))
+        for seed in range(3)
+    }
+    rows = table({arm: seeds(*[share] * 3) for arm, share in (("mae", 0.6), ("scratch", 0.4))})
+    rows.loc[0, "value"] = 0.65  # so that seeds differ a little
+    right["mae-0"] = np.arange(20) < 13
+    found = compare(rows, "arm", Comparison("mae", "scratch"), 1, right, 100)
+    apart = np.stack(
+        [right[f"mae-{seed}"].astype(int) - right[f"scratch-{seed}"] for seed in range(3)]
+    )
+    assert found.resampled == pytest.approx([100 * end for end in resampled_interval(apart)])
+    assert found.interval.low > 0 > found.resampled.low or found.wider.low == min(
+        found.interval.low, found.resampled.low
+    )
+    assert found.wider == (
+        min(found.interval.low, found.resampled.low),
+        max(found.interval.high, found.resampled.high),
+    )
+    without = compare(rows, "arm", Comparison("mae", "scratch"), 1, {"mae-0": right["mae-0"]}, 100)
+    assert without.resampled is None and without.wider == without.interval
+
+
+def test_a_claim_needs_three_seeds_and_both_intervals():
+    asked = Comparison("a", "b")
+    away, around = Interval(0.1, 0.2), Interval(-0.1, 0.4)
+    assert Difference(asked, 3, 0.15, 0.01, away).claimed
+    assert Difference(asked, 3, 0.15, 0.01, away, away).claimed
+    assert not Difference(asked, 2, 0.15, 0.01, away).claimed
+    assert not Difference(asked, 3, 0.15, 0.01, around).claimed
+    assert not Difference(asked, 3, 0.15, 0.01, away, around).claimed
+
+
+def test_what_is_compared_is_pairs_else_the_baseline_else_all():
+    arms, places = ("a", "b", "c"), [(("share", "1%"),), (("share", "10%"),)]
+    texts = [str(one) for one in comparisons(arms, places, [("c", "a")], "b")]
+    assert texts == ["c minus a at 1%", "c minus a at 10%"]
+    assert [str(one) for one in comparisons(arms, [], baseline="b")] == ["a minus b", "c minus b"]
+    assert len(comparisons(arms, places)) == 6
+
+
+# ---- what can be found
+
+
+@pytest.mark.parametrize(("n", "errors"), [(3, 9.6), (4, 6.4), (5, 5.3)])
+def test_power_is_that_of_the_noncentral_t(n, errors):
+    """Of two comparisons so many standard errors have 90%."""
+    limit = stats.t.ppf(1 - 0.025 / 2, n - 1)
+    assert power(errors / math.sqrt(n), n, 2) == pytest.approx(stats.nct.sf(limit, n - 1, errors))
+    assert power(errors / math.sqrt(n), n, 2) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("n", "found"), [(3, (1.0, 2.3, 3.9)), (5, (0.5, 1.2, 2.0)), (8, (0.3, 0.8, 1.4))]
+)
+def test_the_least_difference_is_found_at_80_percent(n, found):
+    """0.3, 0.7 and 1.2 points are standard deviations of paired differences."""
+    for sd, least in zip((0.3, 0.7, 1.2), found, strict=True):
+        assert round(least_difference(sd, n), 1) == least
+        assert power(least_difference(sd, n) / sd, n) == pytest.approx(0.8, abs=1e-6)
+
+
+# ---- along an axis
+
+SHARES = np.array([0.01, 0.1, 1.0])
+
+
+def at(*values):
+    """One seed's values at SHARES."""
+    return np.array([values])
+
+
+def test_names_that_are_numbers():
+    assert numbers(["1%", "10%", "100%"]) == {"1%": 0.01, "10%": 0.1, "100%": 1}
+    assert numbers(["50", "150", "4.5e2"]) == {"50": 50, "150": 150, "4.5e2": 450}
+    for none in (["1%"], ["a", "1"], ["0", "1"], ["-1", "1"], ["nan", "1"], ["inf", "1"], []):
+        assert numbers(none) is None
+
+
+def test_crossing_and_factor_of_two_straight_lines():
+    """Accuracies a + b log10(share): they cross, and one is worth a constant factor, by hand."""
+    decades = np.log10(SHARES)
+    baseline = 0.8 + 0.2 * decades  # 40, 60, 80
+    steep = 0.7 + 0.1 * decades  # 50, 60, 70
+    (found,) = crossings(SHARES, steep[None], baseline[None])
+    assert found.value == pytest.approx(0.1, rel=1e-3)
+    assert (found.low, found.high) == (None, None)
+    # 50% is 40 + 10: half a decade more of the baseline's labels
+    assert factor(SHARES, 0, steep[None], baseline[None]).value == pytest.approx(10**0.5)
+    assert factor(SHARES, 2, steep[None], baseline[None]).value == pytest.approx(10**-0.5)
+    above = factor(SHARES, 2, baseline[None] + 0.1, baseline[None])
+    assert above.value is None and above.low == pytest.approx(1.0) and above.high is None
+    below = factor(SHARES, 0, baseline[None] - 0.1, baseline[None])
+    assert below.value is None and below.high == pytest.approx(1.0) and below.low is None
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "places"),
+    [
+        (at(0.5, 0.6, 0.7), at(0.5, 0.5, 0.5), []),  # equal at the first share, then above
+        (at(0.5, 0.5, 0.5), at(0.5, 0.6, 0.7), []),
+        (at(0.6, 0.5, 0.6), at(0.5, 0.5, 0.5), []),  # touches
+        (at(0.4, 0.5, 0.4), at(0.5, 0.5, 0.5), []),
+        (at(0.5, 0.5, 0.5), at(0.5, 0.5, 0.5), []),
+        (at(0.4, 0.5, 0.6), at(0.5, 0.5, 0.5), [0.1]),  # through a share
+        (at(0.6, 0.5, 0.4), at(0.5, 0.5, 0.5), [0.1]),
+        (at(0.4, 0.6, 0.4), at(0.5, 0.5, 0.5), [10**-1.5, 10**-0.5]),
+    ],
+)
+def test_names_cross_where_the_sign_changes_and_only_there(own, other, places):
+    assert [one.value for one in crossings(SHARES, own, other)] == pytest.approx(places)
+
+
+def test_a_factor_is_where_the_baseline_first_gets_there():
+    rising = at(0.4, 0.6, 0.8)
+    assert factor(SHARES, 0, at(0.4, 0, 0), rising).value == 1
+    assert factor(SHARES, 0, at(0.8, 0, 0), rising).value == pytest.approx(100)
+    beyond = factor(SHARES, 0, at(0.81, 0, 0), rising)
+    assert (beyond.value, beyond.low, beyond.high) == (None, pytest.approx(100), None)
+    below = factor(SHARES, 2, at(0, 0, 0.39), rising)
+    assert (below.value, below.low, below.high) == (None, None, pytest.approx(0.01))
+    # a baseline that falls again: at 100% the name is better, which fewer labels cannot undo
+    falling = at(0.4, 0.7, 0.6)
+    better = factor(SHARES, 2, at(0, 0, 0.65), falling)
+    assert better.value is None and better.low == pytest.approx(1)
+    # reached twice: the first time counts
+    assert factor(SHARES, 0, at(0.65, 0, 0), falling).value == pytest.approx(10 ** (0.25 / 0.3))
+
+
+def test_a_bound_is_only_as_good_as_the_seeds():
+    """The name is above the baseline on average and undecided everywhere."""
+    baseline = np.tile(at(0.4, 0.6, 0.8), (3, 1))
+    found = factor(SHARES, 2, baseline + np.array([[0.6], [-0.5], [0.1]]), baseline)
+    assert (found.value, found.low, found.high) == (None, None, None)
+    # only where the baseline is still low is it decided
+    found = factor(SHARES, 2, baseline + np.array([[0.05], [0.01], [0.03]]), baseline)
+    half = stats.t.ppf(0.975, 2) * 0.02 / math.sqrt(3)
+    assert half > 0.03  # at its own share it is undecided
+    assert found.low == pytest.approx(10 ** ((0.03 - half) / 0.2), rel=0.01) and found.low < 1
+
+
+@given(seed=st.integers(0, 1000), shift=st.floats(-0.05, 0.05))
+@settings(max_examples=30)
+def test_ends_of_an_interval_are_where_scipys_interval_reaches_zero(seed, shift):
+    """Differences that are a straight line in the logarithm, with another height for each seed: its
+    t-interval is of one width everywhere, so the ends can be solved for."""
+    height_S = np.random.default_rng(seed).normal(shift, 0.01, 4)
+    own = 0.5 + height_S[:, None] + np.zeros((4, 3))
+    baseline = np.tile(0.5 + 0.1 * np.log10(SHARES / 0.1), (4, 1))
+    half = stats.t.interval(0.95, 3, 0, stats.sem(height_S))[1]
+    mean = float(height_S.mean())
+    value, low, high = (0.1 * 10 ** ((mean + x) / 0.1) for x in (0, -half, half))
+    (found,) = crossings(SHARES, own, baseline)
+    assert found.value == pytest.approx(value, rel=1e-3)
+    assert found.low == (None if low < 0.01 else pytest.approx(low, rel=0.01))
+    assert found.high == (None if high > 1 else pytest.approx(high, rel=0.01))
+    times = factor(SHARES, 1, own, baseline)
+    assert times.value == pytest.approx(found.value / 0.1, rel=1e-2)
+    if low > 0.01:
+        assert times.low == pytest.approx(low / 0.1, rel=0.01)
+
+
+def test_the_committed_labels_are_worth_what_they_were():
+    """results/labels_cifar10.json: 1.4 times the labels (1.1 to 1.8, 3 seeds), crossing at 2.86%
+    (1.36% to 3.85%)."""
+    values = {
+        (arm, share): of_seed
+        for share in ("0.01", "0.05", "0.1", "1")
+        for arm, of_seed in arm_values("labels_cifar10", f"final_{share} top1").items()
+    }
+    found = along(table(values, ("arm", "share")), "arm", "mpp", "scratch", "share")
+    assert found.n == 3  # at 1% six seeds are finished, elsewhere three
+    times = found.factors["0.01"]
+    assert [round(one, 1) for one in times] == [1.4, 1.1, 1.8]
+    (cross,) = found.crossings
+    assert [round(one, 4) for one in cross] == [0.0286, 0.0136, 0.0385]
+
+
+def test_a_place_that_is_not_finished_is_left_out_of_the_curve():
+    values = {(arm, share): seeds(0.3, 0.4, 0.5) for arm in ("a", "b") for share in ("1%", "10%")}
+    values["a", "100%"] = seeds(0.6)
+    values["b", "100%"] = seeds(0.6)
+    found = along(table(values, ("arm", "share")), "arm", "a", "b", "share")
+    assert (found.n, list(found.factors)) == (3, ["1%", "10%"])
+    lone = {key: one for key, one in values.items() if key[1] == "1%"} | {("a", "10%"): seeds(0.5)}
+    assert along(table(lone, ("arm", "share")), "arm", "a", "b", "share") is None
+
+
+def test_names_tested_on_different_images_have_no_difference():
+    rows = table({"mae": MAE, "scratch": SCRATCH}, fingerprint=lambda name, seed: name)
+    assert compare(rows, "arm", Comparison("mae", "scratch")) is None
+
+
+def test_an_interval_without_width_tells_nothing():
+    """Three seeds that are apart by one image of 100 each, with rounding."""
+    rows = table({"a": seeds(0.51, 0.61, 0.71), "b": seeds(0.5, 0.6, 0.7)})
+    found = compare(rows, "arm", Comparison("a", "b"), scale=100)
+    assert found.interval.low > 0.999 and not found.claimed
+    # over images drawn again it has one
+    assert found._replace(resampled=Interval(0.2, 1.8)).claimed

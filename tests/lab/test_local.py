@@ -1,0 +1,539 @@
+"""The local launcher: order, memory, GPUs, failures, kills of tasks and of the study; with stand-in
+tools, and a tiny study with the real ones."""
+
+import ctypes
+import json
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from helpers.launchers import GAP, RECIPE, Bench, is_alive, local
+from helpers.launching import launch
+from helpers.options import TINY
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.formatting import duration
+from ssl_vit.lab import engine
+from ssl_vit.lab.study import local as launcher
+from ssl_vit.lab.study import memory, progress
+from ssl_vit.lab.study.launch import Job
+from ssl_vit.lab.study.tasks import Task
+
+FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
+NEED = engine.memory_need(RECIPE, gpu=False)
+ALONE = "pretrain-scratch-0"
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What the tasks of an undisturbed study measure."""
+    other = Bench(tmp_path_factory.mktemp("undisturbed"))
+    assert not other.run().failed
+    return other.made()
+
+
+def until(holds, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# ---- order
+
+
+def test_each_task_runs_once_after_those_that_it_needs(bench, capsys):
+    outcome = bench.run()
+    tasks, starts = bench.job.tasks, bench.starts()
+    assert sorted(starts) == sorted(tasks) and outcome.finished == [*tasks]
+    assert (outcome.failed, outcome.submitted) == ({}, {})
+    # a tool itself refuses an init that is not finished
+    for task in tasks.values():
+        assert all(starts.index(need) < starts.index(task.name) for need in task.needs)
+    chosen = {seed: bench.words(f"final-scratch-{seed}")["optim.lr"] for seed in (0, 1)}
+    assert chosen == {0: "0.03", 1: "0.03"}
+    words = bench.words("final-mpp-1")
+    assert (words["optim.lr"], words["seed"], words["name"]) == ("0.1", "1", "final-mpp-1")
+    assert words["init"] == str(bench.runs / "pretrain-mpp-1")
+    assert int(words["compute.threads"]) >= 1 and "compute.workers" not in words
+    log = (bench.runs / "logs" / "final-mpp-1.txt").read_text()
+    assert log.startswith("$ ") and "name=final-mpp-1" in log
+    shown = capsys.readouterr().out
+    assert f"tasks       {len(tasks)}, of which 0 are finished; up to 2 at once\n" in shown
+    assert re.search(r"^finished  final-mpp-1 in \d+ s$", shown, re.MULTILINE)
+
+    again = bench.run()
+    assert again.finished == [*tasks] and len(bench.starts()) == len(tasks)
+
+
+def test_a_preview_starts_nothing(bench):
+    lines = local(bench.tool).preview(bench.job)
+    assert (
+        lines[0] == f"tasks       {len(bench.job.tasks)}, of which 0 are finished; up to 2 at once"
+    )
+    text = "would run   final-mpp-1: finetune recipe=finetune init={pretrain-mpp-1} optim.steps=20"
+    assert lines[-1] == f"{text} optim.warmup=2 seed=1, best accuracy of 3"
+    assert not bench.runs.exists()
+
+
+def test_options_of_slurm_are_not_ignored(bench):
+    for ask in (local(bench.tool).check, local(bench.tool).preview):
+        with pytest.raises(
+            UserError, match="slurm=--time=60: has no effect without launcher=slurm"
+        ):
+            ask(replace(bench.job, slurm="--time=60"))
+
+
+def test_no_more_at_once_than_asked_for(bench):
+    bench.behave(dict.fromkeys(FIRST, "meet 2"))
+    bench.run(tasks=bench.only(*FIRST), parallel=2)
+    assert max(map(len, bench.at_once())) == 2
+
+
+def test_without_a_number_as_many_as_there_are_cores(bench, monkeypatch):
+    monkeypatch.setattr(engine, "cores", lambda: 3)
+    bench.behave(dict.fromkeys(FIRST, "meet 3"))
+    bench.run(tasks=bench.only(*FIRST), parallel=None)
+    assert max(map(len, bench.at_once())) == 3
+
+
+def test_no_gpu_has_two_tasks_while_another_has_none(bench, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    bench.behave(dict.fromkeys(FIRST, "meet 2"))
+    assert not bench.run(parallel=None).failed  # as many as there are GPUs
+    assert all(len({*gpus}) == len(gpus) for gpus in bench.at_once())
+    assert ["4", "7"] in map(sorted, bench.at_once())
+    assert int(bench.words(FIRST[0])["compute.workers"]) >= 1
+
+
+def test_threads_and_workers_that_are_given_stay(bench, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    tasks = bench.only(ALONE)
+    tasks[ALONE].options.update({"compute.workers": "3", "compute.threads": "5"})
+    bench.run(tasks=tasks)
+    words = bench.words(ALONE)
+    assert (words["compute.workers"], words["compute.threads"]) == ("3", "5")
+
+
+# ---- memory
+
+
+def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
+    """Room for one and a half of them: no two at once, the one that waits is told, all get
+    there."""
+    monkeypatch.setattr(launcher, "LOOK", 0.05)
+    bench.behave(dict.fromkeys(FIRST, "brief"))
+    free = local(bench.tool, free_memory=lambda: 3 * NEED // 2)
+    outcome = free.start(replace(bench.job, tasks=bench.only(*FIRST)))
+    assert outcome.finished == [*FIRST] and max(map(len, bench.at_once())) == 1
+    text = f"it may need {NEED / 2**30:.1f} GiB, more than is free"
+    assert f"waiting   pretrain-scratch-1: {text}" in capsys.readouterr().out
+
+
+def test_a_task_larger_than_the_machine_may_try_alone(bench):
+    nothing = local(bench.tool, free_memory=lambda: 0)
+    job = replace(bench.job, tasks=bench.only(ALONE))
+    assert nothing.start(job).finished == [ALONE]
+
+
+def test_a_smaller_task_goes_before_one_that_does_not_fit(bench):
+    large = resolve(["recipe=paper/mpp_b16_imagenet"])
+    recipes = bench.job.recipes | {"pretrain-scratch-1": large}
+    assert engine.memory_need(large, gpu=False) > 3 * NEED
+    bench.behave({ALONE: "meet 2"})  # so that it runs until another does
+    room = local(bench.tool, free_memory=lambda: 3 * NEED)
+    job = replace(bench.job, tasks=bench.only(*FIRST), recipes=recipes)
+    assert not room.start(job).failed
+    assert bench.starts().index("pretrain-mpp-0") < bench.starts().index("pretrain-scratch-1")
+
+
+def test_what_a_process_has_taken_is_counted():
+    hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", hog], **pipes)
+    assert process.stdout.readline() == b"there\n"
+    try:
+        assert 300 << 20 <= memory.used(process.pid) < 400 << 20
+    finally:
+        process.communicate()
+    assert memory.used(process.pid) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/job/step", "job", memory.VERSION_2),
+        ("4:memory:/job", "memory/job", memory.VERSION_1),
+    ],
+)
+def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path):
+    """One around this process's own, of either version."""
+    own, group = tmp_path / "own", tmp_path / folder
+    group.mkdir(parents=True)
+    own.write_text(f"9:cpu:/elsewhere\n{line}\n")
+    most, now, cached = names
+    (group / f"memory.{most}").write_text("max")
+    (group / f"memory.{now}").write_text("4000")
+    (group / "memory.stat").write_text(f"anon 1\n{cached} 1500\n")
+    assert memory.free(tmp_path, own) > 1 << 20  # no limit
+    (group / f"memory.{most}").write_text("10000\n")
+    assert memory.free(tmp_path, own) == 10000 - 4000 + 1500
+
+
+def test_a_larger_batch_and_an_evaluations_features_need_more_memory():
+    small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
+    assert engine.WITHOUT_GPU < engine.memory_need(small, False) < engine.memory_need(large, False)
+    # its tensors are not here
+    assert engine.memory_need(small, gpu=True) == engine.memory_need(large, gpu=True)
+    words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
+    narrow, wide = (resolve([*words, *more]) for more in ([], ["model.width=1280"]))
+    kept = engine.memory_need(wide, gpu=False) - engine.memory_need(narrow, gpu=False)
+    assert kept > 2 * 4 * (1280 - 128) * 50_000
+
+
+# ---- tasks that fail
+
+
+def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
+    bench.behave({"pretrain-mpp-0": "fail"})
+    failed = bench.run().failed
+    assert bench.finished() == {*bench.job.tasks} - failed.keys()
+    assert bench.finished() == {
+        *(name for name in bench.job.tasks if "scratch" in name),
+        *("pretrain-mpp-1", "probe-mpp-1"),
+    }
+    assert re.fullmatch(r"it cannot be \(.*logs/pretrain-mpp-0\.txt\)", failed["pretrain-mpp-0"])
+    assert failed["probe-mpp-0"] == "needs pretrain-mpp-0"
+    assert failed["final-mpp-1"] == "needs sweep-mpp-0-lr=0.01"
+    shown = capsys.readouterr().out
+    assert "\nfailed    pretrain-mpp-0: it cannot be (" in shown
+    assert "\nleft out  sweep-mpp-0-lr=0.1: needs pretrain-mpp-0\n" in shown
+    bench.behave()
+    assert not bench.run().failed
+    again = {name for name in bench.job.tasks if bench.starts().count(name) > 1}
+    assert again == {"pretrain-mpp-0"}
+
+
+def test_a_rate_that_diverges_costs_its_arm_nothing_else(bench):
+    sweep = [name for name in bench.job.tasks if name.startswith("sweep-mpp")]
+    bench.behave(dict.fromkeys((sweep[0], sweep[2]), "fail"))
+    assert bench.run().failed.keys() == {sweep[0], sweep[2]}
+    assert bench.words("final-mpp-1")["optim.lr"] == "0.03"
+    bench.behave(dict.fromkeys(sweep, "fail"))
+    for path in bench.runs.glob("*-mpp-*/result.json"):
+        path.unlink()
+    assert bench.run().failed["final-mpp-0"].startswith("needs sweep-mpp-0")
+
+
+def test_a_task_that_is_killed_is_started_once_more(bench, capsys):
+    """Also one that lost a process that it depends on, which it says by its status."""
+    bench.behave(
+        {
+            "pretrain-scratch-0": "end 137 0",
+            "pretrain-scratch-1": "end 69 0",
+            "pretrain-mpp-0": "end 137",
+        }
+    )
+    failed = bench.run(tasks=bench.only(*FIRST)).failed
+    assert [bench.starts().count(name) for name in FIRST] == [2, 2, 2, 1]
+    assert failed["pretrain-mpp-0"].startswith("killed by signal 9 (Killed)")
+    assert {"pretrain-scratch-0", "pretrain-scratch-1"} <= bench.finished()
+    assert "\nagain     pretrain-scratch-1: no output\n" in capsys.readouterr().out
+
+
+def test_a_task_that_leaves_no_result_has_failed(bench):
+    bench.behave({ALONE: "leave"})
+    failed = bench.run(tasks=bench.only(ALONE)).failed
+    assert failed[ALONE].startswith("it ended without a result (")
+
+
+def test_a_measure_that_is_not_there_fails_what_asks_for_it(tmp_path):
+    runs = GAP["runs"] | {"final": GAP["runs"]["final"] | {"best": {"of": "sweep", "by": "loss"}}}
+    bench = Bench(tmp_path, GAP | {"runs": runs})
+    failed = bench.run().failed
+    assert failed["final-mpp-0"].endswith("best: by=loss: sweep-mpp-0-lr=0.01 has accuracy")
+    assert len(failed) == 4
+
+
+# ---- the study is killed
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends the children of a killed process"
+)
+def test_a_killed_study_goes_on_to_the_same_result_and_runs_nothing_twice(bench, undisturbed):
+    """Killed at three depths; no process runs on unseen."""
+    for sleeper in ("pretrain-mpp-1", "sweep-mpp-0-lr=0.03", "final-scratch-1"):
+        finished, before = bench.finished(), len(bench.starts())
+        bench.behave({sleeper: "sleep"})
+        study = bench.start()
+        until((bench.runs / sleeper / "asleep").exists)
+        study.kill()
+        study.communicate()
+        until(lambda sleeper=sleeper: not is_alive(bench.runs / sleeper), 5)
+        assert finished <= bench.finished() < {*bench.job.tasks}
+        assert not {*bench.starts()[before:]} & finished
+    finished, before = bench.finished(), len(bench.starts())
+    bench.behave()
+    study = bench.start()
+    output, errors = study.communicate(timeout=60)
+    assert study.returncode == 0, errors
+    assert f"of which {len(finished)} are finished" in output
+    assert sorted(bench.starts()[before:]) == sorted({*bench.job.tasks} - finished)
+    assert bench.made() == undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_passed_on_and_the_study_goes_on_after_it(bench, undisturbed, number):
+    bench.behave({ALONE: "sleep"})
+    study = bench.start(parallel=1)
+    until((bench.runs / ALONE / "asleep").exists)
+    study.send_signal(number)
+    _, errors = study.communicate(timeout=60)
+    assert study.returncode == 130 and "the same command goes on" in errors
+    assert not is_alive(bench.runs / ALONE) and bench.starts() == [ALONE]
+    bench.behave()
+    assert not bench.run().failed
+    assert bench.made() == undisturbed
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
+    """`after`: one that comes when the task has ended, but is not known to have."""
+    bench.behave({ALONE: "brief" if after else "sleep"})
+    known = subprocess.Popen
+
+    def start(*given, **how):
+        process = known(*given, **how)
+        if after:
+            process.wait()
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.finished() == ({ALONE} if after else set())
+    assert len(bench.starts()) <= 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_no_task_outlives_a_study_that_breaks(bench):
+    bench.behave({ALONE: "sleep"})
+
+    def breaks():
+        until((bench.runs / ALONE / "asleep").exists)
+        raise RuntimeError("it broke")
+
+    with pytest.raises(RuntimeError, match="it broke"):
+        local(bench.tool, free_memory=breaks).start(bench.job)
+    assert not is_alive(bench.runs / ALONE) and not bench.finished()
+
+
+def test_a_folder_that_a_dying_process_holds_is_waited_for(bench):
+    folder = bench.runs / ALONE
+    folder.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    named = {"host": socket.gethostname(), "pid": holder.pid}
+    (folder / "lock").write_text(json.dumps(named))
+
+    def end():
+        until(lambda: len(bench.finished()) == 3, 10)
+        holder.communicate()
+
+    thread, _ = in_thread(end)
+    assert not bench.run(tasks=bench.only(*FIRST)).failed
+    thread.join()
+    # all others went first
+    assert bench.starts()[-1] == ALONE and len(bench.starts()) == len(FIRST)
+
+
+# ---- in a thread
+
+
+def in_thread(function):
+    """Call a function in a thread; the thread, and what it raised."""
+    raised = []
+
+    def call():
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, raised
+
+
+def test_a_study_in_a_thread(bench, undisturbed):
+    thread, raised = in_thread(bench.run)
+    thread.join(60)
+    assert not thread.is_alive() and raised == [] and bench.made() == undisturbed
+
+
+def test_an_exception_in_its_thread_ends_a_study(bench, undisturbed):
+    bench.behave({ALONE: "sleep"})
+    thread, raised = in_thread(lambda: bench.run(parallel=1))
+    until((bench.runs / ALONE / "asleep").exists)
+    exception = ctypes.py_object(KeyboardInterrupt)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), exception)
+    thread.join(30)
+    assert not thread.is_alive() and [type(error) for error in raised] == [KeyboardInterrupt]
+    assert not is_alive(bench.runs / ALONE) and not bench.finished()
+    bench.behave()
+    assert not bench.run().failed and bench.made() == undisturbed
+
+
+# ---- what is shown
+
+
+def test_rows_that_are_not_whole_are_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert progress.newest_values(path) == {}
+    lines = [json.dumps({"step": step, "loss": step / 1000}) for step in range(1000)]
+    lines += ['{"step": 1000, "validation/accuracy": 0.25}', '{"step": 10']
+    path.write_text("\n".join(lines))
+    newest = {"step": 1000, "loss": 0.999, "validation/accuracy": 0.25}
+    assert progress.newest_values(path) == newest
+
+
+def test_the_last_line_of_a_log_is_that_of_its_own_process(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("$ old\nerror: old\n")
+    start = log.stat().st_size
+    assert progress.tail(log, start) == []
+    log.write_text(log.read_text() + "step 1\rstep 2 \r\n\n")
+    assert progress.tail(log, start) == ["step 2"]
+
+
+def a_run(folder, rows):
+    """A run's folder with these rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_line_for_each_running_task(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    run = progress.RunProgress(a_run(tmp_path / "final-mpp-0", []), steps=400, begun=0.0)
+    now[0] = 12
+    assert run.cells() == ("running", "final-mpp-0", "", "since 12 s", "")
+    a_run(run.folder, [{"step": 100, "loss": 1.25, "validation/accuracy": 0.5}])
+    metrics = "loss 1.250, validation/accuracy 50.0%"
+    assert run.cells() == ("running", "final-mpp-0", "step 100/400", metrics, "")
+    now[0] = 22  # 100 steps in 10 s, 200 more to go
+    a_run(run.folder, [{"step": 200, "loss": 1.0}])
+    assert run.cells()[2:] == ("step 200/400", "loss 1.000", "left 20 s")
+    a_run(run.folder, [{"step": 40, "loss": 1.0}])  # resumed from a checkpoint
+    assert run.cells()[4] == ""
+
+
+def test_the_time_left_is_that_of_tasks_alike():
+    """Of the same run at the same names, else of the run; several at once take turns."""
+
+    def planned(run, arm, seed):
+        return Task(f"{run}-{arm}-{seed}", run, "pretrain", {"arm": arm}, seed, {})
+
+    tasks = [planned("pre", arm, seed) for arm in "ab" for seed in range(3)]
+    tasks = {task.name: task for task in [*tasks, planned("fin", "a", 0)]}
+    took = {"pre-a-0": 100.0, "pre-b-0": 40.0}
+    rest = "1 tasks of fin, of which none has finished"
+    # 2 x 100 and 2 x 40 of the arms, less the 60 s that one has run
+    left = progress.time_left(tasks, took, {"pre-a-1": 60.0}, took, 1)
+    assert left == f"left about {duration(220)} and {rest}"
+    left = progress.time_left(tasks, took, {}, took, 2)
+    assert left == f"left about {duration(140)} and {rest}"
+    left = progress.time_left(tasks, {"pre-a-0": 100.0}, {}, {"pre-a-0"}, 100)
+    assert left == f"left about {duration(100)} and {rest}"
+    assert progress.time_left(tasks, {"pre-a-0": 0.0}, {}, {"pre-a-0"}, 1) == ""
+    assert progress.time_left(tasks, took, {}, tasks, 1) == ""
+
+
+def test_plain_lines_where_there_is_no_terminal(bench, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    bench.behave({ALONE: "brief", "pretrain-scratch-1": "fail"})
+    bench.run(tasks=bench.only(*FIRST[:2]))
+    shown = capsys.readouterr().out
+    assert re.search(r"^running  pretrain-scratch-0 +since \d s$", shown, re.MULTILINE)
+    assert re.search(r"^\d of 2 finished, 1 failed or left out$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["terminal", "notebook"])
+def test_lines_that_are_redrawn(kind, tmp_path, monkeypatch):
+    drawn = []
+    file = (tmp_path / "screen").open("w")
+    console = Console(force_terminal=kind == "terminal", width=70, file=file)
+    monkeypatch.setattr(progress, "Console", lambda **_: console)
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    monkeypatch.setattr(progress.notebook, "in_notebook", lambda: kind == "notebook")
+    monkeypatch.setattr(progress.notebook.RedrawnOutput, "draw", lambda _, page: drawn.append(page))
+    with progress.ProgressScreen() as screen:
+        screen.say("finished  zeroth in 3 s")
+        screen.show(lambda: ["running  first  step 100/400", "1 of 3 finished"])
+    file.close()
+    shown = (tmp_path / "screen").read_text() + "".join(drawn)
+    assert bool(drawn) == (kind == "notebook")
+    for line in ("finished  zeroth", "first", "step 100/400", "1 of 3 finished"):
+        assert line in shown
+
+
+# ---- the real tools
+
+REAL = """
+import pickle, sys
+from pathlib import Path
+from ssl_vit.errors import report_errors
+from ssl_vit.lab.study.local import Local
+with report_errors():
+    sys.exit(1 if Local().start(pickle.loads(Path(sys.argv[1]).read_bytes())).failed else 0)
+"""
+
+
+def test_real_runs_that_are_stopped_and_killed_end_as_undisturbed_ones(tmp_path, monkeypatch):
+    """A pre-training is stopped as it runs, a fine-tuning from it is killed with the study."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    own = {"optim.steps": "12", "eval.every": "4", "log.every": "1", "checkpoint.every": "4"}
+    first = dict(word.split("=", 1) for word in TINY) | own
+    labels = {"recipe": "finetune", "init": "{first}", "data.share": "0.02", "eval.test": "false"}
+    second = {key: text for key, text in first.items() if not key.startswith(("model", "recipe"))}
+    tasks = {
+        "first": Task("first", "first", "pretrain", {}, 0, first),
+        "second": Task("second", "second", "finetune", {}, 0, second | labels, needs=("first",)),
+    }
+    made = {}
+    for folder in (tmp_path / "disturbed", tmp_path / "undisturbed"):
+        job = Job("study", folder, tasks, dict.fromkeys(tasks, RECIPE), parallel=1)
+        path = tmp_path / "job.pickle"
+        path.write_bytes(pickle.dumps(job))
+        for name in tasks if folder.name == "disturbed" else ():
+            study = launch("-c", REAL, str(path), stderr=True)
+            rows = folder / name / "metrics.jsonl"
+            until(lambda rows=rows: rows.exists() and rows.stat().st_size, 120)
+            study.send_signal(signal.SIGTERM if name == "first" else signal.SIGKILL)
+            study.communicate(timeout=120)
+            assert not (folder / name / "result.json").exists(), "it was too fast"
+        study = launch("-c", REAL, str(path), stderr=True)
+        output, errors = study.communicate(timeout=300)
+        assert study.returncode == 0, output + errors
+        for name in tasks:
+            result = json.loads((folder / name / "result.json").read_text())
+            made[folder.name, name] = result["metrics"]
+    for name in tasks:
+        assert made["disturbed", name] == made["undisturbed", name]

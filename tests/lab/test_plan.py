@@ -1,0 +1,423 @@
+"""tools/plan.py: the paper's exaFLOP, lengths, time and price by hand, cores that decode, warnings,
+a study's sums, measured steps, mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from helpers.options import ROOT, TINY, altered
+from ssl_vit import costs
+from ssl_vit.config.resolve import resolve
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import pace
+from ssl_vit.lab import engine, plan
+from ssl_vit.lab.options import PlanOptions
+from ssl_vit.lab.study.request import requested
+
+Planned = Callable[..., tuple[dict[str, Any], list[str]]]
+
+
+@pytest.fixture
+def planned(capsys: pytest.CaptureFixture) -> Planned:
+    """What --json says, and the lines before it."""
+
+    def call(*words: str) -> tuple[dict[str, Any], list[str]]:
+        plan.main([*words, "--json"])
+        *lines, last = capsys.readouterr().out.splitlines()
+        return json.loads(last), lines
+
+    return call
+
+
+def row(lines: list[str], name: str) -> str:
+    return next(line for line in lines if line.startswith(f"{name} "))
+
+
+# Work, length, time
+
+
+@pytest.mark.parametrize(
+    ("recipe", "exaflop"),
+    [
+        ("supervised_b16_jft", 224),
+        ("supervised_l32_jft", 196),
+        ("supervised_h14_jft", 4262),
+        # of 43 in paper.md: the last block computes 98 of its 197 tokens alone
+        ("mpp_b16_imagenet", 43 * 0.968),
+    ],
+)
+def test_the_papers_exaflop(recipe: str, exaflop: float, planned: Planned) -> None:
+    """Table 6, and paper.md's Compute for MPP; no image of JFT need be here."""
+    record, lines = planned(f"recipe=paper/{recipe}")
+    assert record["exaflop"] == pytest.approx(exaflop, rel=0.01)
+    assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
+
+
+# Table 6 and Table 2: exaFLOP, and counted over that minus 1 within half a point; core-days
+STATED = {
+    "l16_jft_14": (1567, 0.0, 680),
+    "h14_jft": (4262, 0.0, 2500),
+    "l16_imagenet21k": (None, None, 230),
+    "r50_l16_jft": (859, -0.029, None),  # half of the next row would be 834
+    "r50_l16_jft_14": (1668, 0.0, None),
+    "bit_r50x1_jft": (50, 0.04, None),
+    "bit_r200x3_jft_14": (3306, 0.034, None),
+}
+
+
+@pytest.mark.parametrize(("name", "stated"), STATED.items(), ids=STATED)
+def test_it_says_where_the_papers_figure_differs(
+    name: str, stated: tuple[float | None, float, int | None], planned: Planned
+) -> None:
+    record, lines = planned(f"recipe=paper/supervised_{name}", "device=tpuv3_core")
+    exaflop, difference, days = stated
+    found = record["paper"]
+    assert (found["exaflop"], found["core_days"]) == (exaflop, days)
+    if exaflop:
+        assert found["difference"] == pytest.approx(difference, abs=0.005)
+        assert f"{exaflop:,} exaFLOP (Table 6)" in row(lines, "paper")
+    if days:
+        # by hand: at the share of 61.5 TFLOP/s that is found, the count takes the paper's days
+        seconds = record["exaflop"] * 1e18 / (found["efficiency"] * 61.5e12)
+        assert seconds / 86400 == pytest.approx(days)
+        assert f"{days:,} TPUv3-core-days (Table 2)" in row(lines, "paper")
+    hours = record["device_hours"]
+    assert f"{hours / 24:,.0f} TPUv3-core-days" in row(lines, "time") or hours < 2400
+
+
+def test_the_papers_core_days_are_a_plausible_share_of_the_peak() -> None:
+    """Table 2: 2.5k and 0.68k TPUv3-core-days for the 4262 and 1567 exaFLOP of H/14's and L/16's
+    14 epochs (Table 6): L/16's ImageNet figure of Table 2 is that of Table 5's 14-epoch row."""
+    core = plan.devices()["tpuv3_core"]
+    assert core.hours(4262, "bfloat16", 0.32) / 24 == pytest.approx(2500, rel=0.02)
+    assert core.hours(1567, "bfloat16", 0.434) / 24 == pytest.approx(680, rel=0.02)
+
+
+@pytest.mark.parametrize("option", ["optim.steps=20000", "data.size=192", "model=vit_s16"])
+def test_a_run_that_is_not_the_papers_has_no_figure_of_it(option: str, planned: Planned) -> None:
+    record, lines = planned("recipe=paper/supervised_l16_jft", option)
+    assert record["paper"] is None and not any(line.startswith("paper") for line in lines)
+
+
+def test_every_device_can_be_planned_for(planned: Planned) -> None:
+    for name in plan.devices():
+        record, _ = planned("recipe=mpp", f"device={name}")
+        assert record["device_hours"] > 0 and record["device"]["memory"] > 0
+
+
+def test_epochs_are_steps(planned: Planned) -> None:
+    """Table 3's 300 epochs of ImageNet, all of which are trained on."""
+    words = ["recipe=paper/supervised_b16_imagenet", "data.validation=0"]
+    asked, _ = planned(*words, "epochs=300")
+    own, lines = planned(*words)
+    assert asked["steps"] == own["steps"] == round(300 * 1_281_167 / 4096)
+    assert own["epochs"] == pytest.approx(300, rel=1e-4)
+    assert "epochs=300 of 1,281,167" in row(lines, "length")
+
+
+def test_a_set_of_unknown_size_is_asked_for(planned: Planned, tmp_path: Path) -> None:
+    words = ["recipe=mpp", f"data.path={tmp_path}/not/here"]
+    record, lines = planned(*words)
+    assert record["epochs"] is None and "say images=" in row(lines, "length")
+    assert planned(*words, "images=1280", "epochs=50")[0]["steps"] == 500
+    with pytest.raises(UserError, match="not known; say images="):
+        plan.main([*words, "epochs=50"])
+
+
+def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) -> None:
+    """100 images without a held-out split, of which 1% is held out; a test split of 20."""
+    for split, count in (("train", 100), ("test", 20)):
+        (tmp_path / "own" / split / "a").mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (8, 8)).save(tmp_path / "own" / split / "a" / f"{i}.png")
+    own = f"data.path={tmp_path}/own"
+    record, lines = planned("recipe=mpp", own)
+    assert record["training_images"] == 99 and "of 99" in row(lines, "length")
+    assert planned("recipe=mpp", own, "epochs=256")[0]["steps"] == 198
+    assert planned("recipe=mpp", own, "images=1280", "epochs=50")[0]["steps"] == 500
+    assert planned("recipe=evaluate", own)[0]["images"] == 120
+
+
+def test_an_evaluation_is_one_pass_forward(planned: Planned) -> None:
+    record, _ = planned("recipe=evaluate", "device=h100")
+    assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
+    assert record["exaflop"] * 1e18 == 2 * record["size"]["multiply_adds"] * 60_000
+    assert record["steps"] == 0 and record["tensor_bytes"]["DDP"]["gradients"] == 0
+
+
+def test_time_and_price_by_hand_and_that_they_are_assumed(planned: Planned) -> None:
+    words = ["device=h100", "processes=8", "price=2.5", "efficiency=0.5"]
+    record, lines = planned("recipe=paper/mpp_b16_imagenet", *words)
+    hours = record["exaflop"] * 1e18 / (0.5 * 989e12) / 3600
+    assert record["device_hours"] == pytest.approx(hours)
+    assert record["seconds"] == pytest.approx(hours * 3600 / 8)
+    assert record["price"] == pytest.approx(2.5 * hours)
+    assert "at 2.5 a device-hour of the assumed time" in row(lines, "price")
+    assert "assumed" in row(lines, "time") and "50% (efficiency=) of 989" in row(lines, "time")
+
+
+def test_the_cores_that_decode_by_hand(planned: Planned) -> None:
+    """docs/speed.md: a core decodes 604 JPEG files of 500 x 375 px a second."""
+    words = ["recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8"]
+    record, lines = planned(*words)
+    found = record["decoding"]
+    assert found["taken"] == pytest.approx(record["images"] / record["seconds"])
+    assert found["cores"] == pytest.approx(found["taken"] / 604)
+    assert "assumed: JPEG files of 500 x 375 px" in row(lines, "decoding")
+    # as fast again, as many cores again
+    fast = planned(*words, "efficiency=0.8")[0]["decoding"]["cores"]
+    assert fast == pytest.approx(2 * found["cores"])
+    small = planned("recipe=mpp", "data=cifar10", "device=h100")[0]["decoding"]
+    assert small["per_core"] == 8_189
+    # drawn images are not decoded
+    assert planned("recipe=mpp", "device=h100")[0]["decoding"] is None
+
+
+def test_zero_chooses_what_is_told(planned: Planned) -> None:
+    words = ["recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8"]
+    plain, _ = planned(*words)
+    record, lines = planned(*words, "zero=3")
+    size = 85_798_656 + 768 + 769 * 512  # timm's ViT-B/16 without a head, the mask token, the head
+    assert record["tensor_bytes"] == plain["tensor_bytes"]
+    assert record["tensor_bytes"]["ZeRO-3"]["weights"] == size * 4 // 8
+    assert "buckets" not in row(lines, "memory") and "ZeRO-3" in row(lines, "in all")
+
+
+@pytest.mark.parametrize(
+    ("batch", "wanted", "processes"),
+    [(4096, None, 8), (4096, 32, 4), (96, None, 1), (4092, None, 3)],
+)
+def test_the_device_batch_is_that_of_a_run(
+    batch: int, wanted: int | None, processes: int, planned: Planned
+) -> None:
+    words = ["recipe=paper/mpp_b16_imagenet", "compute.precision=bfloat16", f"optim.batch={batch}"]
+    words += [f"compute.batch={wanted}"] if wanted else []
+    record, _ = planned(*words, "device=h100", f"processes={processes}")
+    # the rule of jobs/resources.py, on this device
+    limit = int(78 * 2**30 / 2 / costs.activation_bytes(resolve(words), fused=True))
+    each = batch // processes
+    fitting = max(n for n in range(1, min(each, limit) + 1) if each % n == 0)
+    assert record["device_batch"] == (wanted or fitting)
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["recipe=mae", "optim.warmup=400"],
+            "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "optim.batch=1024"],
+            "for optim.batch=1024 try 5e-05 (in proportion) to 0.0001",
+        ),
+        (
+            ["recipe=paper/supervised_b16_jft", "optim.batch=1024"],
+            "optim.lr=0.0008 is the paper's for a batch of 4096",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"],
+            "compute.batch=256 would fit",
+        ),
+        (
+            ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
+            "too few for one image; try zero=",
+        ),
+        (
+            ["recipe=mpp", "data.size=16"],
+            "4 patches an image are few to learn from; try model=vit_n4",
+        ),
+        (
+            ["recipe=moco_v3_b16", "device=h100", "processes=8"],
+            "objective=moco_v3 takes a step in one pass",
+        ),
+    ],
+)
+def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
+    record, lines = planned(*words)
+    (warning,) = record["warnings"]
+    assert says in warning and lines[-1] == f"warning: {warning}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recipe=mpp"],  # batch 128, but not the paper's learning rate
+        ["recipe=supervised"],  # ImageNet-21k's rate, on other images
+        ["recipe=paper/mpp_b16_imagenet"],
+        ["recipe=paper/finetune_cifar10"],
+        ["recipe=evaluate"],
+        ["recipe=moco_v3_b16", "processes=16"],
+    ],
+)
+def test_sound_recipes_give_no_warning(words: list[str], planned: Planned) -> None:
+    assert planned(*words, "device=h100")[0]["warnings"] == []
+
+
+# Studies
+
+
+def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
+    record, lines = planned("recipe=study/gap", "device=h100", "price=2")
+    request = requested(["recipe=study/gap"])
+    own = PlanOptions(device="h100", price=2.0)
+    tasks = [plan.estimate(recipe, own) for recipe in request.recipes.values()]
+    whole, runs = record["in_all"], record["runs"]
+    assert whole["tasks"] == len(tasks) and whole["untimed"] == 0 and not record["warnings"]
+    for key in ("images", "exaflop", "device_hours", "price"):
+        assert whole[key] == pytest.approx(sum(getattr(task, key) for task in tasks))
+        assert whole[key] == pytest.approx(sum(run[key] for run in runs.values()))
+    pretrain = [task for task in request.tasks.values() if task.run == "pretrain"]
+    images = sum(128 * int(task.options["optim.steps"]) for task in pretrain)
+    assert runs["pretrain"]["images"] == images
+    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{images:,}"]
+    assert whole["most_bytes"] == max(task.bytes for task in tasks)
+
+
+def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
+    """Without the old head, with one linear layer of 10 classes."""
+    recipes, own = requested(["recipe=study/gap"]).recipes, PlanOptions()
+    sizes = {
+        plan.estimate(recipe, own).size.parameters
+        for name, recipe in recipes.items()
+        if name.startswith("final")
+    }
+    encoder = plan.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
+    assert sizes == {encoder + 10 * (96 + 1)}
+
+
+@pytest.mark.parametrize("words", [[], ["images=/no/such/place"]])
+def test_a_studys_places_need_not_be_here(
+    words: list[str], planned: Planned, tmp_path: Path
+) -> None:
+    """Said or not; one may be called as an option of the tool is. A warning is said once for two
+    runs."""
+    short = "{recipe: mpp, data: cifar10, data.path: '{images}', optim.steps: 30, optim.warmup: 20}"
+    path = tmp_path / "mine.yaml"
+    runs = "".join(f"  {name}: {{tool: pretrain, options: {short}}}\n" for name in ("one", "two"))
+    path.write_text(f"title: mine\nplaces: [images]\nruns:\n{runs}")
+    record, lines = planned(f"recipe={path}", *words)
+    whole = record["in_all"]
+    assert whole["images"] == 2 * 30 * 128 and whole["device_hours"] is None
+    assert "say device= (h200" in row(lines, "time")
+    (warning,) = record["warnings"]
+    assert "one, two: optim.warmup=20 takes 67%" in warning
+
+
+def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def stand_in(recipe: Any) -> pace.Pace:
+        measured.append(recipe)
+        return pace.Pace(0.5, 0.4, 0.6, 15, 1000.0, "cpu", 1, "float32", 64, 1.0)
+
+    monkeypatch.setattr(engine, "measure", stand_in)
+    found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
+    assert isinstance(found, plan.StudyEstimate)
+    assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
+    tasks = requested(["recipe=study/gap"]).tasks.values()
+    steps = sum(int(one.options["optim.steps"]) for one in tasks if one.run == "pretrain")
+    assert found.runs["pretrain"].device_hours == pytest.approx(steps * 0.5 / 3600)
+    assert found.runs["probe"].device_hours is None
+    assert found.in_all.untimed == found.runs["probe"].tasks
+    assert found.in_all.price == pytest.approx(3 * (found.in_all.device_hours or 0))
+
+
+# Measured steps
+
+
+@pytest.mark.parametrize("recipe", ["recipe=mpp", "recipe=moco_v3"])
+def test_steps_are_measured_with_the_runs_own_engine(
+    recipe: str, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = altered(TINY, recipe, "optim.steps=1000", "optim.warmup=10")
+    record, lines = planned(*words, f"out={tmp_path}/runs", "--probe", "price=10")
+    found = record["probe"]
+    assert found["steps"] == pace.STEPS - pace.WARM
+    assert 0 < found["least"] <= found["seconds"] <= found["most"]
+    assert record["seconds"] == pytest.approx(1000 * found["seconds"])
+    assert record["price"] == pytest.approx(10 * record["device_hours"])
+    where = found["device"], found["precision"], found["device_batch"]
+    assert where == ("cpu", "float32", record["device_batch"])
+    assert "measured" in row(lines, "here") and "load average" in row(lines, "here")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> None:
+    for i in range(40):
+        (tmp_path / "own").mkdir(exist_ok=True)
+        Image.new("RGB", (20, 20), (i, i, i)).save(tmp_path / "own" / f"{i}.jpg")
+    words = altered(TINY, f"data.path={tmp_path}/own", f"out={tmp_path}/runs")
+    record, lines = planned(*words, "--probe")
+    found = record["decoding"]
+    assert found["per_core"] == record["probe"]["images_per_core"] > 0
+    assert found["taken"] == pytest.approx(16 / record["probe"]["seconds"])
+    assert "measured here" in row(lines, "decoding")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["device=h10"], "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80"),
+        (["devise=h100"], "unknown option devise; did you mean device?"),
+        (["corruption.rat=0.5"], "did you mean corruption.rate?"),
+        (["zero=4"], "zero=4: expected 0 (plain DDP), 1, 2 or 3"),
+        (["processes=2.5"], "processes=2.5: expected a whole number"),
+        (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
+        (["efficiency=40"], "efficiency=40: expected a share"),
+        (["price=nan"], "price=nan: expected a number"),
+        (["epochs=3", "optim.steps=500"], "optim.steps= is given too"),
+        (
+            ["device=v100_32", "compute.precision=bfloat16"],
+            "device=v100_32 is not planned in it; say float32",
+        ),
+        (["price=1", "price=2"], "price is given twice"),
+        (["recipe=study/gap", "epochs=3"], "unknown option epochs"),
+        (["recipe=study/gap", "optim.clip=x"], "arm scratch: optim.clip=x: expected a number"),
+        (["recipe=study/ga"], "no such study; did you mean study/gap?"),
+        (["recipe=evaluate", "--probe"], "an evaluation takes no steps"),
+        (["data=jft", "--probe"], "data=jft lies nowhere yet"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(words: list[str], says: str) -> None:
+    own = ["recipe=mpp", *words] if "price=1" in words else altered(["recipe=mpp"], *words)
+    with pytest.raises(UserError) as error:
+        plan.main(own)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("word", "code"), [("device=h100", 0), ("device=h10", 2)])
+def test_it_plans_without_torch(word: str, code: int, tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('torch is imported')\n")
+    text = (
+        "import sys; from ssl_vit.errors import report_errors; from ssl_vit.lab import plan\n"
+        f"with report_errors(): plan.main(['recipe=mpp', '{word}', '--json'])"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        assert json.loads(done.stdout.splitlines()[-1])["device"]["name"] == "h100"
+    else:
+        assert done.stdout == "" and done.stderr.startswith("error: device=h10")
+        assert done.stderr.count("\n") == 1

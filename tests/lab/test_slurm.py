@@ -1,0 +1,422 @@
+"""The SLURM launcher: what sbatch is asked, and the script under stand-ins for SLURM's commands:
+signals, kills and requeues."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.launchers import GAP, Bench, process_command
+from helpers.options import PROBE, TINY
+from helpers.runs import rows
+from helpers.slurm import HOLDS, stand_ins
+from ssl_vit import formatting
+from ssl_vit.errors import UserError
+from ssl_vit.lab.study import slurm as launcher
+from ssl_vit.lab.study.launch import command
+
+RUNS = ("pretrain", "sweep", "probe", "final")
+NEEDS = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
+ONE_ARM = GAP | {
+    "seeds": [0],
+    "axes": {"arm": {"mpp": {"pretrain": {"recipe": "mpp"}}}},
+    # what is chosen is not of this launcher
+    "runs": {name: GAP["runs"][name] for name in ("pretrain", "sweep", "probe")},
+}
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SBATCH_")]:
+        monkeypatch.delenv(name)
+    made = Bench(tmp_path)
+    made.job = replace(made.job, parallel=None)
+    return made
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """The folder with stand-ins for SLURM's commands, and what they write."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, value in stand_ins(folder).items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+def of(bench):
+    """The launcher with the stand-in tools."""
+    return launcher.Slurm(lambda *options: process_command(bench.tool, *options))
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def calls(slurm):
+    """{run: [sbatch's options, the script and its arguments]} of each call."""
+    found = {}
+    for line in lines(slurm / "calls.txt"):
+        words = shlex.split(line)
+        count = next(i for i, word in enumerate(words) if not word.startswith("--"))
+        options = dict((*word.split("=", 1), "")[:2] for word in words[:count])
+        found[options["--job-name"].rpartition("-")[2]] = options, words[count:]
+    return found
+
+
+# ---- what is asked of SLURM
+
+
+def test_a_job_array_for_each_run(bench, slurm, capsys):
+    job = replace(bench.job, parallel=2, slurm="--time=4:00:00 --gpus=1")
+    of(bench).check(job)
+    outcome = of(bench).start(job)
+    found = calls(slurm)
+    order = [*found]
+    assert sorted(order) == sorted(RUNS)
+    numbers = {run: str(101 + place) for place, run in enumerate(order)}
+    assert outcome.submitted == numbers and (outcome.finished, outcome.failed) == ([], {})
+    waits = {
+        run: {*options.pop("--dependency", "").removeprefix("afterany:").split(":")} - {""}
+        for run, (options, _) in found.items()
+    }
+    assert waits == {run: {numbers[need] for need in NEEDS.get(run, ())} for run in RUNS}
+    assert order[0] == "pretrain" and order.index("sweep") < order.index("final")
+    assert "submitted   pretrain: job 101\n" in capsys.readouterr().out
+    place = bench.runs / "slurm"
+    for run, (options, words) in found.items():
+        assert options == {
+            "--parsable": "",
+            "--time": "4:00:00",
+            "--gpus": "1",
+            "--nodes": "1",
+            "--ntasks": "1",
+            "--ntasks-per-node": "1",
+            "--signal": "USR1@120",
+            "--requeue": "",
+            "--open-mode": "append",
+            "--chdir": str(Path.cwd()),
+            "--job-name": f"gap-{run}",
+            "--array": "0,1,2,3,4,5%2" if run == "sweep" else "0,1,2,3%2",
+            "--output": f"{place}/{run}-%a.txt",
+        }
+        script, counted, env, path, *rest = words
+        assert (script, counted, env) == (str(launcher.SCRIPT), f"{place}/{run}", "env")
+        assert path.startswith("PYTHONPATH=")
+        study = ["study", "name=gap", f"out={bench.notes}", f"only={run}"]
+        assert rest == process_command(bench.tool, *study)
+    assert bench.starts() == [] and place.is_dir()
+
+
+def test_only_what_has_not_finished_is_submitted(bench, slurm):
+    for name in bench.job.tasks:
+        if name not in ("probe-mpp-0", "final-scratch-1"):
+            (bench.runs / name).mkdir(parents=True)
+            (bench.runs / name / "result.json").write_text("{}")
+    outcome = of(bench).start(bench.job)
+    found = calls(slurm)
+    # scratch's two seeds go before mpp's
+    assert {run: options["--array"] for run, (options, _) in found.items()} == {
+        "probe": "2",
+        "final": "1",
+    }
+    assert not any("--dependency" in options for options, _ in found.values())
+    assert len(outcome.finished) == len(bench.job.tasks) - 2
+
+
+def test_options_are_passed_on_as_they_are(bench, slurm):
+    given = [
+        *("--partition=gpu", "--constraint=a100&(ib|eth)", "--exclusive", "--mail-type=END,FAIL"),
+        *(
+            "--begin=16:00",
+            "--nice=010",
+            "--mem=64G",
+            "--cpus-per-task=8",
+            "--gpus-per-node=a100:4",
+        ),
+        "--comment=it's $(touch gone) # `touch gone`\nexit",
+    ]
+    of(bench).start(replace(bench.job, slurm=shlex.join(given)))
+    first = lines(slurm / "calls.txt")
+    words = shlex.split((slurm / "calls.txt").read_text())
+    assert words[1 : 1 + len(given)] == given and first
+    assert "--ntasks=4" in words
+
+
+@pytest.mark.parametrize(
+    ("given", "layout"),
+    [
+        ("", (1, 1, 1)),
+        ("--gpus=0", (1, 1, 1)),
+        ("--gpus=8", (1, 8, 8)),
+        ("--gpus=a100:4", (1, 4, 4)),
+        ("--gpus=a100:2,v100:2", (1, 4, 4)),
+        ("--gpus-per-node=8 --nodes=2", (2, 16, 8)),
+        ("--gpus=16 --nodes=2", (2, 16, 8)),
+        ("--gres=gpu", (1, 1, 1)),
+        ("--gres=gpu:2,ssd:8", (1, 2, 2)),
+        ("--gres=ssd:8,gres/gpu:a100:4", (1, 4, 4)),
+        ("--gpus=4 --ntasks=2", (1, 2, 2)),
+        ("--ntasks-per-node=2 --nodes=4", (4, 8, 2)),
+        ("--nodes=2", (2, 2, 1)),
+    ],
+)
+def test_a_process_for_each_gpu_unless_their_number_is_given(given, layout, bench, slurm):
+    of(bench).start(replace(bench.job, slurm=given))
+    options, _ = calls(slurm)["probe"]
+    names = ("--nodes", "--ntasks", "--ntasks-per-node")
+    assert tuple(int(options[name]) for name in names) == layout
+
+
+OTHER = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("-p gpu", f"slurm: -p: {OTHER}"),
+        ("--time 4:00:00", f"slurm: 4:00:00: {OTHER}"),
+        ("script.sh", f"slurm: script.sh: {OTHER}"),
+        ("--comment='a", "slurm=--comment='a: No closing quotation"),
+        ("--time=4", "slurm: --time=4: expected 5 minutes or more"),
+        ("--array=0-9", "slurm: --array=0-9: the launcher sets it"),
+        ("--requeue", "slurm: --requeue: the launcher sets it"),
+        ("--no-requeue", "slurm: --no-requeue: the launcher sets it"),
+        ("--wrap=true", "slurm: --wrap=true: the launcher sets it"),
+        ("--gpus=4 --gpu-bind=closest", "slurm: --gpu-bind=closest: a process could see its own"),
+        ("--gpus-per-task=1", "its own GPU alone; expected --gpus= or --gpus-per-node="),
+        ("--nodes=1-2", "slurm: --nodes=1-2: expected a number, at least 1"),
+        ("--ntasks=0", "slurm: --ntasks=0: expected a number, at least 1"),
+        ("--gpus=3 --nodes=2", "slurm: 3 processes: 2 machines do not divide them"),
+        ("--gpus=7", "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes"),
+    ],
+)
+def test_what_slurm_is_not_asked(given, says, bench, slurm):
+    job = replace(bench.job, slurm=given)
+    for ask in (of(bench).check, of(bench).preview):
+        with pytest.raises(UserError) as caught:
+            ask(job)
+        assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert not bench.runs.exists() and not (slurm / "calls.txt").exists()
+
+
+@pytest.mark.parametrize("name", launcher.REFUSED)
+def test_no_option_of_the_launcher_can_be_given(name, bench, slurm):
+    with pytest.raises(UserError, match=f"slurm: --{name}=1: "):
+        of(bench).check(replace(bench.job, slurm=f"--{name}=1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        *((text, True) for text in ("0", "5", "5:00", "0:05:00", "0-0:5", "1-0", "1-12:30:00")),
+        *((text, True) for text in ("4:59:59", "0:300", "0-0:0:300", "1440", "UNLIMITED")),
+        *((text, False) for text in ("4", "4:59", "0:04:59", "0-0:4", "0-0:4:59", "0:299")),
+    ],
+)
+def test_time_limits_of_five_minutes_or_more(text, fits, bench, slurm):
+    job = replace(bench.job, slurm=f"--time={text}")
+    if fits:
+        of(bench).check(job)
+        return
+    with pytest.raises(UserError, match="expected 5 minutes or more"):
+        of(bench).check(job)
+
+
+def test_variables_of_sbatch_do_not_stand_against_the_launcher(bench, slurm, monkeypatch):
+    """Its options are on the command line, which goes before them; those that it cannot take back
+    are refused."""
+    monkeypatch.setenv("SBATCH_PARTITION", "cpu")
+    monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
+    of(bench).check(bench.job)
+    for name, value in (("SBATCH_WAIT", "1"), ("SBATCH_GPUS_PER_TASK", "1")):
+        with (
+            monkeypatch.context() as more,
+            pytest.raises(UserError, match=f"^{name}=1: .*unset it"),
+        ):
+            more.setenv(name, value)
+            of(bench).check(bench.job)
+
+
+def test_sbatch_that_refuses_or_is_not_there(bench, slurm, monkeypatch):
+    monkeypatch.setenv("REFUSE", "1")
+    says = (
+        "sbatch refuses run pretrain: sbatch: error: invalid partition specified: gpu; .* no such"
+    )
+    with pytest.raises(UserError, match=says):
+        of(bench).start(bench.job)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match=r"launcher=slurm: there is no sbatch here; .* dry=true"):
+        of(bench).check(bench.job)
+
+
+# ---- the preview
+
+
+def test_a_preview_shows_the_commands_that_would_be_given(bench, slurm, monkeypatch):
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    job = replace(bench.job, slurm="--gpus=2 --comment='a \"b\" $c'")
+    shown = of(bench).preview(job)
+    assert not bench.runs.exists()
+    text = "\n".join(shown)
+    assert f"script      {launcher.SCRIPT}\n{launcher.SCRIPT.read_text().strip()}\n" in text
+    monkeypatch.setenv("PATH", path)
+    of(bench).start(job)
+    given = lines(slurm / "calls.txt")
+    (slurm / "calls.txt").unlink()
+    shutil.rmtree(bench.runs / "slurm")
+    submit = "\n".join(re.findall(r"^submit      (.*)", text, re.MULTILINE))
+    subprocess.run(["bash", "-euc", submit], check=True)
+    assert lines(slurm / "calls.txt") == given and len(given) == len(RUNS)
+    assert (bench.runs / "slurm").is_dir()  # sbatch does not make it
+
+
+# ---- the script runs
+
+
+def test_the_script_is_fine():
+    assert subprocess.run(["bash", "-n", launcher.SCRIPT]).returncode == 0
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", launcher.SCRIPT], check=True)
+
+
+@pytest.fixture
+def submitted(tmp_path, slurm, monkeypatch):
+    """A study of six tasks whose arrays run as they are submitted."""
+    monkeypatch.setenv("RUNS", "1")
+    folder = tmp_path / "with 'quotes' and %a"
+    folder.mkdir()
+    made = Bench(folder, ONE_ARM)
+    of_tasks = [
+        {"run": task.run, "needs": task.needs, "command": command(task, made.job.tasks, made.runs)}
+        for task in made.job.tasks.values()
+    ]
+    (made.notes / "tasks.json").write_text(json.dumps(of_tasks))
+    return made
+
+
+def test_a_study_runs_as_submitted(submitted, slurm):
+    """Each array when it is submitted, so that an order that is wrong finds nothing to start from.
+    One task is killed once, and one each time."""
+    submitted.behave({"pretrain-mpp-0": "end 137 0", "sweep-mpp-0-lr=0.01": "end 137"})
+    of(submitted).start(submitted.job)
+    assert {*lines(slurm / "srun.txt")} == {"--export=ALL", "--kill-on-bad-exit=0", "--wait=120"}
+    statuses = lines(slurm / "statuses.txt")
+    assert [line for line in statuses if "pretrain" in line] == ["pretrain 0 0"] * 2
+    # requeued by a status of 0, which is scontrol's, eight times; then it has failed
+    ended = [line for line in statuses if "sweep 0" in line]
+    assert ended == ["sweep 0 0"] * 8 + ["sweep 0 137"]
+    requeued = lines(slurm / "requeued.txt")
+    assert requeued[0] == "requeue Incomplete 101_0" and len(requeued) == 9
+    assert submitted.finished() == {*submitted.job.tasks} - {"sweep-mpp-0-lr=0.01"}
+    logs = submitted.runs / "slurm"
+    assert {path.name for path in logs.iterdir()} == {
+        *("pretrain-0.txt", "probe-0.txt", "sweep-0.txt", "sweep-1.txt", "sweep-2.txt")
+    }
+    words = submitted.words("probe-mpp-0")
+    assert str(formatting.ROOT) in words["PYTHONPATH"].split(":")
+    assert words["RANK"] is None and words["WORLD_SIZE"] is None
+    (slurm / "calls.txt").unlink()
+    submitted.behave({"sweep-mpp-0-lr=0.01": "fail"})
+    of(submitted).start(submitted.job)
+    assert [options["--array"] for options, _ in calls(slurm).values()] == ["0%2"]
+    assert lines(slurm / "statuses.txt")[-1] == "sweep 0 1"
+    assert len(lines(slurm / "requeued.txt")) == 9
+    assert "error: it cannot be" in (logs / "sweep-0.txt").read_text()
+
+
+def test_a_task_whose_need_has_failed_ends_with_one_line(submitted, slurm):
+    submitted.behave({"pretrain-mpp-0": "fail"})
+    of(submitted).start(submitted.job)
+    assert lines(slurm / "statuses.txt") == ["pretrain 0 1"] + [
+        f"{run} {index} 1"
+        for run, index in (("sweep", 0), ("sweep", 1), ("sweep", 2), ("probe", 0))
+    ]
+    log = (submitted.runs / "slurm" / "probe-0.txt").read_text()
+    assert log == "error: pretrain-mpp-0 is not finished\n"
+    assert submitted.starts() == ["pretrain-mpp-0"]
+
+
+def test_a_task_may_be_killed_eight_times_between_two_time_limits(submitted, slurm):
+    """Time limits counted as well, so that one kill ended a task that had been through eight."""
+    ends = [*["75"] * 8, *["137", "69"] * 4, "75", "137", "0"]
+    submitted.behave({"pretrain-mpp-0": f"end {' '.join(ends)}"})
+    of(submitted).start(replace(submitted.job, tasks=submitted.only("pretrain-mpp-0")))
+    assert submitted.finished() == {"pretrain-mpp-0"}
+    assert submitted.starts().count("pretrain-mpp-0") == len(ends)
+    assert not list((submitted.runs / "slurm").glob("*.failures"))
+
+
+def test_processes_find_one_another(submitted, slurm):
+    one = submitted.only("pretrain-mpp-0")
+    given = "--gpus=2 --cpus-per-task=3"
+    of(submitted).start(replace(submitted.job, tasks=one, slurm=given))
+    assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
+    both = [submitted.words("pretrain-mpp-0", rank) for rank in (0, 1)]
+    for rank, words in enumerate(both):
+        keys = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+        assert [words[key] for key in keys] == [str(rank), str(rank), "2", "2", "127.0.0.1"]
+    assert 20_000 <= int(both[0]["MASTER_PORT"]) == int(both[1]["MASTER_PORT"]) < 40_000
+
+
+# ---- the real tools
+
+DRIVER = """
+import sys
+from ssl_vit import formatting
+formatting.PROGRAM[:] = {program!r}
+if sys.argv[1] == "study":
+    from ssl_vit.errors import report_errors
+    from ssl_vit.lab.study import tool
+    with report_errors():
+        sys.exit(tool.main(sys.argv[2:]))
+if sys.argv[1] == "pretrain":
+    exec({holds!r})
+from ssl_vit.__main__ import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("ssl_vit.lab.study.tool") is None, reason="the study tool is not there"
+)
+def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, monkeypatch):
+    """A pre-training on two processes gets the signal before the time limit, saves, comes back and
+    ends; the evaluation that waits for it runs on two processes too."""
+    from ssl_vit.lab.study import tool
+
+    program = [formatting.PROGRAM[0], str(tmp_path / "driver.py")]
+    (tmp_path / "driver.py").write_text(DRIVER.format(program=program, holds=HOLDS))
+    monkeypatch.setattr(formatting, "PROGRAM", program)
+    monkeypatch.setenv("RUNS", "1")
+    monkeypatch.setenv("SIGNAL_AT", f"{tmp_path}/small/pretrain-0/metrics.jsonl")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    own = {"optim.steps": 20, "eval.every": 20, "log.every": 1}
+    trained = dict(word.split("=") for word in TINY) | own
+    probed = dict(word.split("=") for word in PROBE) | {"init": "{pretrain}", "data.share": 0.02}
+    runs = {
+        "probe": {"tool": "evaluate", "options": probed},
+        "pretrain": {"tool": "pretrain", "options": trained},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"title": "t", "runs": runs}))
+    words = [f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "launcher=slurm"]
+    assert tool.main([*words, "slurm=--gpus=2"]) == 0
+    folder = tmp_path / "small"
+    printed = {run: (folder / "slurm" / f"{run}-0.txt").read_text() for run in runs}
+    assert lines(slurm / "requeued.txt") == ["requeue Incomplete 101_0"], printed
+    assert lines(slurm / "statuses.txt") == ["pretrain 0 0", "pretrain 0 0", "probe 0 0"], printed
+    assert "by SIGUSR1 on process" in printed["pretrain"]
+    assert printed["pretrain"].count("task        pretrain-0\n") == 2  # a line a start
+    assert [row["step"] for row in rows(folder / "pretrain-0")] == list(range(1, 21))
+    for name in ("pretrain-0", "probe-0"):
+        assert json.loads((folder / name / "environment.json").read_text())["processes"] == 2
+        assert (folder / name / "result.json").exists()

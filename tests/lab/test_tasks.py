@@ -1,0 +1,287 @@
+"""A study's tasks: names, seeds, what each needs, places that are not given, equal compute."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssl_vit.config.resolve import resolve
+from ssl_vit.costs import exaflop
+from ssl_vit.errors import UserError
+from ssl_vit.lab.study.read import build
+from ssl_vit.lab.study.tasks import Tasks, plan, unreachable, without_missing
+
+SMALL = {"optim.steps": 20, "optim.warmup": 2}
+TUNED = {"recipe": "finetune", "init": "{pretrain}", **SMALL}
+GAP: dict[str, Any] = {
+    "title": "a gap",
+    "seeds": [0, 1],
+    "axes": {
+        "arm": {
+            "scratch": {"pretrain": {"recipe": "supervised"}},
+            "mpp": {"pretrain": {"recipe": "mpp"}},
+        }
+    },
+    "runs": {
+        "probe": {
+            "tool": "evaluate",
+            "over": ["arm"],
+            "options": {"recipe": "evaluate", "init": "{pretrain}"},
+        },
+        "final": {"tool": "finetune", "over": ["arm"], "best": "sweep", "options": TUNED},
+        "sweep": {
+            "tool": "finetune",
+            "over": ["arm"],
+            "seeds": [0],
+            "try": {"optim.lr": [0.01, 0.1]},
+            "options": TUNED,
+        },
+        "pretrain": {"tool": "pretrain", "over": ["arm"], "options": SMALL},
+    },
+}
+
+
+def with_run(name: str, **new: Any) -> dict[str, Any]:
+    return GAP | {"runs": GAP["runs"] | {name: GAP["runs"][name] | new}}
+
+
+def planned(raw: dict[str, Any], places: dict[str, str] | None = None, **options: str) -> Tasks:
+    given_options = {key.replace("__", "."): text for key, text in options.items()}
+    return plan(build(raw, "x"), places or {}, given_options)
+
+
+def test_the_tasks_of_a_gap() -> None:
+    found = planned(GAP)
+    assert len(found) == 4 + 4 + 4 + 4
+    assert found["pretrain-mpp-1"].options == {
+        "optim.steps": "20",
+        "optim.warmup": "2",
+        "recipe": "mpp",
+    }
+    sweep = found["sweep-mpp-0-lr=0.1"]
+    assert (sweep.tried, sweep.needs) == ({"optim.lr": 0.1}, ("pretrain-mpp-0",))
+    assert sweep.options["optim.lr"] == "0.1"
+    final = found["final-mpp-1"]
+    assert final.options["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.options
+    among = ("sweep-mpp-0-lr=0.01", "sweep-mpp-0-lr=0.1")
+    assert final.best == (among, "accuracy") and {*final.needs} == {"pretrain-mpp-1", *among}
+    assert (final.at, final.seed, final.run) == ({"arm": "mpp"}, 1, "final")
+
+
+@given(st.data())
+def test_every_task_stands_after_its_needs(data: st.DataObject) -> None:
+    """Runs in any order in the file, each needing any of those before it in another order."""
+    names = data.draw(st.permutations("abcde"))
+    needs = {
+        name: data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else []
+        for i, name in enumerate(names)
+    }
+    runs = {
+        name: {
+            "tool": "evaluate",
+            "over": ["arm"],
+            "options": {"recipe": "evaluate"}
+            | {f"x{n}": f"{{{need}}}" for n, need in enumerate(needs[name])},
+        }
+        for name in sorted(names)
+    }
+    raw = {"title": "t", "seeds": [0, 1], "axes": {"arm": {"p": {}, "q": {}}}, "runs": runs}
+    found = planned(raw)
+    order = list(found)
+    assert len(order) == 5 * 2 * 2
+    for name, task in found.items():
+        at = f"{task.at['arm']}-{task.seed}"
+        assert {*task.needs} == {f"{need}-{at}" for need in needs[task.run]}
+        assert all(order.index(need) < order.index(name) for need in task.needs)
+
+
+def test_a_run_has_its_seeds_and_those_of_the_runs_that_need_it() -> None:
+    """Unless it says its own; then a seed that it lacks gets its first."""
+    found = planned(with_run("sweep", seeds=[7]))
+    assert sorted(
+        t.seed for t in found.values() if t.run == "pretrain" and t.at["arm"] == "mpp"
+    ) == [
+        0,
+        1,
+        7,
+    ]
+    assert found["sweep-mpp-7-lr=0.1"].needs == ("pretrain-mpp-7",)
+    found = planned(with_run("pretrain", seeds=[4, 1]))
+    assert found["probe-mpp-0"].needs == ("pretrain-mpp-1",)  # the first
+    assert found["probe-mpp-1"].needs == ("pretrain-mpp-1",)
+
+
+def test_a_run_that_is_over_fewer_axes_serves_all_names_of_the_others() -> None:
+    shares = {"0.1": {"final": {"data.share": 0.1}}, "1": {"final": {"data.share": 1}}}
+    runs = {
+        "pretrain": {"tool": "pretrain", "options": {"recipe": "mpp"}},
+        "final": {"tool": "finetune", "over": ["share"], "options": TUNED},
+    }
+    found = planned({"title": "t", "axes": {"share": shares}, "runs": runs})
+    assert [*found] == ["pretrain-0", "final-0.1-0", "final-1-0"]
+    assert {task.needs for task in found.values() if task.run == "final"} == {("pretrain-0",)}
+
+
+def test_only_leaves_out_names_and_what_needs_them_is_one_line() -> None:
+    raw = with_run("pretrain", only={"arm": ["mpp"]})
+    with pytest.raises(UserError) as caught:
+        planned(raw)
+    assert str(caught.value).startswith(
+        "run probe, arm scratch: needs pretrain, which is not there; see its `only`"
+    )
+    runs = raw["runs"] | {"probe": raw["runs"]["probe"] | {"only": {"arm": ["mpp"]}}}
+    del runs["sweep"], runs["final"]
+    assert [*planned(raw | {"runs": runs, "seeds": [0]})] == ["pretrain-mpp-0", "probe-mpp-0"]
+
+
+def test_an_axis_of_image_sizes_is_a_few_lines() -> None:
+    sizes = {str(size): {"all": {"data.size": size}} for size in (16, 32)}
+    over = {name: run | {"over": ["arm", "size"]} for name, run in GAP["runs"].items()}
+    found = planned(GAP | {"axes": GAP["axes"] | {"size": sizes}, "runs": over})
+    assert len(found) == 32
+    assert {task.options["data.size"] for task in found.values() if task.at["size"] == "16"} == {
+        "16"
+    }
+    assert found["final-mpp-32-1"].options["init"] == "{pretrain-mpp-32-1}"
+
+
+def test_every_combination_of_tries() -> None:
+    tries = {"optim.lr": [0.1, 0.3], "data.mixup": [0, 0.8]}
+    found = planned(with_run("sweep", **{"try": tries}))
+    swept = [
+        task.tried for task in found.values() if task.run == "sweep" and task.at["arm"] == "mpp"
+    ]
+    assert swept == [
+        {"optim.lr": lr, "data.mixup": mixup} for lr in (0.1, 0.3) for mixup in (0, 0.8)
+    ]
+    assert "sweep-mpp-0-lr=0.3-mixup=0.8" in found
+
+
+def test_seeds_and_places_stand_in_any_option() -> None:
+    raw = GAP | {"places": ["images"], "options": {"data.path": "{images}/x"}}
+    raw["runs"] = raw["runs"] | {
+        "pretrain": raw["runs"]["pretrain"] | {"options": SMALL | {"data.share_seed": "{seed}"}}
+    }
+    found = planned(raw, {"images": "/p"})
+    assert {task.options["data.path"] for task in found.values()} == {"/p/x"}
+    assert [found[f"pretrain-mpp-{seed}"].options["data.share_seed"] for seed in (0, 1)] == [
+        "0",
+        "1",
+    ]
+
+
+def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
+    found = planned(GAP, optim__batch="8", optim__steps="5", probe__shots="[1]")
+    trained = [task for task in found.values() if task.tool != "evaluate"]
+    assert {task.options["optim.batch"] for task in trained} == {"8"}
+    assert {task.options["optim.steps"] for task in trained} == {"5"}
+    for task in found.values():
+        assert ("probe.shots" in task.options) == (task.tool == "evaluate")
+        assert task.tool != "evaluate" or "optim.batch" not in task.options
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ibot__own_head": "--x"}, "ibot.own_head=--x: no run of the study uses it"),
+        ({"corruption__rate": "0.5", "mae__rate": "1"}, "mae.rate=1: no run of the study uses it"),
+        ({"optim__lr": "1"}, "optim.lr=1: run sweep tries it; leave it out"),
+    ],
+)
+def test_an_option_that_no_run_uses_or_that_one_tries_is_refused(
+    options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        planned(GAP, **options)
+
+
+def test_two_values_of_one_name_of_a_folder_are_refused() -> None:
+    """They were one run, and one value was lost."""
+    raw = with_run("sweep", **{"try": {"data.path": ["q/x", "q_x"]}})
+    with pytest.raises(UserError, match="two names or values give the same name of a folder"):
+        planned(raw)
+
+
+def test_a_name_that_no_folder_can_have_is_one_line() -> None:
+    raw = GAP | {"axes": {"arm": {"a": {}}}, "runs": {"p" * 260: GAP["runs"]["pretrain"]}}
+    with pytest.raises(UserError, match="name=ppp"):
+        planned(raw)
+
+
+SETS: dict[str, Any] = {
+    "title": "t",
+    "places": ["init", "a", "b"],
+    "axes": {"set": {"a": {"all": {"data.path": "{a}"}}, "b": {"all": {"data.path": "{b}/x"}}}},
+    "options": {"init": "{init}"},
+    "runs": {"final": {"tool": "finetune", "over": ["set"], "options": {"recipe": "finetune"}}},
+    "report": {"test": "final", "baseline": "a", "pairs": ["a:b"]},
+}
+
+
+def test_names_whose_place_is_not_given_are_left_out_and_named(tmp_path: Path) -> None:
+    """And what the report compares with them."""
+    study = build(SETS, "x")
+    places = {"init": "/e", "a": "/a"}
+    found, lines = without_missing(study, places)
+    assert lines == ["set b is left out: b= is missing"]
+    assert [*plan(found, places, {})] == ["final-a-0"]
+    assert found.report.pairs == () and found.report.baseline == "a"
+    places |= {"b": str(tmp_path)}
+    assert without_missing(study, places)[1] == [f"set b is left out: no {tmp_path}/x"]
+    (tmp_path / "x").mkdir()
+    assert without_missing(study, places) == (study, [])
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        ({"init": "/e"}, "set: none of its names can be run: a= is missing, b= is missing"),
+        ({"a": "/a", "b": "/"}, "init= is missing: run final needs it"),
+    ],
+)
+def test_a_place_that_all_need_is_asked_for(places: dict[str, str], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        without_missing(build(SETS, "x"), places)
+
+
+@pytest.mark.parametrize("given_options", [{}, {"optim__steps": "70", "optim__warmup": "7"}])
+def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
+    given_options: dict[str, str],
+) -> None:
+    """In whole steps; the warm-up keeps its share of them."""
+    own = {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20}
+    models = {"deep": {"pretrain": {"model.depth": 8}}, "fine": {"pretrain": {"model.patch": 4}}}
+    models["large"] = {"pretrain": {"optim.batch": 256}}
+    raw = {
+        "title": "t",
+        "match": {"exaflop": "model"},
+        "axes": {"model": models},
+        "runs": {"pretrain": {"tool": "pretrain", "over": ["model"], "options": own}},
+    }
+    steps = int(given_options.get("optim__steps", 200))
+    base = resolve(["recipe=mpp", f"optim.steps={steps}", f"optim.warmup={steps // 10}"])
+    whole = exaflop(base, base.optim.steps * base.optim.batch)
+    assert whole is not None
+    for task in planned(raw, **given_options).values():
+        recipe = resolve([f"{key}={text}" for key, text in task.options.items()])
+        step = exaflop(recipe, recipe.optim.batch)
+        assert step is not None
+        assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
+        assert abs(recipe.optim.warmup - recipe.optim.steps / 10) <= 0.5
+    models["odd"] = {"pretrain": {"optim.steps": 100}}
+    with pytest.raises(
+        UserError, match=r"match: run pretrain, model odd: optim\.steps=100: is what"
+    ):
+        planned(raw)
+
+
+def test_of_those_that_a_task_chooses_among_one_that_finished_is_enough() -> None:
+    found = planned(GAP)
+    task = found["final-mpp-0"]
+    among = task.best[0] if task.best else ()
+    assert unreachable(task, found, among[:1]) is None
+    assert unreachable(task, found, among) == among[0]
+    assert unreachable(task, found, ["pretrain-mpp-0"]) == "pretrain-mpp-0"

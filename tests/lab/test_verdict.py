@@ -1,0 +1,451 @@
+"""What a study's report claims, by the rule of its study.json."""
+
+import json
+import re
+import shutil
+
+import pytest
+from scipy import stats
+
+from helpers.made_studies import (
+    FROZEN,
+    IMAGES,
+    RIGHT,
+    TUNED,
+    changed,
+    counted,
+    study,
+    untrained,
+    write,
+)
+from ssl_vit.errors import UserError
+from ssl_vit.lab import results, verdict
+from ssl_vit.lab.study import record
+from ssl_vit.lab.study.tasks import Task
+
+# of 400, by seed
+FRESH = {**RIGHT, "untrained": (190, 200, 190)}
+LEVEL = {"mpp": (220, 226, 226), "mae": (223, 221, 228)}
+
+
+def decide(folder):
+    return verdict.decide(results.load(folder))
+
+
+def frozen(folder, right=FRESH, content=FROZEN, added=untrained, metric="knn"):
+    return decide(study(folder, content, counted(right, metric), added))
+
+
+def tuned(folder, right=RIGHT, content=TUNED):
+    """Without predictions: intervals are over seeds."""
+    study(folder, content, counted(right))
+    for path in folder.glob("*/predictions.npz"):
+        path.unlink()
+    return decide(folder)
+
+
+def interval(a, b, family):
+    """SciPy's of two names in points."""
+    apart = [100 * (x - y) / IMAGES for x, y in zip(RIGHT[a], RIGHT[b], strict=True)]
+    return stats.t.interval(
+        1 - 0.05 / family, len(apart) - 1, sum(apart) / len(apart), stats.sem(apart)
+    )
+
+
+def test_every_name_is_compared_with_the_baseline(tmp_path):
+    found = tuned(tmp_path / "s")
+    low, high = interval("mpp", "scratch", 2)
+    first, second = found.sentences
+    assert first == (
+        f"By top-1 on test images, mpp is 5.00 points above scratch ({low:+.2f} to {high:+.2f}, n = 3);"
+        f" mae is 25.50 points above scratch (+23.71 to +27.29, n = 3) (95% in all, 2 comparisons)."
+    )
+    assert second == "Each is better than fresh weights (2 comparisons)."
+    assert (found.found.family, found.fresh.family, found.looks) == (2, 2, 1)
+
+
+def test_pairs_go_before_the_baseline(tmp_path):
+    found = tuned(tmp_path / "s", content=changed(TUNED, report__pairs=["mae:mpp"]))
+    low, high = interval("mae", "mpp", 1)
+    assert found.found.differences[0].interval == pytest.approx((low, high))
+    assert "mae is 20.50 points above mpp" in found.sentences[0]
+    assert "1 comparison)" in found.sentences[0] and found.fresh.family == 2
+
+
+def test_without_either_all_pairs_are_compared_and_one_may_be_the_best(tmp_path):
+    content = changed(TUNED, report={"test": "final"})
+    found = tuned(tmp_path / "s", content=content)
+    assert found.found.family == 3
+    assert "mae is the best of all." in found.sentences[0]
+
+
+def test_the_best_is_claimed_above_every_other_name(tmp_path):
+    """mae is above scratch and not distinguished from mpp; of two names none is the best of all;
+    against a baseline alone the others are not compared."""
+    content = changed(TUNED, report={"test": "final"})
+    found = tuned(tmp_path / "a", {"scratch": (100, 104, 102), **LEVEL}, content)
+    assert "best" not in found.sentences[0]
+    assert found.sentences[0].endswith("Not distinguished from zero: mpp minus mae.")
+    assert "best" not in tuned(tmp_path / "b").sentences[0]
+    assert "best" not in frozen(tmp_path / "c").sentences[0]
+
+
+def test_nothing_that_is_distinguished_is_a_result(tmp_path):
+    found = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)})
+    assert found.sentences == (
+        "By k-NN on test images, no arm is distinguished from mae at 95% (1 comparison).",
+        "None is shown to be better than fresh weights (2 comparisons).",
+    )
+
+
+def test_at_every_place_of_the_other_axes(tmp_path):
+    shares = {"1%": {"final": {"data.share": 0.01}}, "10%": {"final": {"data.share": 0.1}}}
+    content = changed(TUNED, axes__share=shares, runs__final__over=["arm", "share"])
+
+    def measured(task):
+        found = counted()(task)
+        if task.at.get("share") == "10%" and task.at["arm"] == "mpp":
+            return {"top1": (RIGHT["scratch"][task.seed] / IMAGES, "test")}
+        return found
+
+    folder = study(tmp_path / "s", content, measured)
+    for path in folder.glob("*/predictions.npz"):
+        path.unlink()
+    found = decide(folder)
+    assert (found.found.asked, found.fresh.asked) == (4, 4)
+    assert "mpp is 5.00 points above scratch at 1%" in found.sentences[0]
+    assert "Not distinguished from zero: mpp minus scratch at 10%." in found.sentences[0]
+    assert (
+        found.sentences[1]
+        == "mpp at 1%, mae at 1%, mae at 10% are better than fresh weights (4 comparisons)."
+    )
+
+
+def test_of_many_claims_the_first_are_said(tmp_path):
+    """Six rates, each apart from the others: 15 comparisons."""
+    rates = {f"0.{rate}": {"pretrain": {"corruption.rate": rate / 10}} for rate in range(1, 7)}
+    content = changed(FROZEN, axes={"rate": rates}, report={"test": "probe"})
+    content["runs"]["pretrain"]["options"]["recipe"] = "mpp"
+    for run in content["runs"].values():
+        run["over"] = ["rate"]
+
+    def measured(task):
+        rate = float(task.at.get("rate", 0))
+        return {"knn": (rate + task.seed * (1 + rate) / 10000, "test")}
+
+    first = decide(study(tmp_path / "s", content, measured)).sentences[0]
+    assert first.count("points below") == 4 and "; 11 more, in the table (95% in all" in first
+    assert first.endswith("0.6 is the best of all.")
+
+
+def test_a_loss_is_better_where_it_is_lower(tmp_path):
+    content = changed(TUNED, report__measures=["loss"])
+    loss = {"scratch": (2.0, 2.1, 2.2), "mpp": (1.9, 2.0, 2.11), "mae": (2.5, 2.61, 2.7)}
+
+    def measured(task):
+        if task.tool == "pretrain":
+            return {"loss": (1.0, "validation")}
+        return {"loss": (loss[task.at["arm"]][task.seed] + task.seed / 1000, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured))
+    assert "mae is 0.50 above scratch (worse)" in found.sentences[0]
+    assert (
+        found.sentences[1]
+        == "mpp is better than fresh weights; mae is worse than fresh weights (2 comparisons)."
+    )
+
+
+def test_a_claim_needs_three_independent_seeds(tmp_path):
+    found = frozen(tmp_path / "s", content=changed(FROZEN, seeds=[0, 1]))
+    text = "2 independent seeds on both sides, and a claim needs 3"
+    assert found.sentences == (
+        f"No difference is claimed: {text} (1 comparison).",
+        f"Nothing is claimed against fresh weights: {text} (2 comparisons).",
+    )
+
+
+def test_seeds_from_one_pre_training_count_once(tmp_path):
+    found = frozen(tmp_path / "s", content=changed(FROZEN, runs__pretrain__seeds=[0]))
+    assert [one.n for one in (*found.found.differences, *found.fresh.differences)] == [1, 1, 1]
+    assert "1 independent seed on both sides" in found.sentences[0]
+
+
+def test_what_is_missing_counts_in_the_family(tmp_path):
+    folder = study(
+        tmp_path / "s", TUNED, lambda task: None if task.at["arm"] == "mae" else counted()(task)
+    )
+    found = decide(folder)
+    assert (found.found.family, len(found.found.missing)) == (2, 1)
+    assert "(95% in all, 2 comparisons, 1 of them without results yet)" in found.sentences[0]
+    assert found.fresh.asked == 2
+
+
+def test_before_the_test_has_results(tmp_path):
+    folder = study(
+        tmp_path / "s", TUNED, lambda task: counted()(task) if task.tool == "pretrain" else None
+    )
+    assert decide(folder).sentences == ("No run of final has finished yet.",)
+    assert not (folder / "looks.json").exists()
+
+
+def test_a_measure_that_no_run_has_is_named(tmp_path):
+    folder = study(tmp_path / "s", changed(FROZEN, report__measures=["knm"]), counted(FRESH, "knn"))
+    with pytest.raises(
+        UserError, match="no finished run of probe has measured knm; did you mean knn"
+    ):
+        decide(folder)
+
+
+def test_a_study_without_a_test_compares_nothing(tmp_path):
+    content = {key: value for key, value in FROZEN.items() if key != "report"}
+    with pytest.raises(UserError, match="has no report: with a test to compare"):
+        frozen(tmp_path / "s", content=content, added=None)
+
+
+# ---- other images
+
+
+def on_images_of_its_own(folder, arm):
+    for path in folder.glob(f"*-{arm}-*/environment.json"):
+        write(
+            path,
+            json.loads(path.read_text())
+            | {"data": {"train": "t", "validation": "v", "test": f"of {arm}"}},
+        )
+
+
+@pytest.mark.parametrize("report", [{"baseline": "scratch"}, {"pairs": ["mpp:scratch"]}])
+def test_names_that_are_tested_on_different_images_are_refused(tmp_path, report):
+    folder = study(tmp_path / "s", changed(TUNED, report={"test": "final", **report}), counted())
+    on_images_of_its_own(folder, "mpp")
+    with pytest.raises(UserError) as caught:
+        decide(folder)
+    assert str(caught.value).endswith("mpp minus scratch: they were tested on different images")
+
+
+def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
+    """As data sets are that one encoder is fine-tuned on."""
+    content = changed(FROZEN, report={"test": "probe"})
+    folder = study(tmp_path / "s", content, counted(FRESH, "knn"))
+    on_images_of_its_own(folder, "mpp")
+    found = decide(folder)
+    assert found.sentences[0] == "Nothing is compared: each arm is tested on images of its own."
+    assert found.found.differences == ()
+
+
+# ---- looks
+
+
+def looks(folder):
+    found = decide(folder)
+    return found.looks, found.found.family, found.fresh.family
+
+
+def test_other_results_are_another_look_and_the_same_are_not(tmp_path):
+    content = changed(TUNED, seeds=[0, 1, 2])
+    folder = study(tmp_path / "s", content, counted())
+    held = folder / "final-mae-2", tmp_path / "held"
+    shutil.move(*held)
+    assert looks(folder) == (1, 2, 2) == looks(folder)
+    shutil.move(*reversed(held))
+    assert looks(folder) == (2, 4, 4) == looks(folder)
+    assert "2 comparisons, and this is look 2 at the results" in decide(folder).sentences[0]
+    shutil.move(*held)  # results that were seen before
+    assert looks(folder) == (2, 4, 4)
+
+
+def test_another_measure_and_more_names_are_other_looks(tmp_path):
+    def measured(task):
+        return counted(FRESH, "knn")(task) | counted(FRESH, "linear")(task)
+
+    folder = study(tmp_path / "s", FROZEN, measured, untrained)
+    assert looks(folder) == (1, 1, 2)
+    plan = json.loads((folder / "study.json").read_text())
+    plan["rule"]["measure"] = "linear"
+    write(folder / "study.json", plan)
+    assert looks(folder) == (2, 2, 4)
+    plan["rule"]["asked"].append(["mae", "mpp", {}])
+    write(folder / "study.json", plan)
+    assert looks(folder) == (3, 6, 6)
+    assert [one["measure"] for one in json.loads((folder / "looks.json").read_text())] == [
+        "knn",
+        "linear",
+        "linear",
+    ]
+
+
+def test_looks_that_are_damaged_are_one_line(tmp_path):
+    folder = study(tmp_path / "s", TUNED, counted())
+    (folder / "looks.json").write_text("[{}]")
+    with pytest.raises(UserError, match=r"looks.json is damaged .*restore it"):
+        decide(folder)
+
+
+# ---- fresh weights
+
+
+def test_evaluations_that_the_study_adds(tmp_path):
+    found = frozen(tmp_path / "s")
+    assert [str(one.asked) for one in found.fresh.differences] == [
+        "mpp minus fresh weights",
+        "mae minus fresh weights",
+    ]
+    assert found.fresh.differences[0].mean == pytest.approx(100 * (30 + 26 + 36) / 3 / IMAGES)
+    assert found.sentences[1] == "Each is better than fresh weights (2 comparisons)."
+
+
+def test_they_are_of_the_same_pooling_and_probes(tmp_path):
+    """The study adds one for each way in which its names are evaluated, at the first of them."""
+    axes = {
+        arm: {"pretrain": {"recipe": "mpp"}, "probe": {"probe.pool": pool}}
+        for arm, pool in (("mean", "avg"), ("same", "avg"), ("token", "token"))
+    }
+    content = changed(FROZEN, axes={"arm": axes})
+
+    def fresh(read, tasks):
+        options = {**read.runs["probe"].options, "init": "scratch", "model": "vit_p8"}
+        return {
+            (name := f"untrained-{arm}-{seed}"): Task(
+                name, "untrained", "evaluate", {"arm": arm}, seed, options | {"probe.pool": pool}
+            )
+            for arm, pool in (("mean", "avg"), ("token", "token"))
+            for seed in read.seeds
+        }
+
+    def measured(task):
+        low = (
+            {"mean": 0.1, "token": 0.2}.get(task.at.get("arm"), 0)
+            if task.run == "untrained"
+            else 0.5
+        )
+        return {"knn": (low + task.seed / 100, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured, fresh))
+    means = {one.asked.a: round(one.mean, 6) for one in found.fresh.differences}
+    assert means == {"mean": 40, "same": 40, "token": 30}
+
+
+def test_a_name_without_pre_training_takes_their_place(tmp_path):
+    """Of the names with init=scratch the one that is pooled alike."""
+    axes = {
+        arm: {"pretrain": {"recipe": "mpp"}, "probe": {"probe.pool": pool}}
+        for arm, pool in (("mpp", "avg"), ("dino", "token"))
+    }
+    axes |= {
+        f"random_{pool}": {"probe": {"init": "scratch", "model": "vit_p8", "probe.pool": pool}}
+        for pool in ("avg", "token")
+    }
+    content = changed(
+        FROZEN,
+        axes={"arm": axes},
+        runs__pretrain__only={"arm": ["mpp", "dino"]},
+        report__pairs=["mpp:dino"],
+    )
+    right = {
+        "mpp": (220, 226, 226),
+        "dino": (230, 236, 230),
+        "random_avg": (190, 200, 190),
+        "random_token": (150, 151, 150),
+    }
+    found = frozen(tmp_path / "s", right, content, None)
+    assert [str(one.asked) for one in found.fresh.differences] == [
+        "mpp minus random_avg",
+        "dino minus random_token",
+    ]
+    # without the one, that name is not measured against fresh weights
+    content["axes"]["arm"].pop("random_token")
+    found = frozen(tmp_path / "t", right, content, None)
+    assert [str(one) for one in found.fresh.missing] == ["dino minus fresh weights"]
+    assert (
+        found.sentences[1]
+        == "mpp is better than fresh weights (2 comparisons, 1 of them without results yet)."
+    )
+
+
+def test_without_any_it_was_not_measured(tmp_path):
+    said = "What training without pre-training reaches was not measured."
+    assert frozen(tmp_path / "s", added=None).sentences[1] == said
+    content = changed(
+        TUNED,
+        axes={
+            "arm": {"mpp": {"pretrain": {"recipe": "mpp"}}, "mae": {"pretrain": {"recipe": "mae"}}}
+        },
+        report={"test": "final"},
+    )
+    content["runs"]["pretrain"].pop("only")
+    assert tuned(tmp_path / "t", content=content).sentences[1] == said
+    # a frozen evaluation is another measure than fine-tuning
+    probe = {
+        "tool": "evaluate",
+        "options": {"recipe": "evaluate", "init": "scratch", "model": "vit_p8"},
+    }
+    beside = changed(content, runs__random=probe, report__beside=["random"])
+    folder = study(
+        tmp_path / "u",
+        beside,
+        lambda task: {"top1": (0.5, "test")} if task.run == "random" else counted()(task),
+    )
+    assert decide(folder).sentences[1] == said
+
+
+def test_fine_tuning_from_scratch_beside_the_test(tmp_path):
+    content = changed(
+        TUNED,
+        axes={
+            "arm": {"mpp": {"pretrain": {"recipe": "mpp"}}, "mae": {"pretrain": {"recipe": "mae"}}}
+        },
+        runs__direct={
+            "tool": "finetune",
+            "options": {**TUNED["runs"]["final"]["options"], "init": "scratch", "model": "vit_p8"},
+        },
+        report={"test": "final", "beside": ["direct"]},
+    )
+    content["runs"]["pretrain"].pop("only")
+    found = tuned(tmp_path / "s", {**RIGHT, "direct": (200, 208, 204)}, content)
+    assert [str(one.asked) for one in found.fresh.differences] == [
+        "mpp minus direct",
+        "mae minus direct",
+    ]
+
+
+def test_names_that_are_not_trained_say_nothing_of_it(tmp_path):
+    fresh = {
+        arm: {"probe": {"init": "scratch", "model": model}}
+        for arm, model in (("small", "vit_p8"), ("other", "vit_n8"))
+    }
+    content = changed(FROZEN, axes={"arm": fresh})
+    content["runs"].pop("pretrain")
+    content["runs"]["probe"]["options"].pop("init")
+    found = frozen(
+        tmp_path / "s", {"small": (200, 208, 204), "other": (220, 228, 225)}, content, None
+    )
+    assert len(found.sentences) == 1
+
+
+def test_worse_than_fresh_weights_is_said(tmp_path):
+    found = frozen(tmp_path / "s", {**FRESH, "mpp": (100, 110, 101)})
+    assert (
+        found.sentences[1]
+        == "mae is better than fresh weights; mpp is worse than fresh weights (2 comparisons)."
+    )
+
+
+def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
+    content = changed(FROZEN, axes={}, runs__pretrain__options__recipe="mpp")
+    for run in content["runs"].values():
+        run.pop("over")
+    found = frozen(
+        tmp_path / "s", {"probe": (220, 226, 226), "untrained": (190, 200, 190)}, content
+    )
+    assert found.sentences == (
+        "Nothing is compared.",
+        "probe is better than fresh weights (1 comparison).",
+    )
+
+
+def test_the_rule_is_that_of_study_json(tmp_path):
+    """Not of what has finished: it was fixed before."""
+    folder = study(tmp_path / "s", TUNED, counted())
+    rule = record.rule_from(record.read(folder).rule)
+    assert [str(one) for one in rule.asked] == ["mpp minus scratch", "mae minus scratch"]
+    assert re.search(r'"measure": null', (folder / "study.json").read_text())
