@@ -23,7 +23,6 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.lab import report, runs_tool
 from ssl_vit.lab.run_table import index_page
 from ssl_vit.lab.study.tasks import Task
@@ -72,7 +71,9 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     smaller = ["views.local_size=8"] if declaration.objective(objective).local_views else []
     recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
     recipe.target = target
-    made = building.build(objective_settings(recipe), build_encoder(recipe.model, recipe.data), 10)
+    made = building.build(
+        building.Settings.of(recipe), build_encoder(recipe.model, recipe.data), 10
+    )
     made.fit_baselines([batch()])
     measured = made.eval()(batch()).metrics
     assert {"loss"} <= measured.keys()

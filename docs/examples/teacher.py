@@ -10,7 +10,6 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 
 from dataclasses import dataclass
 
-from ssl_vit import costs
 from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
 from ssl_vit.config.fields import option
 from ssl_vit.config.rules import Rule, fewer_than
@@ -34,7 +33,7 @@ def predictor_size(width, depth):
 
 
 def hidden_patches(recipe):
-    return selected_count(recipe.group(TeacherOptions).rate, costs.patches(recipe))
+    return selected_count(recipe.group(TeacherOptions).rate, recipe.patches)
 
 
 class TeacherDeclaration(ObjectiveDeclaration):
@@ -55,8 +54,8 @@ class TeacherDeclaration(ObjectiveDeclaration):
         ),
         Rule(
             "teacher.rate",
-            lambda r: hidden_patches(r) >= costs.patches(r),
-            lambda r: f"leaves no patch visible; {fewer_than(costs.patches(r))}",
+            lambda r: hidden_patches(r) >= r.patches,
+            lambda r: f"leaves no patch visible; {fewer_than(r.patches)}",
         ),
     )
     metrics = (
@@ -69,35 +68,6 @@ class TeacherDeclaration(ObjectiveDeclaration):
 
     def build(self, settings, encoder, classes):
         return build(settings.group(TeacherOptions), encoder)
-
-    # For tools/plan.py and every run's exaFLOP; what is left out is "not counted"
-
-    def parameters(self, recipe):
-        """Beside the encoder's, those that are trained."""
-        d, (w, depth) = recipe.model.width, predictor_size(recipe.model.width, recipe.model.depth)
-        ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to width W, mask token, norm, to width D
-        return ends + depth * costs.plain_block_parameters(w, 4 * w)
-
-    def momentum_parameters(self, recipe):
-        return costs.encoder_parameters(recipe)
-
-    def visible_tokens(self, recipe, tokens):
-        return tokens - hidden_patches(recipe)
-
-    def multiply_adds(self, recipe):
-        """Of a forward pass of an image: the teacher on all patches, and what is trained."""
-        return costs.encoder_multiply_adds(recipe) + self._trained(recipe)
-
-    def training_multiply_adds(self, recipe):
-        """The teacher has no backward pass, which costs two forward passes."""
-        return costs.encoder_multiply_adds(recipe) + 3 * self._trained(recipe)
-
-    def _trained(self, recipe):
-        d, (w, depth) = recipe.model.width, predictor_size(recipe.model.width, recipe.model.depth)
-        tokens, hidden = costs.tokens(recipe), hidden_patches(recipe)
-        encoder = costs.encoder_multiply_adds(recipe, costs.patches(recipe) - hidden)
-        blocks = depth * costs.block_multiply_adds(tokens, w, 4 * w)
-        return encoder + (tokens - hidden) * d * w + blocks + hidden * w * d
 
     # For pages, model cards and reports
 

@@ -2,7 +2,7 @@
 
 An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a
 plugin that calls `declare`. All that the workbench does for an objective (options and their help,
-checks, costs, pages, cards, which runs compare) reads the declaration. Its network is imported when
+checks, pages, cards, which runs compare) reads the declaration. Its network is imported when
 it is built.
 """
 
@@ -62,9 +62,6 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
 
 class ObjectiveDeclaration:
     """An objective. `name` is its folder's, `objective=NAME`; a plugin gives it.
-
-    Counts are of one image; they read sizes from the recipe. Those of joint training are its
-    parts'.
 
     Attributes:
         title: what it is, as the first words of a page.
@@ -146,46 +143,6 @@ class ObjectiveDeclaration:
         not known."""
         return ()
 
-    # Costs
-
-    def parameters(self, recipe: "Recipe") -> int:
-        """Parameters beside the encoder's that get a gradient: heads, tokens, a decoder."""
-        return 0
-
-    def momentum_parameters(self, recipe: "Recipe") -> int:
-        """Parameters of a momentum copy."""
-        return 0
-
-    def frozen_parameters(self, recipe: "Recipe") -> int:
-        """Parameters of the encoder that get no gradient."""
-        return 0
-
-    def multiply_adds(self, recipe: "Recipe") -> int | None:
-        """Multiply-adds of a forward pass, the encoder's included; None: not counted."""
-        return None
-
-    def training_multiply_adds(self, recipe: "Recipe") -> int | None:
-        """Of a forward and a backward pass; a backward pass costs two forward passes."""
-        forward = self.multiply_adds(recipe)
-        return None if forward is None else 3 * forward
-
-    def visible_tokens(self, recipe: "Recipe", tokens: int) -> int:
-        """Of the image's tokens those that the encoder's blocks see."""
-        return tokens
-
-    def head_bytes(self, recipe: "Recipe", value: int, fused: bool) -> int:
-        """Bytes of activations behind the encoder that are kept for the backward pass.
-
-        Args:
-            value: bytes of a value, 2 in bfloat16, 4 in float32.
-            fused: whether attention keeps no matrices.
-        """
-        return 0
-
-    def unwanted_tokens(self, recipe: "Recipe", tokens: int) -> int:
-        """Tokens whose outputs the last block does not compute."""
-        return 0
-
     # What pages, cards and reports say
 
     def question(self, metric: str) -> Question | None:
@@ -238,15 +195,6 @@ class TargetDeclaration:
         """It as a module (objectives.targets.patch_targets.Target) for patches of a side, in the
         model's input range; `more`: what else `network` takes."""
         return imported(self.network, self)(patch, mean, std, *more)
-
-    def outputs(self, patch: int) -> int:
-        """Numbers that the head gives for a patch of a side, of RGB images; 0: not known, so not
-        counted."""
-        return 0
-
-    def outputs_of(self, patch: int, channels: int) -> int:
-        """As `outputs`, of images of so many channels, where they are `any_channels`."""
-        return self.outputs(patch)
 
 
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)

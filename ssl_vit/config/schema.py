@@ -157,6 +157,11 @@ class Recipe:
         return {key: flat[key] for key in held}
 
     @property
+    def patches(self) -> int:
+        """Patches of a training image."""
+        return (self.data.size // self.model.patch) ** 2
+
+    @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
 

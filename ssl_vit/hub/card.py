@@ -9,7 +9,7 @@ import jinja2
 import yaml
 from omegaconf import OmegaConf
 
-from .. import costs, hub_files
+from .. import hub_files
 from ..config import declaration, export_files
 from ..config.computed import counts
 from ..config.declaration import ObjectiveDeclaration
@@ -52,7 +52,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     declared = declaration.known_or_bare(run.recipe.objective)
     values = _description(run.recipe, config, declared, facts.free, step)
     values |= _results(run, result, facts)
-    values |= _cost(run.recipe, result, facts)
+    values |= _cost(result, facts)
     metadata = _metadata(
         run.recipe, declared.tag or declared.name, config["num_classes"] > 0, result
     )
@@ -268,12 +268,13 @@ def _results(run: Run, result: Result | None, facts: Environment) -> dict[str, A
     }
 
 
-def _cost(recipe: Recipe, result: Result | None, facts: Environment) -> dict[str, str]:
+def _cost(result: Result | None, facts: Environment) -> dict[str, str]:
     """Size of the encoder and, as far as result.json has them, compute and energy of its run;
     `facts` is environment.json."""
-    size = rounded_count(costs.encoder_parameters(recipe))
-    adds = rounded_count(costs.encoder_multiply_adds(recipe))
-    work = f"It has {size} parameters and needs {adds} multiply-adds an image."
+    work = ""
+    if facts.parameters is not None and facts.multiply_adds is not None:
+        size, adds = rounded_count(facts.parameters), rounded_count(facts.multiply_adds)
+        work = f"It has {size} parameters and needs {adds} multiply-adds an image."
     if result is None or result.images is None or result.device_hours is None:
         return {"compute": work}
     hours = result.device_hours

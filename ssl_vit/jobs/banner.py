@@ -107,7 +107,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     # under ZeRO 3 p is an empty placeholder, and ds_numel its whole size
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in net.parameters())
     size = f"{parameters / 1e6:.2f}M parameters"
-    adds = costs.multiply_adds(recipe)
+    adds = costs.work(recipe).forward
     work = f"multiply-adds {formatting.NOT_COUNTED}"
     if adds is not None:
         work = f"{adds / 1e9:.3g}G multiply-adds an image"

@@ -115,7 +115,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         recipe,
         {"test": metrics},
         images=images,
-        exaflop=costs.total_exaflop(recipe, images),  # forward only
+        exaflop=costs.exaflop(recipe, images),  # forward only
         seconds=seconds,
         device_seconds=seconds * processes,
         before=source.upstream_cost(),

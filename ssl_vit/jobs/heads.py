@@ -16,7 +16,6 @@ from ..errors import UserError
 from ..models.encoder import Backbone
 from ..objectives import building
 from ..objectives.base import Objective
-from .setup import objective_settings
 
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 
@@ -53,7 +52,7 @@ def load_trained(
         heads = _of_part(load_file(path), part.name)
         # a plugin's classifier may have a head of another name
         classes = made.data.classes or _named_classes(run) or len(heads.get("head.bias", ()))
-        built = building.build(objective_settings(made), network, classes, part.name)
+        built = building.build(building.Settings.of(made), network, classes, part.name)
         built.load_heads(heads)
     except Exception as error:  # whatever a damaged file causes
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]
@@ -85,7 +84,7 @@ def _of_export(
     made = build(values)
     state = load_file(folder / "model.safetensors")
     try:
-        built = building.build(objective_settings(made), network, config["num_classes"])
+        built = building.build(building.Settings.of(made), network, config["num_classes"])
         built.load_heads({name: state[name] for name in ("head.weight", "head.bias")})
     except Exception as error:  # whatever a damaged file causes
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]

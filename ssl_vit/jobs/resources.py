@@ -219,6 +219,8 @@ def environment_facts(
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,
         "accumulation": batch_layout.accumulation_steps,
+        "parameters": costs.work(recipe).encoder,
+        "multiply_adds": costs.work(recipe).features,
         "threads": torch.get_num_threads(),
         "precision": recipe.compute.precision,
     }

@@ -109,7 +109,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     seen = seen_images.recorded_or_found(run, splits, facts["data"], accelerator)
     facts["seen"] = seen_images.record(seen)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    objective = building.build(objective_settings(recipe), network, classes)
+    objective = building.build(Settings.of(recipe), network, classes)
     state, sharded = _build_state(
         objective.to(accelerator.device), recipe, splits, batch_layout, accelerator
     )
@@ -234,18 +234,6 @@ def _build_state(
         stream = loaders.StreamReader(splits.stream, batch_layout)
     state = State(objective, strategy, schedule, average, stream)
     return state, accelerate_facts | strategy.facts()
-
-
-def objective_settings(recipe: Recipe) -> Settings:
-    """The values of a recipe that its objective's network is built from."""
-    return Settings(
-        objective=recipe.objective,
-        groups=recipe.groups,
-        target=recipe.target,
-        mean=recipe.data.mean,
-        std=recipe.data.std,
-        pixel_range=recipe.data.pixel_range,
-    )
 
 
 def loop_settings(recipe: Recipe) -> LoopSettings:

@@ -31,7 +31,6 @@ from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
 from ..config.validate import check_value, has_use
 from ..config.values import parse as parse
-from ..costs import trained_objectives as trained_objectives
 from ..data.batch_layout import BatchLayout
 from ..data.layout import role as role
 from ..errors import UserError, suggest
@@ -99,12 +98,14 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        predicts = recipe.declared.predicts_patches
-        uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
-        key = "target" if uncounted else "objective"
-        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
-        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected no match")
+        text = f"objective={recipe.objective}: its work is not counted, as its step needs values"
+        raise UserError(f"{where}: {text} (docs/extend.md); expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
+
+
+def trained_objectives(recipe: Recipe) -> list[str]:
+    """The objectives that are trained: of `joint` those whose weight is not 0."""
+    return [one.name for one in recipe.declared.trained(recipe)]
 
 
 def repository_beside(repository: str, name: str) -> str:
@@ -301,7 +302,8 @@ def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None
     Raises:
         UserError: there is no such device.
     """
-    exaflop = costs.total_exaflop(recipe, costs.images_seen(recipe))
+    seen = costs.images_seen(recipe)
+    exaflop = None if seen is None else costs.exaflop(recipe, seen)
     hours = None
     if device is not None:
         if device not in devices():
@@ -314,7 +316,7 @@ def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None
         return exaflop, hours, 0
     tensors = costs.memory_bytes(recipe, 1, 0, 1, fused=True)
     state = tensors["weights"] + tensors["moments"]
-    return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.parameters(recipe)
+    return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.work(recipe).trained
 
 
 def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = ()) -> str:
@@ -388,21 +390,23 @@ def _same_place(there: str, here: InitSource) -> bool:
 
 @dataclass(frozen=True)
 class Size:
-    """A network: its parameters in all and the encoder's, patches of an image (0 of a convolutional
+    """A network: parameters that are trained and the encoder's, patches of an image (0 of a
+    convolutional
     one), and multiply-adds of an image's forward pass, None where they are not counted."""
 
     parameters: int
     encoder_parameters: int
     patches: int
-    multiply_adds: int | None
+    multiply_adds: float | None
 
 
 def size(recipe: Recipe) -> Size:
+    found = costs.work(recipe)
     return Size(
-        costs.parameters(recipe),
-        costs.encoder_parameters(recipe),
-        0 if recipe.model.convolutional else costs.patches(recipe),
-        costs.multiply_adds(recipe),
+        found.trained,
+        found.encoder,
+        0 if recipe.model.convolutional else recipe.patches,
+        found.forward if recipe.declared.trains else found.features,
     )
 
 
@@ -444,7 +448,7 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
 
 def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """Of a run that sees so many images; None where the work is not counted."""
-    return costs.total_exaflop(recipe, images)
+    return None if images is None else costs.exaflop(recipe, images)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:

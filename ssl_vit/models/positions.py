@@ -13,6 +13,8 @@ from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .full_precision import full_precision
+
 STD = 0.02  # of first embeddings, as timm's
 
 
@@ -47,7 +49,7 @@ def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
     """Embeddings of a grid's patches (M, D) as `resize_positions`, by a product of matrices: on a
     GPU the gradient of an interpolation is added up in no fixed order."""
     unit_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
-    with torch.autocast(table_ND.device.type, enabled=False):
+    with full_precision(table_ND.device):
         return resize_positions(unit_1NN, grid, 0)[0] @ table_ND
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from ..config import declaration
 from ..config.declaration import G
 from ..config.images import BYTES
+from ..config.schema import Recipe
 from ..models.encoder import Backbone, Encoder
 from .base import Objective
 from .targets.patch_targets import Target
@@ -30,6 +31,12 @@ class Settings:
     mean: list[float]
     std: list[float]
     pixel_range: tuple[int, int] = BYTES
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Settings":
+        data = recipe.data
+        pixels = (data.mean, data.std, data.pixel_range)
+        return cls(recipe.objective, recipe.groups, recipe.target, *pixels)
 
     def group(self, kind: type[G]) -> G:
         """The group of keys of that type."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models.encoder import Encoder
+from ..models.full_precision import full_precision
 from . import global_batch, teacher
 
 KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
@@ -30,7 +31,7 @@ class Prototypes(nn.Linear):
 
     def forward(self, x_XW: Tensor) -> Tensor:
         # bfloat16 would round what is divided by a temperature to 2 or 3 digits
-        with torch.autocast(x_XW.device.type, enabled=False):
+        with full_precision(x_XW.device):
             weight_KW = torch.where(self.frozen, self.weight.detach(), self.weight)
             length_K = torch.where(self.frozen, self.length_K.detach(), self.length_K)
             direction_KW = F.normalize(weight_KW, dim=1)
@@ -167,7 +168,7 @@ class Assignment(nn.Module):
     @torch.no_grad()
     def forward(self, logits_XK: Tensor) -> Tensor:
         """Probabilities (X, K)."""
-        with torch.autocast(logits_XK.device.type, enabled=False):
+        with full_precision(logits_XK.device):
             if self.balance == "sinkhorn":
                 return self._sinkhorn(logits_XK, self.training)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
@@ -205,7 +206,7 @@ def koleo(x_BC: Tensor, collective: bool) -> Tensor:
         x_BC: features.
         collective: the other images are those of all processes (the authors': of this one).
     """
-    with torch.autocast(x_BC.device.type, enabled=False):
+    with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
         x_GC, first = x_BC, 0
         if collective:
@@ -222,6 +223,6 @@ def koleo(x_BC: Tensor, collective: bool) -> Tensor:
 def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Tensor:
     """The cross-entropy of each view's softmax with what the teacher gives each of its views:
     (X, T, S), for T views of the teacher and S of the student."""
-    with torch.autocast(logits_SXK.device.type, enabled=False):
+    with full_precision(logits_SXK.device):
         log_SXK = F.log_softmax(logits_SXK / temperature, dim=-1)
         return -torch.einsum("txk,sxk->xts", p_TXK, log_SXK)

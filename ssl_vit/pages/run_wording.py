@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import costs
 from ..config import declaration, recipe_files
 from ..config.init_source import InitSource
 from ..config.records.run import Environment, Measured, Result
@@ -48,18 +47,18 @@ def what(record: RunRecord) -> str:
         text = "Fine-tuning on labels"
     starts = InitSource(str(values.get("init")))
     if recipe is not None:
-        text += f" of {_encoder(recipe)}"
+        text += f" of {_encoder(recipe, record.environment.parameters)}"
     text += f" on {values.get('data.name')} at {values.get('data.size')} px"
     return f"{text}, from {'random weights' if starts.is_scratch else values.get('init')}."
 
 
-def _encoder(recipe: Recipe) -> str:
-    model = recipe.model
-    size = f"{rounded_count(costs.encoder_parameters(recipe))} parameters"
+def _encoder(recipe: Recipe, parameters: int | None) -> str:
+    model, sizes = recipe.model, []
+    if not model.convolutional:
+        sizes = [f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px"]
+    sizes += [] if parameters is None else [f"{rounded_count(parameters)} parameters"]
     name = model.name or model.timm
-    if model.convolutional:
-        return f"{name} ({size})"
-    return f"{name} ({model.depth} blocks, {model.width} wide, patches of {model.patch} px, {size})"
+    return f"{name} ({', '.join(sizes)})" if sizes else name
 
 
 def course(record: RunRecord) -> str:

@@ -8,9 +8,7 @@ from helpers.options import altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, compared_views
-from ssl_vit.costs import memory
 from ssl_vit.data import batching, sources
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import attention, encoder
 from ssl_vit.objectives import building
 from ssl_vit.training import optim
@@ -39,7 +37,7 @@ def held(words, size, fused=False):
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
     net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
-    objective = building.build(objective_settings(recipe), net, 10)
+    objective = building.build(building.Settings.of(recipe), net, 10)
     for module in objective.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
@@ -124,7 +122,9 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
     """Rajbhandari et al., 2020, Figure 1: 7.5B parameters at 16 bytes on 64 devices, 120 GB and 1.9
     GB. Here weights and gradients have 4 bytes, the moments 8, so that ZeRO-2's 4 + 12 / 64 bytes
     are 31.4 GB and ZeRO-1's 8 + 8 / 64 are 60.9."""
-    monkeypatch.setattr(memory, "parameters", lambda recipe: 7_500_000_000)
+    size = 7_500_000_000
+    found = costs.Work(size, size, size, 0, 0, 0)
+    monkeypatch.setattr(costs, "work", lambda recipe: found)
     recipe = resolve(["recipe=mpp", "compute.precision=float32"])
     found = [
         costs.memory_bytes(recipe, processes=64, zero=zero, batch=0, fused=True)

@@ -77,15 +77,18 @@ def compute_values(options: Options) -> dict[str, Any]:
 
 
 def cost(options: Options) -> dict[str, Any]:
-    """Of a recipe: multiply-adds of one image's forward pass, floating-point operations of one
-    image's training step, parameters, and parameters of a momentum copy. None: not counted."""
+    """Of a recipe: multiply-adds of one image's forward pass, through the encoder and in all, and
+    floating-point operations of one image's training step, rounded, for a batch may not divide
+    them; parameters in all, those that are trained and those of the encoder."""
     recipe = _recipe(options)
-    step = costs.exaflop(recipe, 10**18)
+    found = costs.work(recipe)
     return {
-        "forward": costs.multiply_adds(recipe),
-        "training": None if step is None else round(step),
-        "parameters": costs.parameters(recipe),
-        "momentum": costs.momentum_parameters(recipe),
+        "features": found.features,
+        "forward": None if found.forward is None else round(found.forward),
+        "training": None if found.training is None else round(2 * found.training),
+        "parameters": found.parameters,
+        "trained": found.trained,
+        "encoder": found.encoder,
     }
 
 

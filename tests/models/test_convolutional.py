@@ -9,10 +9,8 @@ import timm
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.options import ROOT
-from ssl_vit import costs
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
@@ -51,39 +49,8 @@ def test_a_row_says_what_timm_builds(name: str) -> None:
     recipe = resolve(["recipe=finetune", "init=scratch", f"model={name}", "data.size=224"])
     with torch.device("meta"):
         net = encoder.build_backbone(recipe.model, recipe.data).eval()
-    trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    assert trained == costs.encoder_parameters(recipe)
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        assert net.feature(torch.empty(1, 3, 224, 224, dtype=torch.uint8), "token").shape == (
-            1,
-            recipe.model.width,
-        )
-    exact = recipe.model.stages is not None
-    assert 2 * costs.multiply_adds(recipe) == pytest.approx(
-        counter.get_total_flops(), rel=1e-9 if exact else 0.01
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("bit_r50x1", ["data.size=97"]),  # sides that do not halve
-        ("bit_r50x1", ["data.size=32", "model.width_factor=1.5", "model.width=3072"]),
-        ("bit_r50x1", ["data.size=64", "model.stages=[2,1]", "model.width=512"]),
-        ("r50_vit_b32", ["data.size=64", "model.width_factor=0.5", "model.stem_width=1024"]),
-    ],
-)
-def test_resnets_of_other_sizes_cost_what_is_counted(name: str, options: list[str]) -> None:
-    recipe = resolve(["recipe=supervised", f"model={name}", "optim.dropout=0", *options])
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = encoder.build_backbone(recipe.model, recipe.data).eval()
-        built = counter.get_total_flops()  # timm runs a hybrid's ResNet once to see its grid
-        net.feature(
-            torch.empty(1, 3, recipe.data.size, recipe.data.size, dtype=torch.uint8), "token"
-        )
-    trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    assert trained == costs.encoder_parameters(recipe)
-    assert 2 * costs.multiply_adds(recipe) == counter.get_total_flops() - built
+        feature = net.feature(torch.empty(1, 3, 224, 224, dtype=torch.uint8), "token")
+    assert feature.shape == (1, recipe.model.width)
 
 
 @pytest.mark.parametrize(

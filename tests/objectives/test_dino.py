@@ -12,8 +12,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.exactness import (
     assert_gradients_of,
@@ -26,14 +24,12 @@ from helpers.options import TINY, altered
 from helpers.runs import run
 from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
-from ssl_vit import costs
 from ssl_vit.config.optimisation import Optim
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.dino import DinoOptions
@@ -273,28 +269,6 @@ def test_one_view_is_one_line() -> None:
         objective(given._replace(views=None))
 
 
-def test_what_is_counted_is_what_is_built() -> None:
-    """Parameters, and multiply-adds of a forward and a backward pass of all views."""
-    recipe = resolve(altered(DINO, "dino.lengths=true", "name=x"))
-    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
-    objective = building.build(objective_settings(recipe), net, 0)
-    trained = sum(p.numel() for p in objective.parameters() if p.requires_grad)
-    copied = sum(p.numel() for p in objective.teacher.parameters())
-    # a final norm of timm's own head is in neither
-    assert trained == costs.parameters(recipe)
-    assert copied == costs.momentum_parameters(recipe)
-    given = batch(count=8, local=4)
-    # the counter does not know each kernel that fuses attention on a CPU
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
-        loss = objective(given).loss
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
-        loss.backward()
-    adds = forward.get_total_flops() / 2 / 8
-    assert adds == pytest.approx(costs.multiply_adds(recipe), rel=0.02)
-    both = adds + backward.get_total_flops() / 2 / 8
-    assert costs.exaflop(recipe, 10**18) / 2 == pytest.approx(both, rel=0.02)
-
-
 SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.freeze=0.4", "dino.warmup=0.7")
 
 
@@ -319,7 +293,7 @@ def test_prototypes_stay_as_drawn_while_they_are_frozen(tmp_path: Path) -> None:
         direction[checkpoint.step_of(path)] = F.normalize(weight, dim=1)
     torch.manual_seed(done.recipe.seed)
     net = encoder.build_backbone(done.recipe.model, done.recipe.data)
-    first = building.build(objective_settings(done.recipe), net, 0)
+    first = building.build(building.Settings.of(done.recipe), net, 0)
     drawn = F.normalize(first.head.prototypes.weight.detach(), dim=1)
     torch.testing.assert_close(direction[4], drawn)
     assert (direction[8] - drawn).abs().max() > 1e-4

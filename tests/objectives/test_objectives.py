@@ -15,7 +15,6 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.base import Objective
@@ -173,7 +172,7 @@ def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
     objective = building.build(
-        objective_settings(recipe),
+        building.Settings.of(recipe),
         encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
         5,
     )

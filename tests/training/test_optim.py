@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ssl_vit.config.schema import Data, Model, Optim, Recipe
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.training import optim
@@ -43,7 +42,7 @@ def learning_rates(optimiser, count):
 
 def test_the_weights_of_layers_decay_and_nothing_else():
     objective = building.build(
-        objective_settings(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+        building.Settings.of(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
     )
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
     decayed, free = optim.groups(objective, 0.3, lr=1.0)
@@ -199,7 +198,7 @@ def test_layers_learn_as_slowly_as_in_beit_and_mae(decay):
     """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr
     decay^(L + 1 - number)."""
     objective = building.build(
-        objective_settings(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
+        building.Settings.of(RECIPE), encoder.build_encoder(RECIPE.model, RECIPE.data), classes=0
     )
     groups = optim.groups(objective, 0.1, lr=2.0, layer_decay=decay)
     rates = {

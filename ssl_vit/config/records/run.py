@@ -131,6 +131,8 @@ class Environment(WithRecipe):
     python: MayLack[str] = None
     device_batch: MayLack[Whole] = None
     accumulation: MayLack[Whole] = None
+    parameters: MayLack[Whole] = None  # of the encoder
+    multiply_adds: MayLack[Whole] = None  # of its forward pass on an image
     classes: MayLack[list[str]] = None
     clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
     free: list[str] = []  # keys of a plugin's objective that do not change what is computed

@@ -1,10 +1,8 @@
 """Self-distillation without labels (DINO: Caron et al., 2021), declared. No torch here."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule
@@ -108,54 +106,6 @@ class DinoDeclaration(ObjectiveDeclaration):
         ),
     )
 
-    def parameters(self, recipe: Recipe) -> int:
-        own = recipe.group(DinoOptions)
-        return self._head_parameters(recipe) + (own.prototypes if own.lengths else 0)
-
-    def _head_parameters(self, recipe: Recipe) -> int:
-        """Without the prototypes' lengths."""
-        own = recipe.group(DinoOptions)
-        linear = sum(a * b for a, b in _layers(recipe))
-        return linear + 2 * own.hidden + own.width
-
-    def momentum_parameters(self, recipe: Recipe) -> int:
-        prototypes = recipe.group(DinoOptions).prototypes
-        head = self._head_parameters(recipe) + prototypes
-        return costs.encoder_parameters(recipe) + head
-
-    def multiply_adds(self, recipe: Recipe) -> int:
-        """Of all views through the student, of two through the teacher, and of each of these
-        compared with each of those; with KoLeo of each image compared with all of a step."""
-        taught = costs.encoder_multiply_adds(recipe) + self._head(recipe)
-        spread = recipe.optim.batch * recipe.model.width if recipe.group(DinoOptions).koleo else 0
-        return self._student(recipe) + VIEWS * taught + self._comparisons(recipe) + spread
-
-    def training_multiply_adds(self, recipe: Recipe) -> int:
-        """A backward pass costs two forward passes; the teacher has none, and a comparison one for
-        the student."""
-        backward = 2 * self._student(recipe) + self._comparisons(recipe)
-        return self.multiply_adds(recipe) + backward
-
-    def _student(self, recipe: Recipe) -> int:
-        shown = compared_views(recipe)
-        assert shown is not None
-        whole = VIEWS * costs.encoder_multiply_adds(recipe)
-        part = shown.local * costs.encoder_multiply_adds(recipe, size=shown.local_size)
-        return whole + part + _all_views(recipe) * self._head(recipe)
-
-    def _head(self, recipe: Recipe) -> int:
-        return sum(a * b for a, b in _layers(recipe))
-
-    def _comparisons(self, recipe: Recipe) -> int:
-        return VIEWS * _all_views(recipe) * recipe.group(DinoOptions).prototypes
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        """Of the student's head: inputs of the linear layers and GELUs, what is normalised, and
-        similarities twice, in float32; the teacher's probabilities."""
-        own = recipe.group(DinoOptions)
-        each = value * (recipe.model.width + 4 * own.hidden + own.width) + 8 * own.width
-        return _all_views(recipe) * (each + 8 * own.prototypes) + VIEWS * 8 * own.prototypes
-
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""
         return Question(("model.", "init", "data.", "views.", f"{self.name}.", "optim."))
@@ -184,13 +134,6 @@ def _all_views(recipe: Recipe) -> int:
     shown = compared_views(recipe)
     assert shown is not None
     return VIEWS + shown.local
-
-
-def _layers(recipe: Recipe) -> list[tuple[int, int]]:
-    """Inputs and outputs of the head's linear layers."""
-    own = recipe.group(DinoOptions)
-    widths = [recipe.model.width, own.hidden, own.hidden, own.width, own.prototypes]
-    return list(itertools.pairwise(widths))
 
 
 DECLARATION = DinoDeclaration()

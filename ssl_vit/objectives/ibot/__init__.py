@@ -3,13 +3,12 @@ here."""
 
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe
 from ...metrics import LOSS, Metric
-from ..dino import VIEWS, DinoDeclaration, DinoOptions
+from ..dino import DinoDeclaration, DinoOptions
 
 
 @dataclass
@@ -63,40 +62,6 @@ class IbotDeclaration(DinoDeclaration):
         Metric("view_loss", LOSS, "the loss of views, as DINO's", higher=False),
         Metric("patch_loss", LOSS, "the loss of masked patches of a view", higher=False),
     )
-
-    def parameters(self, recipe: Recipe) -> int:
-        """With the mask token."""
-        lengths = recipe.group(IbotOptions).lengths
-        patches = self._patch_parameters(recipe, lengths)
-        return super().parameters(recipe) + recipe.model.width + patches
-
-    def momentum_parameters(self, recipe: Recipe) -> int:
-        return super().momentum_parameters(recipe) + self._patch_parameters(recipe, lengths=True)
-
-    def _patch_parameters(self, recipe: Recipe, lengths: bool) -> int:
-        """Of what patches have of their own."""
-        own = recipe.group(IbotOptions)
-        if own.shared:
-            return 0
-        head = self._head_parameters(recipe) if own.own_head else own.prototypes * own.width
-        return head + lengths * own.prototypes
-
-    def multiply_adds(self, recipe: Recipe) -> int:
-        """All patches of the two views go through both heads."""
-        heads = 2 * self._patch_heads(recipe)
-        return super().multiply_adds(recipe) + heads
-
-    def training_multiply_adds(self, recipe: Recipe) -> int:
-        return super().training_multiply_adds(recipe) + 2 * self._patch_heads(recipe)
-
-    def _patch_heads(self, recipe: Recipe) -> int:
-        return VIEWS * costs.patches(recipe) * self._head(recipe)
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        own = recipe.group(IbotOptions)
-        each = value * (recipe.model.width + 4 * own.hidden + own.width) + 8 * own.width
-        patches = VIEWS * costs.patches(recipe) * (each + 20 * own.prototypes)
-        return super().head_bytes(recipe, value, fused) + patches
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(IbotOptions)

@@ -14,6 +14,7 @@ from ... import rng
 from ...config.split_counts import selected_count
 from ...data.batching import Batch
 from ...models.encoder import Encoder
+from ...models.full_precision import full_precision
 from .. import corruption
 from ..base import Output, sums
 from ..dino import DinoOptions
@@ -113,7 +114,7 @@ class MaskedSelfDistillation(SelfDistillation):
         with torch.no_grad():
             taught = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
             p_XNK = self.assign_patches(taught).unflatten(0, (-1, patches))
-        with torch.autocast(logits_XNK.device.type, enabled=False):
+        with full_precision(logits_XNK.device):
             log_XNK = F.log_softmax(logits_XNK / self.temperature, dim=-1)
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
         each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)

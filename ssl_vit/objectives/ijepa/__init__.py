@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule
@@ -10,8 +9,6 @@ from ...config.schema import Recipe
 from ...config.split_counts import selected_count
 from ...metrics import Metric
 from .sizes import block_sizes, trimmed_count
-
-PREDICTOR_MLP = 4  # the MLP of the predictor over its width
 
 
 @dataclass
@@ -67,19 +64,19 @@ def target_count(recipe: Recipe) -> int:
 
 def visible_count(recipe: Recipe) -> int:
     """Patches of an image that the encoder sees."""
-    return selected_count(recipe.group(IjepaOptions).visible, costs.patches(recipe))
+    return selected_count(recipe.group(IjepaOptions).visible, recipe.patches)
 
 
 def _left(recipe: Recipe) -> int:
     """Patches of an image that no target block is sure to take."""
-    return costs.patches(recipe) - recipe.group(IjepaOptions).blocks * target_count(recipe)
+    return recipe.patches - recipe.group(IjepaOptions).blocks * target_count(recipe)
 
 
 def _no_context(recipe: Recipe) -> str:
     blocks, count = recipe.group(IjepaOptions).blocks, target_count(recipe)
     return (
         f"{blocks} target blocks of {count} patches may leave {max(0, _left(recipe))} of an image's"
-        f" {costs.patches(recipe)} for the context, and ijepa.visible takes"
+        f" {recipe.patches} for the context, and ijepa.visible takes"
         f" {visible_count(recipe)}; expected fewer blocks, a smaller ijepa.area or ijepa.visible"
     )
 
@@ -133,43 +130,6 @@ class IjepaDeclaration(ObjectiveDeclaration):
             " collapsed",
         ),
     )
-
-    def parameters(self, recipe: Recipe) -> int:
-        own = recipe.group(IjepaOptions)
-        d, w = recipe.model.width, own.width
-        ends = (d + 1) * w + w + 2 * w + (w + 1) * d  # to its width, mask token, norm, head
-        return ends + own.depth * costs.plain_block_parameters(w, PREDICTOR_MLP * w)
-
-    def momentum_parameters(self, recipe: Recipe) -> int:
-        return costs.encoder_parameters(recipe)
-
-    def multiply_adds(self, recipe: Recipe) -> int:
-        """Of the teacher on all patches, the encoder on the visible ones, and the predictor."""
-        return costs.encoder_multiply_adds(recipe) + self._trained(recipe)
-
-    def training_multiply_adds(self, recipe: Recipe) -> int:
-        """The teacher has no backward pass."""
-        return costs.encoder_multiply_adds(recipe) + 3 * self._trained(recipe)
-
-    def _trained(self, recipe: Recipe) -> int:
-        d, own, count = recipe.model.width, recipe.group(IjepaOptions), target_count(recipe)
-        seen = self.visible_tokens(recipe, costs.tokens(recipe))
-        block = costs.block_multiply_adds(seen + count, own.width, PREDICTOR_MLP * own.width)
-        target = own.depth * block + count * own.width * d
-        visible = costs.encoder_multiply_adds(recipe, visible_count(recipe))
-        return visible + seen * d * own.width + own.blocks * target
-
-    def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
-        return tokens - costs.patches(recipe) + visible_count(recipe)
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        d, own, count = recipe.model.width, recipe.group(IjepaOptions), target_count(recipe)
-        seen = self.visible_tokens(recipe, costs.tokens(recipe))
-        t, w = seen + count, own.width
-        block = costs.block_bytes(t, w, PREDICTOR_MLP * w, value, mask=0)
-        block += 0 if fused else value * own.heads * t * t
-        target = own.depth * block + 4 * t * w + count * (4 * w + value * w + 8 * d)
-        return seen * value * d + own.blocks * target
 
     def question(self, metric: str) -> Question:
         """The teacher is each run's own, so losses of other encoders are other questions."""

@@ -42,11 +42,6 @@ class JointDeclaration(ObjectiveDeclaration):
         found = (part.needs_one_label(recipe) for part in self.trained(recipe) if part.labels)
         return next(found, ("", ""))
 
-    def multiply_adds(self, recipe: Recipe) -> int | None:
-        counts = [part.multiply_adds(recipe) for part in self.trained(recipe)]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
-
     def question(self, metric: str) -> Question | None:
         """Of the sum. A part's metrics (`mpp/loss`) answer the part's question."""
         keys = ["joint.mpp", "joint.supervised"]

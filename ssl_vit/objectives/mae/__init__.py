@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule, fewer_than
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
 from ..patch_question import FIGURE, PATCHES, target_sentence
-
-DECODER_MLP = 4  # the MLP of the decoder over its width
 
 
 @dataclass
@@ -23,7 +20,7 @@ class MaeOptions:
 
 def masked_count(recipe: Recipe) -> int:
     """Patches of an image that are masked."""
-    return selected_count(recipe.group(MaeOptions).rate, costs.patches(recipe))
+    return selected_count(recipe.group(MaeOptions).rate, recipe.patches)
 
 
 class MaeDeclaration(ObjectiveDeclaration):
@@ -38,10 +35,9 @@ class MaeDeclaration(ObjectiveDeclaration):
     rules = (
         Rule(
             "mae.rate",
-            lambda r: masked_count(r) >= costs.patches(r),
+            lambda r: masked_count(r) >= r.patches,
             lambda r: (
-                f"leaves none of an image's {costs.patches(r)} patches visible;"
-                f" {fewer_than(costs.patches(r))}"
+                f"leaves none of an image's {r.patches} patches visible; {fewer_than(r.patches)}"
             ),
         ),
         Rule(
@@ -55,44 +51,6 @@ class MaeDeclaration(ObjectiveDeclaration):
             "expected a multiple of 4: sines and cosines of row and column",
         ),
     )
-
-    def parameters(self, recipe: Recipe) -> int:
-        """Decoder and head."""
-        mae = recipe.group(MaeOptions)
-        enter = (recipe.model.width + 1) * mae.width
-        mask_token, norm = mae.width, 2 * mae.width
-        head = (mae.width + 1) * costs.head_outputs(recipe)
-        blocks = mae.depth * costs.plain_block_parameters(mae.width, DECODER_MLP * mae.width)
-        return enter + mask_token + blocks + norm + head
-
-    def multiply_adds(self, recipe: Recipe) -> int | None:
-        """Of the encoder on the visible patches, the decoder on all, and its head on the masked
-        ones."""
-        outputs = costs.head_outputs(recipe)
-        if not outputs:
-            return None
-        mae = recipe.group(MaeOptions)
-        masked = masked_count(recipe)
-        t = costs.tokens(recipe)
-        enter = (t - masked) * recipe.model.width * mae.width
-        blocks = mae.depth * costs.block_multiply_adds(t, mae.width, DECODER_MLP * mae.width)
-        head = masked * mae.width * outputs
-        visible = costs.patches(recipe) - masked
-        return costs.encoder_multiply_adds(recipe, visible) + enter + blocks + head
-
-    def visible_tokens(self, recipe: Recipe, tokens: int) -> int:
-        return tokens - masked_count(recipe)
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        mae = recipe.group(MaeOptions)
-        masked = masked_count(recipe)
-        t = costs.tokens(recipe)
-        block = costs.block_bytes(t, mae.width, DECODER_MLP * mae.width, value, mask=0)
-        block += 0 if fused else value * mae.heads * t * t
-        enter = (t - masked) * value * recipe.model.width
-        outputs = costs.head_outputs(recipe)
-        ends = 8 * t * mae.width + masked * (value * mae.width + 4 * outputs)
-        return enter + mae.depth * block + ends
 
     def question(self, metric: str) -> Question:
         return Question(PATCHES, ("mae.rate",))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import option
 from ...config.rules import Rule
@@ -52,51 +51,6 @@ class MocoDeclaration(ObjectiveDeclaration):
         ),
     )
 
-    def parameters(self, recipe: Recipe) -> int:
-        return _mlp_parameters(_projector(recipe)) + _mlp_parameters(_predictor(recipe))
-
-    def momentum_parameters(self, recipe: Recipe) -> int:
-        """Of encoder and projector."""
-        return costs.encoder_parameters(recipe) + _mlp_parameters(_projector(recipe))
-
-    def frozen_parameters(self, recipe: Recipe) -> int:
-        """The patch projection's, where it is frozen."""
-        model = recipe.model
-        frozen = recipe.group(MocoOptions).freeze_patches
-        return (costs.patch_inputs(recipe) + 1) * model.width if frozen else 0
-
-    def multiply_adds(self, recipe: Recipe) -> int:
-        """Of all views through the encoder, its momentum copy and their heads."""
-        encoded = costs.encoder_multiply_adds(recipe) + _multiply_adds(_projector(recipe))
-        predicted = _multiply_adds(_predictor(recipe)) + self._similarities(recipe)
-        return VIEWS * (2 * encoded + predicted)
-
-    def training_multiply_adds(self, recipe: Recipe) -> int:
-        """A backward pass costs two forward passes; only the encoder with projector and predictor
-        has one: not the momentum copy, not a frozen patch projection, and of the similarities only
-        the half for the queries."""
-        trained = costs.encoder_multiply_adds(recipe)
-        trained += _multiply_adds(_projector(recipe)) + _multiply_adds(_predictor(recipe))
-        if recipe.group(MocoOptions).freeze_patches:
-            model = recipe.model
-            trained -= costs.patches(recipe) * costs.patch_inputs(recipe) * model.width
-        return self.multiply_adds(recipe) + VIEWS * (2 * trained + self._similarities(recipe))
-
-    def _similarities(self, recipe: Recipe) -> int:
-        """Of one view's queries with all keys of the global batch."""
-        return recipe.optim.batch * recipe.group(MocoOptions).width
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        """Of projector, predictor and similarities: the inputs of the linear layers; of each batch
-        norm what is centred, in float32, and where it scales also what is normalised, and what ReLU
-        lets through; the logits of all keys and their softmax."""
-        layers = (_projector(recipe), _predictor(recipe))
-        inputs = sum(value * a for part in layers for a, _ in part)
-        hidden = sum(12 * b for part in layers for _, b in part[:-1])
-        last = sum(4 * b for part in layers for _, b in part[-1:])
-        compared = 8 * recipe.group(MocoOptions).width + 8 * recipe.optim.batch
-        return VIEWS * (inputs + hidden + last + compared)
-
     def question(self, metric: str) -> Question:
         difficulty = ("moco.temperature", "optim.batch", "views.", "data.crop_area", "data.flip")
         return Question(("data.name", "data.size"), difficulty)
@@ -109,32 +63,6 @@ class MocoDeclaration(ObjectiveDeclaration):
             f" temperature of {temperature:g}; the views that are searched come"
             f" from a running average of the encoder, which is not part of the export."
         )
-
-
-Layers = list[tuple[int, int]]  # inputs and outputs of linear layers
-
-
-def _projector(recipe: Recipe) -> Layers:
-    moco = recipe.group(MocoOptions)
-    return [
-        (recipe.model.width, moco.hidden),
-        (moco.hidden, moco.hidden),
-        (moco.hidden, moco.width),
-    ]
-
-
-def _predictor(recipe: Recipe) -> Layers:
-    moco = recipe.group(MocoOptions)
-    return [(moco.width, moco.hidden), (moco.hidden, moco.width)]
-
-
-def _multiply_adds(layers: Layers) -> int:
-    return sum(a * b for a, b in layers)
-
-
-def _mlp_parameters(layers: Layers) -> int:
-    """Of such linear layers without biases, and of the batch norms after all but the last."""
-    return sum(a * b for a, b in layers) + sum(2 * b for _, b in layers[:-1])
 
 
 DECLARATION = MocoDeclaration()

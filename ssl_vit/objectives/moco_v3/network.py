@@ -19,6 +19,7 @@ from ...data.batching import Batch
 from ...errors import UserError
 from ...models.attention import fuse_on_gpus
 from ...models.encoder import Backbone, Encoder
+from ...models.full_precision import full_precision
 from .. import global_batch, teacher
 from ..base import Metrics, Objective, Output, sums
 from ..building import Settings
@@ -140,7 +141,7 @@ class MomentumContrast(Objective):
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
         """ctr (B,) of each query, and whether its own key is the nearest."""
         # bfloat16 would round similarities / temperature to 2 or 3 digits
-        with torch.autocast(q_BC.device.type, enabled=False):
+        with full_precision(q_BC.device):
             k_GC = F.normalize(k_BC.float(), dim=1)
             own_B = torch.arange(len(q_BC), device=q_BC.device)
             if self.training:

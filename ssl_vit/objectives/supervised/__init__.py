@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ... import costs
 from ...config.declaration import Group, ObjectiveDeclaration, Question
 from ...config.fields import Values, option
 from ...config.rules import Rule
@@ -58,17 +57,6 @@ class SupervisedDeclaration(ObjectiveDeclaration):
         if recipe.group(SupervisedOptions).loss == "softmax":
             return "supervised.loss=softmax", "supervised.loss=sigmoid"
         return "", ""
-
-    def parameters(self, recipe: Recipe) -> int:
-        d = recipe.model.width
-        hidden = d * (d + 1) if recipe.group(SupervisedOptions).hidden else 0
-        return (d + 1) * (recipe.data.classes or 0) + hidden
-
-    def multiply_adds(self, recipe: Recipe) -> int:
-        return costs.encoder_multiply_adds(recipe)
-
-    def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
-        return 4 * (recipe.data.classes or 0)
 
     def question(self, metric: str) -> Question:
         loss = ("supervised.loss", "supervised.smoothing") if metric == "loss" else ()

@@ -8,32 +8,15 @@ BINS = 8  # of a channel: 3 bits
 NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
 
 
-class Colors(TargetDeclaration):
-    """The 3-bit mean colours of a patch's cells, a class of 512 each (paper, B.1.2)."""
+class MeanColor(TargetDeclaration):
+    """Paper, B.1.2."""
 
-    def outputs(self, patch: int) -> int:
-        return COLORS * self.cells**2
-
-
-class Pixels(TargetDeclaration):
-    """A patch's pixels."""
-
-    any_channels = True
-
-    def outputs(self, patch: int) -> int:
-        return self.outputs_of(patch, 3)
-
-    def outputs_of(self, patch: int, channels: int) -> int:
-        return channels * patch**2
-
-
-class MeanColor(Colors):
     name = "mean_color"
     network = "patch_targets:mean_color_target"
     sentence = "its mean colour, 3 bits a channel (one of 512)"
 
 
-class GridColor(Colors):
+class GridColor(TargetDeclaration):
     name = "grid_color"
     network = "patch_targets:grid_color_target"
     sentence = "the 3-bit mean colours of 4 x 4 cells (512 each)"
@@ -46,27 +29,24 @@ class MeanChannels(TargetDeclaration):
     sentence = "the mean of each channel, 3 bits each (one of 8)"
     any_channels = True
 
-    def outputs(self, patch: int) -> int:
-        return self.outputs_of(patch, 3)
 
-    def outputs_of(self, patch: int, channels: int) -> int:
-        return BINS * channels
-
-
-class SquaredPixels(Pixels):
+class SquaredPixels(TargetDeclaration):
     name = "pixels"
+    any_channels = True
     network = "patch_targets:Pixels"
     sentence = "its pixels, by squared error"
 
 
-class AbsolutePixels(Pixels):
+class AbsolutePixels(TargetDeclaration):
     name = "pixels_l1"
+    any_channels = True
     network = "patch_targets:absolute_pixels_target"
     sentence = "its pixels, by absolute error"
 
 
-class NormalizedPixels(Pixels):
+class NormalizedPixels(TargetDeclaration):
     name = "normalized_pixels"
+    any_channels = True
     network = "patch_targets:NormalizedPixels"
     sentence = "its pixels, normalised by the patch's own mean and variance, by squared error"
     drawn = NORMALIZED

@@ -1,0 +1,153 @@
+"""A recipe's objective on torch's meta device, where tensors have shapes and no values: what it
+does in a step, and what it keeps for the backward pass."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..config.schema import Recipe, compared_views
+from ..data.batching import Batch
+from ..models.encoder import Backbone, build_backbone
+from ..objectives import building
+from ..objectives.base import Objective
+from . import Work
+
+IMAGES = 4  # of the smaller one of two batches whose bytes are compared
+
+
+def count(recipe: Recipe) -> Work:
+    """Parameters and multiply-adds of an image."""
+    network = _build(recipe)
+    encoder = network.encoder if isinstance(network, Objective) else network
+    with FlopCounterMode(display=False) as features, torch.no_grad():
+        encoder.feature(_batch(recipe, 1).image)
+    forward, training = _step(network, recipe) if isinstance(network, Objective) else (None, None)
+    return Work(
+        parameters=_total(network.parameters()),
+        trained=_total(one for one in network.parameters() if one.requires_grad),
+        encoder=_total(encoder.parameters()),
+        features=features.get_total_flops() // 2,
+        forward=forward,
+        training=training,
+    )
+
+
+def activation_bytes(recipe: Recipe, fused: bool) -> float:
+    """Bytes that autograd keeps of an image in float32, parameters aside; of a plugin's objective
+    that needs values those of the encoder."""
+    network = _build(recipe)
+    for module in network.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = fused  # type: ignore[assignment]
+    few, many = (_kept(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
+    return (many - few) / IMAGES
+
+
+def _build(recipe: Recipe) -> Objective | Backbone:
+    """The objective; of an evaluation the encoder."""
+    with torch.device("meta"):
+        encoder = build_backbone(
+            recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
+        )
+        if not recipe.declared.trains:
+            return encoder
+        settings = building.Settings.of(recipe)
+        return building.build(settings, encoder, recipe.data.classes or 1)
+
+
+def _batch(recipe: Recipe, size: int) -> Batch:
+    """Training images as an objective takes them."""
+    data, views, shown = recipe.data, recipe.declared.views, compared_views(recipe)
+    kind = torch.uint8 if data.is_rgb else torch.int32
+
+    def images(*many: int, side: int = data.size) -> Tensor:
+        return torch.empty(size, *many, data.channels, side, side, dtype=kind, device="meta")
+
+    one_B = torch.empty(size, dtype=torch.int64, device="meta")
+    local = shown.local if shown is not None else 0
+    return Batch(
+        image=images(),
+        label=one_B,
+        index=one_B,
+        key=one_B,
+        labels_per_pass=torch.empty((), dtype=torch.float64, device="meta"),
+        views=images(views) if views else None,
+        local=images(local, side=shown.local_size) if shown is not None and local else None,
+    )
+
+
+def _total(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(one.numel() for one in parameters)
+
+
+def _step(network: Objective, recipe: Recipe) -> tuple[float | None, float | None]:
+    """Multiply-adds of an image in a forward pass, and with the backward pass; None of a plugin's
+    objective that needs values, which are not there."""
+    batch = _batch(recipe, recipe.optim.batch)
+    try:
+        with FlopCounterMode(display=False) as counter, torch.device("meta"):
+            loss = network(batch).loss
+            forward = counter.get_total_flops()
+            loss.backward()
+    except Exception:
+        if recipe.plugin is None:
+            raise
+        return None, None
+    images = 2 * recipe.optim.batch
+    return forward / images, counter.get_total_flops() / images
+
+
+def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
+    """Bytes of the tensors that autograd keeps of so many images, each storage once, without those
+    of parameters and buffers."""
+    batch = _batch(recipe, size)
+    own = {one.untyped_storage()._cdata for one in (*network.parameters(), *network.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage  # held, so that no address is used twice
+        return tensor
+
+    with torch.device("meta"), saved_tensors_hooks(keep, lambda x: x), _WithoutMatrices():
+        if isinstance(network, Backbone):
+            result = network.feature(batch.image)
+        else:
+            try:
+                result = network(batch).loss
+            except Exception:
+                if recipe.plugin is None:
+                    raise
+                result = network.encoder.feature(batch.image)
+    del result
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
+
+
+class _WithoutMatrices(TorchFunctionMode):
+    """Fused attention as a kernel does it: on the meta device torch takes it apart, with the
+    matrices that a kernel does not keep."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _Fused.apply(*args[:3])
+        return func(*args, **(kwargs or {}))
+
+
+class _Fused(torch.autograd.Function):
+    """Keeps what torch's kernels keep: queries, keys, values and the output. Has no values."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        read = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, read)
+        return read
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return tuple(torch.empty_like(one) for one in ctx.saved_tensors[:3])
