@@ -3,8 +3,8 @@ command that runs a task. A run's folder is the other thing that it knows."""
 
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +16,8 @@ from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
 from ..config.computed import counts as counts
 from ..config.init_source import SCRATCH as SCRATCH
-from ..config.init_source import InitSource
 from ..config.parsing import exists as exists
-from ..config.parsing import flatten, load_yaml
+from ..config.parsing import load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
 from ..config.recipe_files import recipe_names as recipe_names
@@ -27,17 +26,15 @@ from ..config.recipe_images import image_notice as image_notice
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
 from ..config.schema import compared_views as compared_views
-from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
 from ..config.validate import check_value, has_use
 from ..config.values import parse as parse
 from ..costs import trained_objectives as trained_objectives
 from ..data.batch_layout import BatchLayout
-from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
 from ..jobs import reuse
-from ..runs import environment, identity, lock
+from ..runs import environment, lock
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
@@ -102,8 +99,8 @@ def cost(options: Sequence[str], where: str) -> Cost:
         predicts = recipe.declared.predicts_patches
         uncounted = predicts and not declaration.target(recipe.target).outputs(recipe.model.patch)
         key = "target" if uncounted else "objective"
-        text = f"{key}={getattr(recipe, key)}: its work is not counted, as the plugin does not"
-        raise UserError(f"{where}: {text} declare it (docs/extend.md); expected no match")
+        text = "its work is not counted, as the plugin does not declare it (docs/extend.md)"
+        raise UserError(f"{where}: {key}={getattr(recipe, key)}: {text}; expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
@@ -277,14 +274,6 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     )
 
 
-def runs_before(init: str) -> Iterator[tuple[str, Recipe]]:
-    """The runs that weights come from, the latest first, as far as they are here: their folders and
-    recipes."""
-    with suppress(UserError):  # a run that is not here any more, or of a plugin
-        for folder, recipe in identity.runs_before(init or SCRATCH):
-            yield str(folder), recipe
-
-
 def devices() -> dict[str, dict[str, Any]]:
     """{name: its peak rates in TFLOP/s by precision, and its memory in GiB}."""
     return load_yaml(DEVICES)
@@ -317,73 +306,19 @@ def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None
     return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.parameters(recipe)
 
 
-def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = ()) -> str:
-    """Why a run's folder holds another run than the options now mean; empty where it holds theirs,
-    finished or not, or none.
-
-    Args:
-        run: the folder.
-        options: words KEY=VALUE.
-        undecided: keys that they do not tell.
-    """
-    path = run / "recipe.yaml"
-    if not path.exists():
-        made = any((run / name).exists() for name in identity.RECORDS)
-        return "its recipe.yaml is missing" if made else ""
-    recipe, source, free = _as_now(options)
-    there = flatten(load_yaml(path))
-    planned = computed.computed_values(recipe)
-    differ = identity.planned_differences(there, planned, [*free, *undecided])
-    weights = source.identity() if (run / "environment.json").exists() else {}
-    known = "init" not in undecided
-    if known and not weights and not _same_place(str(there.get("init")), source):
-        differ.append(f"init ({there.get('init')} there, {source.place} here)")
-    try:
-        if (run / "result.json").exists():
-            identity.check_options(recipe, run)
-        if weights:
-            identity.check_facts(recipe, run, {"init": weights})
-    except UserError as error:
-        differ.append(str(error))
-    return "; ".join(differ)
-
-
-def check_finished(run: Path, options: Sequence[str]) -> list[str]:
-    """Check that a finished run, whose options are as planned, has the images, weights and files of
-    today; lines about what could not be checked.
+def changed_since(run: Path, options: Sequence[str]) -> list[str]:
+    """Check that a finished run, which is the one that options mean, has the images, weights and
+    files of today; lines about what could not be checked.
 
     Raises:
-        UserError: it has others, or its recipe.yaml was edited.
+        UserError: it has others.
     """
-    recipe, _, _ = _as_now(options)
-    identity.check_unedited(recipe, run)
+    try:
+        recipe = resolve_options(options, here=False)
+    except UserError:  # the weights that it started from are not here any more
+        recipe = recipe_files.read(run / "recipe.yaml")
+        recipe.out = str(run.parent)
     return reuse.check(Run(recipe))
-
-
-def _as_now(options: Sequence[str]) -> tuple[Recipe, InitSource, list[str]]:
-    """The recipe of options as they resolve now, where its weights come from, and the keys that it
-    does not tell: what weights decide that are not here."""
-    place = parse(options).get("init", SCRATCH)
-    source = InitSource(place)
-    undecided: list[str] = []
-    if source.weights_hash() is not None:
-        undecided = ["init"]  # the weights themselves are compared
-    elif not source.is_scratch:
-        options = [option for option in options if not option.startswith("init=")]
-        undecided = identity.from_init()
-        if not recipe_images.names_images(options):
-            undecided += computed.keys(lambda option: option.key.startswith("data."))
-    recipe = resolve_options(options, here=False)
-    if recipe.compute.precision == "auto":
-        undecided.append("compute.precision")
-    return recipe, source, undecided
-
-
-def _same_place(there: str, here: InitSource) -> bool:
-    """Whether initial weights that are not here are those that a run had, by their names."""
-    if here.is_on_hub:
-        return hub_files.split(there)[0] == hub_files.split(here.place)[0]
-    return InitSource(there).public_name == here.public_name
 
 
 @dataclass(frozen=True)

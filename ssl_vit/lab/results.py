@@ -19,7 +19,7 @@ from ..config import records
 from ..config.records.run import CountedResult, RunEnvironment
 from ..errors import UserError
 from . import run_folder
-from .study import record
+from .study import launch, record
 from .study.record import StudyRecord, TaskRecord
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def load(folder: Path) -> Results:
     if taken := next((axis for axis in plan.axes if axis in TYPES), None):
         raise UserError(f"{folder / record.FILE}: axis {taken}: is a column of the results")
     tasks = {task.name: task for task in plan.tasks}
+    planned = record.tasks_from(plan)
     finished: dict[str, Finished] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
@@ -132,8 +133,10 @@ def load(folder: Path) -> Results:
         if not (folder / name / "result.json").exists():
             missing.append(name)
             continue
-        chosen = {key for other in task.best or () for key in tasks[other].tried}
-        why = run_folder.not_made_as_planned(folder / name, task.options, task.seed, chosen)
+        words, undecided = launch.planned(planned[name], planned, folder)
+        # a report runs no plugin
+        words = [word for word in words if not word.startswith("plugin=")]
+        why = run_folder.not_planned(folder / name, words, undecided)
         needed = next((one for one in task.needs if one in foreign), None)
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"

@@ -35,13 +35,13 @@ from .compare import (
     pairs,
 )
 from .results import PREDICTED, Results, pandas
-from .study.record import TaskRecord, rule_from
+from .study.read import UNTRAINED
+from .study.record import TaskRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FRESH = "fresh weights"
-UNTRAINED = "untrained"  # the run of fresh weights that a study adds
 LOOKS = "looks.json"
 Pairs = list[tuple[Comparison, "DataFrame"]]  # each comparison with its pairs over seeds
 
@@ -147,7 +147,7 @@ def decide(results: Results) -> Verdict:
     """
     if results.plan.rule is None:
         raise UserError(f"{results.folder}: its study.json has no report: with a test to compare")
-    rule = rule_from(results.plan.rule)
+    rule = results.plan.rule
     measure = find_measure(results, rule)
     if measure is None:
         waiting = Found((), len(rule.asked), rule.asked)

@@ -68,7 +68,7 @@ def test_the_file_has_the_tables_tasks_classes_and_groups() -> None:
     found = read(RECIPES / "study" / "vtab.yaml")
     classes = {
         name: int(settings["final"].options["data.classes"])
-        for name, settings in found.axes["task"].settings.items()
+        for name, settings in found.axes["task"].items()
     }
     assert classes == {name: row["classes"] for name, row in ROWS.items()}
     groups = found.report.mean_over["task"]
@@ -145,7 +145,7 @@ def change_report(folder: Path, **more: Any) -> None:
     path = folder / "study.json"
     content = json.loads(path.read_text())
     content["report"] |= more
-    content["rule"]["asked"] = [[*pair, {}] for pair in more["pairs"]]
+    content["rule"]["asked"] = [[*pair, []] for pair in more["pairs"]]
     path.write_text(json.dumps(content))
 
 

@@ -111,7 +111,8 @@ def test_a_job_array_for_each_run(bench, slurm, capsys):
         script, counted, env, path, *rest = words
         assert (script, counted, env) == (str(launcher.SCRIPT), f"{place}/{run}", "env")
         assert path.startswith("PYTHONPATH=")
-        study = ["study", "name=gap", f"out={bench.notes}", f"only={run}"]
+        names = "/".join(name for name, task in bench.job.tasks.items() if task.run == run)
+        study = ["study", "name=gap", f"out={bench.notes}", f"only={names}"]
         assert rest == process_command(bench.tool, *study)
     assert bench.starts() == [] and place.is_dir()
 

@@ -264,7 +264,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
     plan["rule"]["measure"] = "linear"
     write(folder / "study.json", plan)
     assert looks(folder) == (2, 2, 4)
-    plan["rule"]["asked"].append(["mae", "mpp", {}])
+    plan["rule"]["asked"].append(["mae", "mpp", []])
     write(folder / "study.json", plan)
     assert looks(folder) == (3, 6, 6)
     assert [one["measure"] for one in json.loads((folder / "looks.json").read_text())] == [
@@ -303,7 +303,12 @@ def test_they_are_of_the_same_pooling_and_probes(tmp_path):
     content = changed(FROZEN, axes={"arm": axes})
 
     def fresh(read, tasks):
-        options = {**read.runs["probe"].options, "init": "scratch", "model": "vit_p8"}
+        options = {
+            **read.options,
+            **read.runs["probe"].options,
+            "init": "scratch",
+            "model": "vit_p8",
+        }
         return {
             (name := f"untrained-{arm}-{seed}"): Task(
                 name, "untrained", "evaluate", {"arm": arm}, seed, options | {"probe.pool": pool}
@@ -446,6 +451,6 @@ def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
 def test_the_rule_is_that_of_study_json(tmp_path):
     """Not of what has finished: it was fixed before."""
     folder = study(tmp_path / "s", TUNED, counted())
-    rule = record.rule_from(record.read(folder).rule)
+    rule = record.read(folder).rule
     assert [str(one) for one in rule.asked] == ["mpp minus scratch", "mae minus scratch"]
     assert re.search(r'"measure": null', (folder / "study.json").read_text())

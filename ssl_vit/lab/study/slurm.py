@@ -105,8 +105,8 @@ class Slurm:
         limit = f"%{job.parallel}" if job.parallel else ""
         arrays: dict[str, list[str]] = {}
         for run in dict.fromkeys(task.run for task in job.tasks.values()):
-            tasks = enumerate(of_run(job.tasks, run))
-            left = [str(i) for i, task in tasks if not finished(job.folder, task.name)]
+            names = [task.name for task in of_run(job.tasks, run)]
+            left = [str(i) for i, name in enumerate(names) if not finished(job.folder, name)]
             if left:
                 arrays[run] = [
                     *options,
@@ -117,7 +117,7 @@ class Slurm:
                     str(SCRIPT),
                     str(logs / run),
                     *("env", f"PYTHONPATH={python_path}"),
-                    *self.process_command("study", *job.words, f"only={run}"),
+                    *self.process_command("study", *job.words, f"only={'/'.join(names)}"),
                 ]
         return arrays
 
