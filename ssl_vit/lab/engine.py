@@ -47,6 +47,13 @@ HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
+# as they are
+cores = environment.cores
+exaflop = costs.total_exaflop
+is_written = lock.is_held
+repository_beside = hub_files.beside
+tensor_bytes = costs.memory_bytes
+
 
 class Cost(NamedTuple):
     """What a training run costs."""
@@ -102,11 +109,6 @@ def cost(options: Sequence[str], where: str) -> Cost:
         text = "its work is not counted, as the plugin does not declare it (docs/extend.md)"
         raise UserError(f"{where}: {key}={getattr(recipe, key)}: {text}; expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
-
-
-def repository_beside(repository: str, name: str) -> str:
-    """The Hub's repository of one of several runs."""
-    return hub_files.beside(repository, name)
 
 
 def own_keys() -> list[str]:
@@ -165,9 +167,7 @@ def labelled(recipe: Recipe) -> bool:
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return True
-    from ..data import sources  # takes seconds to import
-
-    return bool(sources.load(data).train.label_source)
+    return bool(splits_of(data, False).train.label_source)
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
@@ -251,7 +251,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return []
-    from ..data import class_numbers, sources  # takes seconds to import
+    from ..data import class_numbers  # takes seconds to import
     from ..data.layout import NoTestSplit
     from ..jobs import split_images
 
@@ -262,7 +262,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     key = str((test, values | {"data.share_seed": 0}))
     if key not in known:
         try:
-            known[key] = sources.load(data, test)
+            known[key] = splits_of(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
     labels = f"{key} {recipe.objective} {data.classes}"
@@ -377,21 +377,9 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
     return sources.load(data, test)
 
 
-def exaflop(recipe: Recipe, images: int | None) -> float | None:
-    """Of a run that sees so many images; None where the work is not counted."""
-    return costs.total_exaflop(recipe, images)
-
-
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Of an image; 0 of an evaluation, which keeps none."""
     return costs.activation_bytes(recipe, fused) if recipe.declared.trains else 0
-
-
-def tensor_bytes(
-    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
-) -> dict[str, int]:
-    """Bytes of tensors in a process at a device batch of so many images, by kind."""
-    return costs.memory_bytes(recipe, processes, zero, batch, fused)
 
 
 def fitting_images(recipe: Recipe, memory: float) -> int:
@@ -515,13 +503,3 @@ def check_processes(recipe: Recipe, processes: int) -> None:
     if recipe.objective != "probe":  # which takes any
         batch = recipe.optim.batch
         BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
-
-
-def is_written(folder: Path) -> bool:
-    """Whether a process writes a run's folder."""
-    return lock.is_held(folder)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return environment.cores()
