@@ -27,7 +27,8 @@ from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
 from ..config.schema import compared_views as compared_views
 from ..config.schema import uses_labels as uses_labels
-from ..config.validate import check_value, has_use
+from ..config.validate import check_value as check_value
+from ..config.validate import has_use
 from ..config.values import parse as parse
 from ..costs import trained_objectives as trained_objectives
 from ..data.batch_layout import BatchLayout
@@ -120,14 +121,6 @@ def own_keys() -> list[str]:
 def studies() -> dict[str, Path]:
     """{recipe=: its file} of the package's studies."""
     return {name: recipe_files.RECIPES / f"{name}.yaml" for name in recipe_files.study_names()}
-
-
-def check_name(name: str) -> None:
-    """
-    Raises:
-        UserError: it cannot be the name of a run's or a study's folder.
-    """
-    check_value("name", name)
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:

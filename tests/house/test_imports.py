@@ -77,7 +77,7 @@ LAB_MAY_IMPORT = {
     # the folder of a run
     "config.records.run": ("results", "run_folder", "run_table.listed_run"),
     "runs.files": ALL,
-    "runs.identity": ("engine", "run_folder", "run_table.clean_checkpoints"),
+    "runs.identity": ("run_folder", "run_table.clean_checkpoints"),
     "runs.lock": ("engine", "run_table.clean_checkpoints"),
     "runs.seen_text": ("run_table.listed_run",),
     "runs.notebook": ALL,

@@ -5,7 +5,7 @@ Whether weights have learned labels of test images is no matter of recipes: each
 it is measured, and the report opens with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...config.schema import Recipe
@@ -13,7 +13,7 @@ from ...errors import UserError
 from ...formatting import option_text
 from .. import engine
 from .read import REFERENCE, UNTRAINED, Study, settings_at
-from .tasks import Task, Tasks, known, where, words_of
+from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
 
@@ -22,6 +22,11 @@ def _origin(task: Task, tasks: Tasks) -> Task | None:
     """The task whose weights a task starts from."""
     names = REFERENCE.findall(task.options.get("init", ""))
     return next((tasks[name] for name in names if name in tasks), None)
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name no other task."""
+    return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -69,11 +74,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     """A task's options before the runs that it needs are there."""
-    options = known(task.options)
+    options = _known(task.options)
     if before := _origin(task, tasks):
         options = engine.with_origin(options, found[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= known({key: option_text(value) for key, value in tried.items()})
+    options |= _known({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
     return words_of(options)
 
@@ -157,7 +162,7 @@ def untrained(study: Study, tasks: Tasks, found: Recipes) -> tuple[Tasks, Recipe
     for task in trained if test and test[0].tool == "evaluate" else ():
         before = _origin(task, tasks)
         start = found[before.name] if before else None
-        options = engine.untrained(known(task.options), found[task.name], start)
+        options = engine.untrained(_known(task.options), found[task.name], start)
         if not options:
             continue
         fresh = engine.resolve(words_of(options), where(UNTRAINED, task.at), here=False)

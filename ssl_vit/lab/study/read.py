@@ -277,9 +277,14 @@ def build(content: Mapping[str, Any], where: str) -> Study:
         for run in study.runs.values():
             run.over = tuple(axis for axis in study.axes if axis in run.over)
         _check_references(study)
-        study.runs = {name: study.runs[name] for name in _order(study)}
+        graph = {name: sorted(needs(study, name)) for name in study.runs}
+        order = graphlib.TopologicalSorter(graph).static_order()
+        study.runs = {name: study.runs[name] for name in order}
         if study.report.model_fields_set:
             _check_report(study, study.report)
+    except graphlib.CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise UserError(f"{where}: runs: they need one another in a circle: {circle}") from None
     except ValidationError as error:
         raise UserError(f"{where}: {_line(error)}") from None
     except (ValueError, UserError) as error:
@@ -345,11 +350,6 @@ def _named_in(study: Study, run: str) -> set[str]:
     return found
 
 
-def _has_tries(study: Study, run: str) -> bool:
-    """Whether a run tries values, at any of its names."""
-    return any(one.tries for one in settings_of(study, run))
-
-
 def _line(error: ValidationError) -> str:
     """The first mistake: its place, and what is expected."""
     first = error.errors(include_url=False)[0]
@@ -403,6 +403,7 @@ def _check_names(study: Study) -> None:
 
 def _check_references(study: Study) -> None:
     """Check that what runs name exists, at each of their names."""
+    trying = {name for name in study.runs if any(one.tries for one in settings_of(study, name))}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
         _known(place, sorted(needed), (*study.runs, *study.places, SEED), "run or place")
@@ -410,11 +411,11 @@ def _check_references(study: Study) -> None:
             text = (
                 f"{place}: {{{other}}}: has several runs, one for each value it tries; see `best`"
             )
-            _require(not _has_tries(study, other), text)
+            _require(other not in trying, text)
         if run.best:
             _known(f"{place}.best", [run.best.of], study.runs, "run")
             text = f"{place}.best: {run.best.of}: expected a run that has `try`"
-            _require(_has_tries(study, run.best.of), text)
+            _require(run.best.of in trying, text)
             text = (
                 f"{place}.best.by: {run.best.by}: is of the test images; nothing is chosen on them"
             )
@@ -426,23 +427,13 @@ def _check_references(study: Study) -> None:
             _require(not beyond, f"{text}; expected over: [{', '.join((*run.over, *beyond))}]")
 
 
-def _order(study: Study) -> list[str]:
-    """The runs' names, each after those that it needs."""
-    graph = {name: sorted(needs(study, name)) for name in study.runs}
-    try:
-        return [*graphlib.TopologicalSorter(graph).static_order()]
-    except graphlib.CycleError as error:
-        circle = " -> ".join(error.args[1])
-        raise ValueError(f"runs: they need one another in a circle: {circle}") from None
-
-
 def _check_report(study: Study, report: Report) -> None:
     """Check that what is compared is there."""
     if report.test is None:
         raise ValueError("report: test: is missing; expected a run")
     _known("report.test", [report.test], study.runs, "run")
     text = f"report.test: {report.test}: tries values, which the report leaves out"
-    _require(not _has_tries(study, report.test), text)
+    _require(not any(one.tries for one in settings_of(study, report.test)), text)
     _known("report.beside", report.beside, study.runs, "run")
     for key, names in (
         ("baseline", [report.baseline] if report.baseline else []),

@@ -95,7 +95,7 @@ def requested(
         if taken and place not in OF_PLACES:
             raise UserError(f"places: {place}= means something else already; take another name")
     name = own.name or stem
-    engine.check_name(name)
+    engine.check_value("name", name)
     places, options = {}, {}
     for key, text in given.items():
         if key not in study.places:

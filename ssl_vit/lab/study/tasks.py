@@ -53,14 +53,11 @@ def where(run: str, at: Mapping[str, str]) -> str:
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
-def known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name no other task, and no place that is not given."""
-    return {key: text for key, text in options.items() if not REFERENCE.search(text)}
-
-
-def words_of(options: Mapping[str, str]) -> list[str]:
-    """Options as on a command line."""
-    return [f"{key}={text}" for key, text in options.items()]
+def words_of(options: Mapping[str, str], known: bool = False) -> list[str]:
+    """Options as on a command line; `known`: those alone that name no other task, and no place that
+    is not given."""
+    texts = options.items()
+    return [f"{key}={text}" for key, text in texts if not (known and REFERENCE.search(text))]
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
@@ -138,7 +135,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
-                engine.check_name(task.name)
+                engine.check_value("name", task.name)
                 if task.name in tasks:
                     text = "two names or values give the same name of a folder"
                     raise UserError(f"run {run}: {task.name}: {text}; write one otherwise")
@@ -182,8 +179,8 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
     for key in SCALED:
         if options.get(key) != base.get(key):
             raise UserError(f"{place}: {key}={options.get(key)}: is what is matched; leave it out")
-    whole = engine.cost(words_of(known(base)), f"{place}, without it")
-    own = engine.cost(words_of(known(options)), place)
+    whole = engine.cost(words_of(base, known=True), f"{place}, without it")
+    own = engine.cost(words_of(options, known=True), place)
     wanted = whole.steps * whole.exaflop_a_step / own.exaflop_a_step
     count = max(1, round(wanted))
     if abs(count / wanted - 1) > TOLERANCE:
