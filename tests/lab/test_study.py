@@ -403,6 +403,7 @@ def would_run(
     tool.main([*written(folder, study), *words, "dry=true"])
     assert (folder / "tiny" / "study.json").read_text() == before
     lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("dry         nothing is written") and "study.json" in lines[-1]
     kept = (line.split(maxsplit=1)[1] for line in lines if line.startswith("kept"))
     runs = [line.split()[-1] for line in lines if line.startswith("would run")]
     return runs, dict(line.split(": ", 1) for line in kept)
