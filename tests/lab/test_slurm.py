@@ -298,7 +298,11 @@ def submitted(tmp_path, slurm, monkeypatch):
     folder.mkdir()
     made = Bench(folder, ONE_ARM)
     of_tasks = [
-        {"name": task.name, "needs": task.needs, "command": command(task, made.job.tasks, made.runs)}
+        {
+            "name": task.name,
+            "needs": task.needs,
+            "command": command(task, made.job.tasks, made.runs),
+        }
         for task in made.job.tasks.values()
     ]
     (made.notes / "tasks.json").write_text(json.dumps(of_tasks))
