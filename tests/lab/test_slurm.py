@@ -137,6 +137,7 @@ def test_only_what_has_not_finished_is_submitted(bench, slurm):
         "final": "1",
     }
     assert not any("--dependency" in options for options, _ in found.values())
+    assert "--dependency" not in " ".join(SLURM.preview(bench.job))
     assert len(outcome.finished) == len(bench.job.tasks) - 2
 
 
@@ -201,8 +202,11 @@ OTHER = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
         ("--nodes=1-2", "slurm: --nodes=1-2: expected a number, at least 1"),
         ("--ntasks=8", "slurm: --ntasks=8: expected --ntasks-per-node="),
         ("--ntasks-per-node=0", "slurm: --ntasks-per-node=0: expected a number, at least 1"),
-        ("--gres=ssd:8", "slurm: --gres=ssd:8: expected a number, at least 1; of GPUs that"),
-        ("--gpus=a100:2,v100:2", "that are counted otherwise --ntasks-per-node= too"),
+        ("--gres=ssd:8", "slurm: --gres=ssd:8: expected how many GPUs (4, a100:4, of gres gpu"),
+        (
+            "--gpus=a100:2,v100:2",
+            "v100:2: expected how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-pe",
+        ),
         ("--gpus=3 --nodes=2", "slurm: --gpus=3: 2 machines do not divide them"),
         ("--gpus=7", "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes"),
     ],

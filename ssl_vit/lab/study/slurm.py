@@ -23,7 +23,7 @@ OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
 # What `slurm=` must not have
 OURS = (
     *("array", "job-name", "output", "dependency", "signal", "requeue", "no-requeue", "open-mode"),
-    *("chdir", "wrap"),
+    *("chdir", "wrap", "wait", "test-only"),
 )
 BOUND = ("gpus-per-task", "gpu-bind", "tres-bind", "tres-per-task", "ntasks-per-gpu")
 REFUSED = {
@@ -59,9 +59,13 @@ class Slurm:
         Raises:
             UserError: as `check`.
         """
-        numbers = {run: [f"{{{run}}}"] for run in _runs(job)}
-        commands = (_command(job, run, numbers, ()) for run in _runs(job))
-        return [f"would run   {shell_command(*words)}" for words in commands if words]
+        numbers: dict[str, list[str]] = {}
+        lines = []
+        for run in _runs(job):
+            words = _command(job, run, numbers, ())
+            numbers[run] = [f"{{{run}}}"] if words else []
+            lines += [f"would run   {shell_command(*words)}"] if words else []
+        return lines
 
     def start(self, job: Job) -> Outcome:
         """Submit an array for each run that has tasks that are neither finished nor in the queue.
@@ -227,6 +231,8 @@ def _number(given: Mapping[str, str], name: str, pattern: str) -> int:
     """An option's number; 1 where it is not given."""
     found = re.fullmatch(pattern, given.get(name, "1"), re.ASCII)
     if found is None:
-        expected = "a number, at least 1; of GPUs that are counted otherwise --ntasks-per-node= too"
+        expected = "a number, at least 1"
+        if pattern != NUMBER:
+            expected = "how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-per-node= beside it"
         raise UserError(f"slurm: --{name}={given[name]}: expected {expected}")
     return int(found[1])
