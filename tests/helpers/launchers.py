@@ -42,7 +42,7 @@ GAP = {
 # depends on its options, its seed and the run that it starts from, and is best at lr 0.03 for
 # scratch and 0.1 for mpp. It notes when it starts and ends, and does what behave.json says of it.
 TOOL = """
-import hashlib, json, os, socket, sys, time
+import hashlib, json, os, signal, socket, sys, time
 from pathlib import Path
 tool, *given = sys.argv[1:]
 words = dict(word.split("=", 1) for word in given)
@@ -83,7 +83,9 @@ while step < 5:
     step += 1
     (folder / "new").write_text(json.dumps([step, found]))
     (folder / "new").rename(state)
-    if behave == "sleep" and step == 3:
+    if behave == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behave in ("sleep", "deaf") and step == 3:
         (folder / "asleep").touch()
         time.sleep(60)
 if behave.startswith("meet "):  # others that are started meanwhile
@@ -157,7 +159,7 @@ class Bench:
         self.behave()
 
     def behave(self, how=None) -> None:
-        """What tasks do: {task: sleep, brief, meet N, end STATUS ..., leave or fail}."""
+        """What tasks do: {task: sleep, deaf, brief, meet N, end STATUS ..., leave or fail}."""
         (self.notes / "behave.json").write_text(json.dumps(how or {}))
 
     def only(self, *names: str) -> Tasks:

@@ -306,12 +306,25 @@ def test_a_signal_is_passed_on_and_the_study_goes_on_after_it(bench, undisturbed
     study = bench.start(parallel=1)
     until((bench.runs / ALONE / "asleep").exists)
     study.send_signal(number)
-    _, errors = study.communicate(timeout=60)
+    output, errors = study.communicate(timeout=60)
     assert study.returncode == 130 and "the same command goes on" in errors
+    assert "\nstopping    what runs has two minutes to save" in output
     assert not is_alive(bench.runs / ALONE) and bench.starts() == [ALONE]
     bench.behave()
     assert not bench.run().failed
     assert bench.made() == undisturbed
+
+
+def test_a_second_signal_kills_what_does_not_end(bench):
+    bench.behave({ALONE: "deaf"})
+    study = bench.start(parallel=1)
+    until((bench.runs / ALONE / "asleep").exists)
+    study.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert study.poll() is None and is_alive(bench.runs / ALONE)
+    study.send_signal(signal.SIGINT)
+    study.communicate(timeout=60)
+    assert study.returncode == 130 and not is_alive(bench.runs / ALONE)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -427,7 +440,6 @@ def test_lines_now_and_then_of_what_runs_and_how_long_it_will_take(bench, monkey
     shown = capsys.readouterr().out
     assert "\nrunning     pretrain-mpp-0: step 5/5  loss 1.500\n" in shown
     assert "\nso far      2 of 4 finished; left about 555 h 33 min\n" in shown
-    assert "\nso far      3 of 4 finished; left about 277 h 46 min\n" in shown
     bench.behave({"probe-scratch-0": "brief"})
     bench.run(tasks=bench.only(*FIRST, "probe-scratch-0"))  # of a run that none has finished of
     assert "\nso far      4 of 5 finished\n" in capsys.readouterr().out

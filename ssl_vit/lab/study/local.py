@@ -190,6 +190,8 @@ class _Processes:
                 self._start()
                 self._report()
                 time.sleep(0.05)
+            if self.running:
+                _say("stopping", "what runs has two minutes to save; a second signal kills it")
         if self.stopped:
             raise KeyboardInterrupt
         return self.failed
@@ -287,10 +289,9 @@ class _Processes:
                 continue
             del self.running[name]
             if status == 0 and finished(self.folder, name):
-                found = result(self.folder, name)
-                self.took[name] = found.seconds
-                took = duration(time.monotonic() - child.begun)
-                _say("finished", f"{name} in {took}{main_figure(found)}")
+                self.took[name] = time.monotonic() - child.begun
+                found = main_figure(result(self.folder, name))
+                _say("finished", f"{name} in {duration(self.took[name])}{found}")
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
