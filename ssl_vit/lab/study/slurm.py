@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ...errors import UserError
 from ...formatting import process_command, process_environment, shell_command
+from ...runs.files import write_atomically
 from .. import engine
 from .launch import Job, Outcome, finished
-from .tasks import Task, Tasks
 
 SCRIPT = Path(__file__).with_name("slurm_array.sh")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
@@ -78,6 +78,7 @@ class Slurm:
         numbers = {run: [*dict.fromkeys(found.values())] for run, found in queue.items()}
         submitted: dict[str, str] = {}
         for run in _runs(job):
+            write_atomically(_list(job, run), "\n".join(_elements(job, run)))
             if queue[run]:
                 text = f"{len(queue[run])} tasks in job {', '.join(numbers[run])}"
                 print(f"in queue    {run}: {text}", flush=True)
@@ -90,9 +91,17 @@ class Slurm:
         return Outcome(ready, submitted=submitted)
 
 
-def of_run(tasks: Tasks, run: str) -> list[Task]:
-    """A run's tasks, in the order of the array's indices (`index=`)."""
-    return [task for task in tasks.values() if task.run == run]
+def _elements(job: Job, run: str) -> list[str]:
+    """The names of a run's tasks by their index in its arrays (`index=`). Those that a study had
+    when it was given before keep theirs, as they may be in the queue."""
+    path = _list(job, run)
+    before = path.read_text().split() if path.exists() else []
+    names = [task.name for task in job.tasks.values() if task.run == run]
+    return [*before, *(name for name in names if name not in before)]
+
+
+def _list(job: Job, run: str) -> Path:
+    return _logs(job) / f"{run}.tasks"
 
 
 def _runs(job: Job) -> list[str]:
@@ -152,22 +161,21 @@ def _command(
             not keep all others from starting (afterok would): each checks for itself.
         queued: indices of its tasks that are in the queue.
     """
-    tasks = of_run(job.tasks, run)
     left = [
-        str(index)
-        for index, task in enumerate(tasks)
-        if index not in queued and not finished(job.folder, task.name)
+        (str(index), job.tasks[name])
+        for index, name in enumerate(_elements(job, run))
+        if name in job.tasks and index not in queued and not finished(job.folder, name)
     ]
     if not left:
         return []
-    needed = dict.fromkeys(job.tasks[one].run for task in tasks for one in task.needs)
+    needed = dict.fromkeys(job.tasks[one].run for _, task in left for one in task.needs)
     waits = ":".join(number for one in needed for number in numbers[one])
-    logs = _logs(job)
+    logs, most = _logs(job), f"%{job.parallel}" if job.parallel else ""
     return [
         *("sbatch", "--parsable", *_options(job)),
         *([f"--dependency=afterany:{waits}"] if waits else []),
         f"--job-name={_job_name(job, run)}",
-        f"--array={','.join(left)}{f'%{job.parallel}' if job.parallel else ''}",
+        f"--array={','.join(index for index, _ in left)}{most}",
         # sbatch replaces %a by the index, and the like of a folder's name too
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
         *(str(SCRIPT), str(logs / run)),
