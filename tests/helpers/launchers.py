@@ -48,7 +48,8 @@ tool, *given = sys.argv[1:]
 words = dict(word.split("=", 1) for word in given)
 if tool == "study":  # becomes the tool of an array's element, as the real one
     tasks = json.loads((Path(words["out"]) / "tasks.json").read_text())
-    task = [one for one in tasks if one["run"] == words["only"]][int(words["index"])]
+    wanted = words["only"].split("/")[int(words["index"])]
+    (task,) = [one for one in tasks if one["name"] == wanted]
     for need in task["needs"]:
         if not (Path(words["out"]) / words["name"] / need / "result.json").exists():
             sys.exit(f"error: {need} is not finished")

@@ -119,7 +119,8 @@ def test_a_job_array_for_each_run(bench, slurm, capsys):
         script, counted, env, path, *rest = words
         assert (script, counted, env) == (str(launcher.SCRIPT), f"{place}/{run}", "env")
         assert path.startswith("PYTHONPATH=")
-        study = ["study", "name=gap", f"out={bench.notes}", f"only={run}"]
+        names = "/".join(name for name, task in bench.job.tasks.items() if task.run == run)
+        study = ["study", "name=gap", f"out={bench.notes}", f"only={names}"]
         assert rest == process_command(bench.tool, *study)
     assert bench.starts() == []
 
@@ -307,11 +308,11 @@ def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm)
     SLURM.start(bench.job)
     assert lines(slurm / "queue.txt")[:2] == before
     assert queued(slurm) == sorted((run, i) for run, n in ELEMENTS.items() for i in range(n))
-    for run in RUNS:
-        names = lines(bench.runs / "slurm" / f"{run}.tasks")
+    for run, (_, words) in calls(slurm).items():
+        names = words[-1].removeprefix("only=").split("/")
         planned = [name for name, task in bench.job.tasks.items() if task.run == run]
         assert sorted(names) == sorted(planned)
-    assert lines(bench.runs / "slurm" / "probe.tasks")[0] == "probe-mpp-1"
+        assert run not in ("pretrain", "probe") or names[0] == f"{run}-mpp-1"
     # what it no longer asks for is not submitted, and keeps its index from others
     (slurm / "queue.txt").unlink()
     SLURM.start(replace(bench.job, tasks=bench.only("pretrain-mpp-0", "pretrain-mpp-1")))
@@ -366,7 +367,11 @@ def submitted(tmp_path, slurm, monkeypatch):
     folder.mkdir()
     made = Bench(folder, ONE_ARM)
     of_tasks = [
-        {"run": task.run, "needs": task.needs, "command": command(task, made.job.tasks, made.runs)}
+        {
+            "name": task.name,
+            "needs": task.needs,
+            "command": command(task, made.job.tasks, made.runs),
+        }
         for task in made.job.tasks.values()
     ]
     (made.notes / "tasks.json").write_text(json.dumps(of_tasks))

@@ -508,22 +508,23 @@ def test_one_task_as_an_element_of_a_job_array_has_it(
         raise Became
 
     monkeypatch.setattr(tool.os, "execve", become)
-    words = ["name=tiny", f"out={ended}"]
+    words, both = ["name=tiny", f"out={ended}"], "only=final-mpp-0/final-mpp_few-0"
     with pytest.raises(Became):
-        tool.main([*words, "only=final", "index=1"])
+        tool.main([*words, both, "index=1"])
     assert "task        final-mpp_few-0" in capsys.readouterr().out
     assert lines[0][-3:] == ["seed=0", f"out={ended}/tiny", "name=final-mpp_few-0"]
     assert f"init={ended}/tiny/pretrain-mpp_few-0" in lines[0]
     assert any(word.startswith("optim.lr=1e-0") for word in lines[0])
     for wrong, says in (
-        (["only=finl", "index=0"], "only=finl: no such run; did you mean final?"),
-        (["only=final", "index=4"], "index=4: run final has the tasks 0 to 1"),
+        (["only=final-mp-0", "index=0"], "only=final-mp-0: the study has no such task; did you"),
+        ([both, "index=4"], "index=4: only= has the tasks 0 to 1"),
     ):
         with pytest.raises(UserError, match=re.escape(says)):
             tool.main([*words, *wrong])
     (ended / "tiny" / "pretrain-mpp-0" / "result.json").unlink()
-    with pytest.raises(UserError, match="final-mpp-0 needs pretrain-mpp-0, which is not finished"):
-        tool.main([*words, "only=final", "index=0"])
+    text = "only=final-mpp-0: it needs pretrain-mpp-0, which is not finished"
+    with pytest.raises(UserError, match=text):
+        tool.main([*words, both, "index=0"])
 
 
 def test_a_mapping_is_a_study_also_in_a_thread(tmp_path: Path, serial: list[str]) -> None:

@@ -80,10 +80,12 @@ class StudyOptions(ToolOptions):
         False, "With recipe=study/worth: start although the hours are too few to answer."
     )
     only: str | None = option(
-        None, "With index=: run one task, as an element of a job array does.", metavar="RUN"
+        None,
+        "With index=: run one of these tasks, as an element of a job array does.",
+        metavar="TASK/TASK/...",
     )
     index: int | None = option(
-        None, "The task's place in the run, from 0.", minimum=0, maximum=10**9, metavar="N"
+        None, "The task's place in only=, from 0.", minimum=0, maximum=10**9, metavar="N"
     )
     check: bool = flag(
         "Start nothing: print the first mistake of the study's file, or its tasks and what they"

@@ -92,8 +92,8 @@ class Slurm:
 
 
 def _elements(job: Job, run: str) -> list[str]:
-    """The names of a run's tasks by their index in its arrays (`index=`). Those that a study had
-    when it was given before keep theirs, as they may be in the queue."""
+    """The names of a run's tasks, each at its index in the run's arrays (`only=`, `index=`). Those
+    that the study had when it was given before keep theirs, as they may be in the queue."""
     path = _list(job, run)
     before = path.read_text().split() if path.exists() else []
     names = [task.name for task in job.tasks.values() if task.run == run]
@@ -180,7 +180,7 @@ def _command(
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
         *(str(SCRIPT), str(logs / run)),
         *("env", f"PYTHONPATH={process_environment().get('PYTHONPATH', '')}"),
-        *process_command("study", *job.words, f"only={run}"),
+        *process_command("study", *job.words, f"only={'/'.join(_elements(job, run))}"),
     ]
 
 
