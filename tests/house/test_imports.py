@@ -81,7 +81,6 @@ LAB_MAY_IMPORT = {
     "runs.lock": ("engine", "run_table.clean_checkpoints"),
     "runs.seen_text": ("run_table.listed_run",),
     "runs.notebook": ALL,
-    "callbacks": ("study.progress",),
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
     ),
