@@ -72,11 +72,11 @@ def exploratory(text):
 
 def test_the_page_is_short_and_claims_come_first(whole):
     text = (whole / "report.md").read_text()
-    opening = text.splitlines()[2:5]
-    assert opening[0].startswith("By top-1 on test images, mpp is 5.00 points above scratch (")
-    assert opening[2] == "Each is better than fresh weights (2 comparisons)."
+    assert text.splitlines()[2].startswith(
+        "By top-1 on test images, mpp is 5.00 points above scratch"
+    )
     assert len(text.split()) < 450
-    assert not CLAIMS.search(exploratory(text)) and CLAIMS.search("\n".join(opening))
+    assert not CLAIMS.search(exploratory(text))
 
 
 def test_one_table_in_order_of_the_mean(whole):
@@ -381,8 +381,8 @@ def test_the_tool_prints_the_sentences_and_one_json_object(whole, capsys):
     report_pages.main([str(whole), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("By top-1 on test images, mpp is 5.00 points above scratch")
-    assert lines[2].split()[:3] == ["arm", "n", "mean"] and "report.html" in lines[-1]
-    assert json.loads(last)["sentences"][1] == "Each is better than fresh weights (2 comparisons)."
+    assert lines[1].split()[:3] == ["arm", "n", "mean"] and "report.html" in lines[-1]
+    assert json.loads(last)["sentences"] == [lines[0]]
 
 
 def test_of_a_run_and_of_a_folder_of_runs_their_pages(whole, capsys):
