@@ -43,7 +43,7 @@ def planned(seeds, baseline=None):
     content = {
         "title": "Made up",
         "seeds": [*range(seeds)],
-        "axes": {"arm": dict.fromkeys(ARMS, {})},
+        "axes": {"arm": {arm: {} for arm in ARMS}},
     }
     content["runs"] = {"test": {"tool": "evaluate", "over": ["arm"], "options": options}}
     content["report"] = {"test": "test", **({"baseline": baseline} if baseline else {})}

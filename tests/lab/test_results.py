@@ -252,9 +252,8 @@ def test_a_study_json_that_contradicts_itself_is_damaged(made):
 
 def test_no_axis_is_named_like_a_column():
     assert {*read.COLUMNS} == {*results.TYPES}
-    axes = {"metric": {"a": {"pretrain": {}}}}
     with pytest.raises(UserError, match="axes: metric: expected another name"):
-        read.build(changed(FROZEN, axes=axes), "made")
+        read.build(changed(FROZEN, axes__metric={"a": {"pretrain": {}}}), "made")
 
 
 def test_the_same_options_with_other_training_images_are_refused(made):
