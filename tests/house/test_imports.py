@@ -45,8 +45,6 @@ LAB_ORDER = (
     "run_folder",
     "results",
     "verdict",
-    "curve",
-    "figure",
     "tables",
     "report",
     "run_table",
