@@ -482,7 +482,7 @@ def _report(node: Any, study: Study, place: Place) -> Report:
         mean_over=_mean_over(raw["mean_over"], study, raw["test"], place.at("mean_over"))
         if raw.get("mean_over")
         else {},
-        condition=str(raw.get("condition") or ""),
+        condition=" ".join(place.at("condition").texts(raw.get("condition"))),
     )
 
 
