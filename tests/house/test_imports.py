@@ -45,8 +45,6 @@ LAB_ORDER = (
     "study",
     "results",
     "verdict",
-    "curve",
-    "figure",
     "tables",
     "report",
     "run_table",

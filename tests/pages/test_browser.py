@@ -268,7 +268,7 @@ def test_a_phone_shows_values_intervals_and_differences(browser, folder):
     with opened(browser, f"file://{folder}/gap/report.html", viewport=PHONE) as page:
         tables = [visible_heads(page, table) for table in page.locator("table").all()]
         compared, differences = tables[:2]
-        assert compared[:4] == ["arm", "mean", "minus scratch", "95% interval"]
+        assert compared[:4] == ["arm", "mean", "minus scratch", "97.5% interval"]
         assert differences[:3] == ["difference", "mean", "interval"]
 
 

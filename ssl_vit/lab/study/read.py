@@ -209,6 +209,7 @@ class Report(Part):
         paper: {name: the paper's figure}.
         notes: lines.
         mean_over: {axis: {group: its names}} that a mean is over.
+        condition: words that the first sentence begins with.
     """
 
     test: str | None = None
@@ -222,6 +223,7 @@ class Report(Part):
         dict[str, Annotated[dict[str, Names], Keyed]],
         BeforeValidator(lambda node: {node: {}} if type(node) is str else _keyed(node)),
     ] = {}
+    condition: str = ""
 
 
 class Study(Part):
