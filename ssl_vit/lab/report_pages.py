@@ -17,7 +17,7 @@ from ..runs import notebook
 from ..stats import as_json
 from . import report
 from .options import ReportOptions
-from .run_table import index_page
+from .runs import index
 from .study import record
 
 
@@ -80,11 +80,11 @@ def write(options: ReportOptions) -> "RunPages | report.Report":
     try:
         if (folder / record.FILE).exists():
             with suppress(UserError):  # without runs; the report says more of it
-                index_page.write(folder)
+                index.write(folder)
             return report.write(folder)
         if is_run(folder):
             return RunPages(folder / PAGE, [run_page.write(folder)])
-        return RunPages(folder / INDEX, index_page.write(folder))
+        return RunPages(folder / INDEX, index.write(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 
