@@ -284,29 +284,22 @@ def load(record: RunRecord) -> Iterator[Block]:
     needed = recipe.model.opened_by if recipe else "import timm"
     without = "without it in" if needed == "import timm" else "in"
     yield Text(f"In Python, with this package, and {without} timm and transformers:")
-    name, kind, classes = "encoder", "AutoModel", 0
+    name, kind = "encoder", "AutoModel"
+    classes: list[str] = []
     with suppress(OSError, ValueError):  # a damaged one
-        classes = len(export_files.read(folder / "export").get("label_names") or ())
+        classes = export_files.read(folder / "export").get("label_names") or []
     if classes:
         name, kind = "classifier", "AutoModelForImageClassification"
-        yield Text(
-            f"The export is a classifier of {classes:,} classes; `label_names` in its config.json"
-            " names them in the order of its outputs. `ssl_vit.load_encoder` gives the encoder"
-            " alone."
-        )
-    yield Commands(
-        [
-            "import ssl_vit",
-            f"encoder = ssl_vit.load_encoder({str(folder)!r})",
-            "",
-            needed,
-            f"{name} = timm.create_model({f'local-dir:{folder}/export'!r}, pretrained=True)",
-            *(TRANSFORM.format(name).splitlines() if recipe is None or recipe.data.is_rgb else ()),
-            "",
-            f"from transformers import {kind}",
-            f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})",
-        ]
-    )
+        text = f"The export is a classifier of {len(classes):,} classes; `label_names` in its"
+        text += " config.json names them in the order of its outputs."
+        yield Text(f"{text} `ssl_vit.load_encoder` gives the encoder alone.")
+    place = f"local-dir:{folder}/export"
+    lines = ["import ssl_vit", f"encoder = ssl_vit.load_encoder({str(folder)!r})", "", needed]
+    lines.append(f"{name} = timm.create_model({place!r}, pretrained=True)")
+    if recipe is None or recipe.data.is_rgb:
+        lines += TRANSFORM.format(name).splitlines()
+    lines += ["", f"from transformers import {kind}"]
+    yield Commands([*lines, f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})"])
 
 
 def go_on(record: RunRecord) -> Iterator[Block]:

@@ -57,10 +57,9 @@ def write(folder: Path) -> list[RunRecord]:
 def render(folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy]) -> str:
     """The page as text."""
     runs = [listed(folder, record) for record in records]
-    states = counted([run.record.state for run in runs])
     hours = sum(run.cost("device_hours") or 0 for run in runs)
     number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
-    sections = [Section("", [Text(f"{number}: {states}. {hours:.3g} device-hours in all.")])]
+    sections = [Section("", [Text(f"{number}: {counted(runs)}. {hours:.3g} device-hours in all.")])]
     if studies:
         head = ["study", "title", "finished", "report"]
         rows = [_study_row(folder, study) for study in studies]

@@ -140,8 +140,9 @@ def listed(folder: Path, record: RunRecord) -> ListedRun:
     return ListedRun(str(record.folder.relative_to(folder)) if inside else record.name, record)
 
 
-def counted(states: Sequence[str]) -> str:
+def counted(runs: Sequence[ListedRun]) -> str:
     """How many runs are in each state: 3 finished, 1 running."""
+    states = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
     return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
@@ -205,7 +206,9 @@ class Column(NamedTuple):
 def of_metric(metric: str) -> Column:
     """The column of the metric that runs are sorted by."""
     text = partial(_metric_text, metric=metric)
-    return Column(metric, text, partial(ListedRun.value, metric=metric), _rises(metric))
+    return Column(
+        metric, text, partial(ListedRun.value, metric=metric), not find_metric(metric).higher
+    )
 
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
@@ -222,16 +225,16 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         texts = {column.text(run) for run in runs}
         if len(texts) > 1:
             rest.append(column)
-        elif texts != {NONE} and column is not TESTED:
+        elif texts != {NONE}:
             shared[column.head] = texts.pop()
     return [*(_of_metric_on_page(name, heads[name], runs) for name in names), *rest, *COSTS], shared
 
 
 def _of_metric_on_page(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
     """With the number of images in the head, where it is one for all runs."""
-    counts = {run.count(metric) for run in runs if metric in run.measured} - {None}
+    counts = {run.count(metric) for run in runs if metric in run.measured}
     value = partial(ListedRun.value, metric=metric)
-    if len(counts) != 1:
+    if len(counts) != 1 or None in counts:
         return Column(head, partial(_metric_text, metric=metric), value)
 
     def text(run: ListedRun) -> str:
@@ -253,10 +256,6 @@ def ordered(runs: Iterable[ListedRun], column: Column, backwards: bool = False) 
 def metric_heads() -> dict[str, str]:
     """{metric: the head of its column in the index}, in their order."""
     return {row.name: row.column for row in all_metrics() if row.column}
-
-
-def _rises(metric: str) -> bool:
-    return not find_metric(metric).higher
 
 
 def _metric_text(run: ListedRun, metric: str) -> str:
@@ -310,10 +309,6 @@ def _ended(run: ListedRun) -> str:
     return NONE if run.ended is None else f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def _ended_at(run: ListedRun) -> float | None:
-    return None if run.ended is None else run.ended.timestamp()
-
-
 def _model(run: ListedRun) -> str:
     values = run.record.values
     return str(values.get("model.name") or values.get("model.timm") or NONE)
@@ -324,15 +319,11 @@ def _learned(run: ListedRun) -> str:
     return f"of {count:,} images of the test split" if count else NONE
 
 
-def _test_images(run: ListedRun) -> str:
-    return str(run.record.environment.data.get("test", NONE))
-
-
 # {what sort= takes: column} of the terminal
 COLUMNS = {
     "name": Column("run", lambda run: text_line(run.name), lambda run: run.name, True),
     "objective": Column("objective", _objective, lambda run: run.setting("objective"), True),
-    "data": Column("data", lambda run: text_line(run.setting("data.name")), _data, True),
+    "data": Column("data", lambda run: text_line(_data(run)), _data, True),
     "state": Column("state", lambda run: text_line(run.state), lambda run: run.state, True),
     "step": Column("steps", _steps, lambda run: run.step),
     "held out": Column("held out", partial(_main_metric, test=False)),
@@ -340,11 +331,9 @@ COLUMNS = {
     "exaflop": Column("exaFLOP", _exaflop, partial(ListedRun.cost, name="exaflop")),
     "time": Column("time", _time, partial(ListedRun.cost, name="seconds")),
     "disk": Column("disk", lambda run: format_bytes(run.disk), lambda run: run.disk),
-    "ended": Column("ended, UTC", _ended, _ended_at),
+    "ended": Column("ended, UTC", _ended, lambda run: run.ended and run.ended.timestamp()),
 }
 SORTED_BY = [key for key in COLUMNS if key not in ("held out", "test")]
-# Of index.html, where runs were tested on different images
-TESTED = Column("test images", _test_images)
 # Of index.html; runs of a study mostly share them
 SETTINGS = (
     COLUMNS["state"],
@@ -353,7 +342,7 @@ SETTINGS = (
     Column("model", _model),
     COLUMNS["step"],
     Column("labels learned before", _learned),
-    TESTED,
+    Column("test images", lambda run: str(run.record.environment.data.get("test", NONE))),
 )
 COSTS = (
     COLUMNS["exaflop"],

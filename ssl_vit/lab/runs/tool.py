@@ -143,8 +143,7 @@ def _list(folder: Path, sort: str, runs: list[ListedRun]) -> RunTable:
     runs = ordered(runs, order, backwards=key != sort)
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
-    kinds = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
-    lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(kinds)}"]
+    lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(runs)}"]
     for name, texts in differing(runs).items():
         lines.append(f"differs     {name}: {some([*map(text_line, dict.fromkeys(texts))])}")
     if by_metric and len(groups := rank(runs, key)) > 1:
