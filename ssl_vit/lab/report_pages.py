@@ -16,7 +16,7 @@ from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
 from ..stats import as_json
 from .options import ReportOptions
-from .run_table import index_page
+from .runs import index
 from .study import record
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def write(options: ReportOptions) -> "RunPages | Report":
     try:
         if (folder / record.FILE).exists():
             with suppress(UserError):  # without runs; the report says more of it
-                index_page.write(folder)
+                index.write(folder)
             from . import report  # pandas, which nothing else here waits for
 
             return report.write(folder)
         if is_run(folder):
             return RunPages(folder / PAGE, [run_page.write(folder)])
-        return RunPages(folder / INDEX, index_page.write(folder))
+        return RunPages(folder / INDEX, index.write(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 

@@ -15,7 +15,7 @@ from PIL import Image
 from helpers import arm_studies as arms
 from helpers import run_pages as made
 from ssl_vit.lab import report
-from ssl_vit.lab.run_table import index_page
+from ssl_vit.lab.runs import index as index_page
 from ssl_vit.pages import blocks, figures_page, run_page
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
