@@ -25,7 +25,7 @@ from ssl_vit.jobs.run_result import RunResult
 from ssl_vit.lab.plan import PartEstimate, RunEstimate, StudyEstimate
 from ssl_vit.lab.report import Report
 from ssl_vit.lab.report_pages import RunPages
-from ssl_vit.lab.runs_tool import RunTable
+from ssl_vit.lab.runs.tool import RunTable
 from ssl_vit.lab.study.tool import StudyOutcome
 
 OPTIONS = """# Options

@@ -5,7 +5,7 @@
 # Two minutes before the time limit SLURM signals the tasks; they save and end with status 75, and the
 # job is requeued and resumes. So does one that was killed or lost a process (status 69), up to eight
 # times between two time limits: slurm-JOB.failures counts them. Not through `accelerate launch`: it
-# dies of that signal, and turns every status into 1. Studies: ssl_vit/lab/studies/slurm_script.py.
+# dies of that signal, and turns every status into 1. Studies: ssl_vit/lab/study/slurm_array.sh.
 #SBATCH --job-name=ssl_vit
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8

@@ -25,7 +25,10 @@ BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def visible_text(text: Any) -> str:
     """Text with control characters, and those that reverse the direction of writing, replaced."""
-    return "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in str(text))
+    found = str(text)
+    if found.isprintable():
+        return found
+    return "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in found)
 
 
 def text_line(text: Any) -> str:

@@ -60,24 +60,16 @@ def reach(n: int, family: int = 1) -> float:
     return t_factor(n, family) / math.sqrt(n)
 
 
-def summarize(values: Sequence[float]) -> SeedSummary:
+def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
     """Mean, standard deviation and t-interval of a metric's values over seeds, or of paired
-    differences."""
+    differences; `family` as in `reach`."""
     n = len(values)
     mean = float(np.mean(values))
     if n == 1:
         return SeedSummary(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
-    return SeedSummary(n, mean, sd, Interval(mean - reach(n) * sd, mean + reach(n) * sd))
-
-
-def simultaneous(found: SeedSummary, family: int) -> Interval | None:
-    """The t-interval of a mean as one of a family of intervals, all of which hold with 95%
-    (Bonferroni); None for one seed."""
-    if found.sd is None:
-        return None
-    half = reach(found.n, family) * found.sd
-    return Interval(found.mean - half, found.mean + half)
+    half = reach(n, family) * sd
+    return SeedSummary(n, mean, sd, Interval(mean - half, mean + half))
 
 
 def proportion(share: float, n: int) -> Interval:
@@ -139,7 +131,7 @@ def resampled_interval(
         mean_B = ((seeds_BS @ column_SU) * images_BU).sum(1) / (seeds * images)
         means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    alone = simultaneous(summarize(mean_S.tolist()), family)
+    alone = summarize(mean_S.tolist(), family).interval
     assert alone is not None
     return Interval(min(float(low), alone.low), max(float(high), alone.high))
 

@@ -23,8 +23,9 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card
-from ssl_vit.lab import report, runs_tool
-from ssl_vit.lab.run_table import index_page
+from ssl_vit.lab import report
+from ssl_vit.lab.runs import index as index_page
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.lab.study.tasks import Task
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
 from ssl_vit.metrics import registry as metric_rows

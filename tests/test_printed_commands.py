@@ -30,8 +30,8 @@ AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
 NOTE = """
 import json
 words = sys.argv[1:]
-run, index = (word.split("=")[1] for word in words[-2:])
-Path(f"{run}{index}.json").write_text(json.dumps(words))
+names, index = (word.partition("=")[2] for word in words[-2:])
+Path(f"{names.split('/')[int(index)]}.json").write_text(json.dumps(words))
 """
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
@@ -159,7 +159,9 @@ def test_slurm_runs_nothing_of_a_folders_name(
     launcher = Slurm(lambda *options: process_command(bench.tool, *options))
     launcher.start(job)
     noted = {path.name: json.loads(path.read_text()) for path in here.glob("*.json")}
-    assert noted["final2.json"] == ["study", *words, "only=final", "index=2"]
+    names = [name for name, task in job.tasks.items() if task.run == "final"]
+    only = f"only={'/'.join(names)}"
+    assert noted[f"{names[2]}.json"] == ["study", *words, only, "index=2"]
     assert not list(tmp_path.rglob("gone"))
     assert (job.folder / "slurm" / "final-2.txt").read_text() == ""
     given = (tmp_path / "bin" / "calls.txt").read_text()

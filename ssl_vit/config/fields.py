@@ -14,6 +14,14 @@ LONGEST_PATH = 4095
 LONGEST_LIST = 100  # values of a list
 # of a model: neither a path nor a place that timm would fetch from
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
+# What tools write beside runs, in a folder of runs or of a study
+BESIDE_RUNS = frozenset(
+    (
+        *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
+        *("study.json", "looks.json", "worth.json", "figures", "logs", "slurm", "lock"),
+    )
+)
+NOT_BESIDE = "and no name that tools write beside runs, such as index.html or report.html"
 # How an option is typed: key=VALUE, VALUE alone (key=VALUE is accepted too), --key, --key=VALUE
 KEY, WORD, FLAG = "key", "word", "flag"
 REQUIRED: Any = object()  # in place of a default
@@ -223,6 +231,11 @@ def is_name(text: str) -> bool:
     """Whether a text can be a path that stays inside the folder it is joined to. Control characters
     and marks that turn the direction of the text round would show another name than there is."""
     return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
+
+
+def is_folder_name(text: str) -> bool:
+    """Whether a text can be the name of a run's folder, or of another one beside runs."""
+    return is_name(text) and BESIDE_RUNS.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:

@@ -13,7 +13,17 @@ from ..errors import UserError
 from ..formatting import FEW_IMAGES
 from . import declaration
 from .declaration import Names
-from .fields import Option, Values, group, is_name, is_new_path, is_path, option, options_of
+from .fields import (
+    NOT_BESIDE,
+    Option,
+    Values,
+    group,
+    is_folder_name,
+    is_new_path,
+    is_path,
+    option,
+    options_of,
+)
 from .images import Data
 from .init_source import InitSource
 from .model import Model
@@ -36,8 +46,8 @@ class Recipe:
         "The run's folder; default: the recipe's name and the options that change what is "
         "computed.",
         identity=False,
-        check=lambda v: len(v) <= 200 and is_name(v),
-        expected="a folder's name of at most 200 printable characters",
+        check=lambda v: len(v) <= 200 and is_folder_name(v),
+        expected=f"a folder's name of at most 200 printable characters, {NOT_BESIDE}",
     )
     out: str = option(
         "runs",

@@ -1,11 +1,11 @@
 """The options of the engine's tools, and what their --help says. No torch here."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .fields import FLAG, LONGEST_NAME, REQUIRED, WORD, is_name, is_new_path, option
+from .fields import FLAG, LONGEST_NAME, REQUIRED, WORD, is_folder_name, is_name, is_new_path, option
 from .tool_options import ALL, RecipeKeys, ToolOptions
 
 PLACES = (
@@ -52,11 +52,11 @@ def out(help: str = "Folder that holds the runs.", default: str | None = "runs")
     return option(default, help, check=is_new_path, expected="a folder", metavar="FOLDER")
 
 
-def folder_name(help: str) -> Any:
+def folder_name(help: str, is_allowed: Callable[[str], bool] = is_name) -> Any:
     return option(
         None,
         help,
-        check=lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME,
+        check=lambda v: is_allowed(v) and len(v.encode()) <= LONGEST_NAME,
         expected="a folder's name",
         metavar="TEXT",
     )
@@ -328,4 +328,4 @@ class PullOptions(ToolOptions):
         metavar="hf-hub:USER/NAME[@COMMIT]",
     )
     out: str = out()
-    name: str | None = folder_name("The run's folder; default: its own name.")
+    name: str | None = folder_name("The run's folder; default: its own name.", is_folder_name)

@@ -73,12 +73,15 @@ def _network(recipe: Recipe) -> str:
     return json.dumps([named, images, asdict(recipe.model), groups])
 
 
-def exaflop(recipe: Recipe, images: int) -> float | None:
+def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """10^18 floating-point operations, 2 per multiply-add, of training on `images` images, forward
-    and backward; of an evaluation of its encoder's features. None where they are not counted.
+    and backward; of an evaluation of its encoder's features. None where they are not counted, or
+    it is not known how many images there are.
 
     The paper's Table 6 counts so: B/16 for 7 epochs of JFT has 224.
     """
+    if images is None:
+        return None
     found = work(recipe)
     each = found.training if recipe.declared.trains else found.features
     return None if each is None else 2 * each * images / 1e18

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .plan import RunEstimate, StudyEstimate
     from .report import Report
     from .report_pages import RunPages
-    from .runs_tool import RunTable
+    from .runs.tool import RunTable
     from .study.tool import StudyOutcome
 
 
@@ -61,6 +61,6 @@ def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
     Raises:
         UserError: an option is wrong, or there are no runs.
     """
-    from . import runs_tool
+    from .runs import tool
 
-    return runs_tool.table(parse(RunsOptions, words(options, keywords, RunsOptions)))
+    return tool.table(parse(RunsOptions, words(options, keywords, RunsOptions)))

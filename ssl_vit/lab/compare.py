@@ -1,13 +1,18 @@
-"""Two names of an axis compared in pairs over seeds, and what such a comparison can find.
+"""Two names of an axis compared in pairs over seeds, at one place or along an axis of numbers, and
+what such a comparison can find.
 
-Differences are of the same seed, images and labels. Seeds that go on from one pre-training are not
-independent: their mean counts once. Legend: S independent seeds, M test images.
+Differences are of the same seed, images and labels. Seeds that go on from one run are not
+independent: their mean counts once. Along an axis a seed's value is taken to be linear in the
+logarithm of the axis between two places. Legend: S independent seeds, M test images, L places, X
+points between them.
 """
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +25,9 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # independent seeds of a claim
 POWER = 0.8
-EXACT = 1e-9  # of a difference: below this, the width of an interval is rounding
+ROUNDING = 1e-9  # of a difference: below this, the width of an interval is rounding
+EXACT = 1e-12  # of a value along an axis: below this, a difference is rounding
+POINTS = 2001  # at which an interval is looked for: steps of 0.2% over two decades
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 Correct = Mapping[str, np.ndarray]  # {task: booleans (M,), whether its first class is the label}
 
@@ -33,9 +40,13 @@ class Comparison(NamedTuple):
     b: str
     at: Place = ()
 
+    @property
+    def place(self) -> str:
+        """For readers: " at 1%", or nothing."""
+        return f" at {', '.join(name for _, name in self.at)}" if self.at else ""
+
     def __str__(self) -> str:
-        place = ", ".join(name for _, name in self.at)
-        return f"{self.a} minus {self.b}" + (f" at {place}" if place else "")
+        return f"{self.a} minus {self.b}{self.place}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,19 @@ def comparisons(
     return tuple(Comparison(a, b, place) for place in places or [()] for a, b in named)
 
 
+class Measured(NamedTuple):
+    """What a run has measured, as in a row of results.Results.table."""
+
+    value: float
+    folder: str
+    origin: str
+    fingerprint: str
+
+
+Cells = dict[tuple[str, Place], dict[int, Measured]]  # {(name, place): {seed: measured}}
+Pairs = dict[int, tuple[Measured, Measured]]  # {seed: of both sides}
+
+
 class Difference(NamedTuple):
     """What was measured of a comparison.
 
@@ -86,8 +110,9 @@ class Difference(NamedTuple):
         asked: the comparison.
         n: independent seeds.
         mean, sd: of their differences; no sd of one.
-        interval: of the mean over seeds, at the family's level; None of one seed.
-        resampled: the same with the test images drawn again too, where there are predictions.
+        interval: of the mean, at the family's level; None of one seed.
+        over_images: whether the interval is over test images drawn again too, and so never
+            narrower than that over seeds.
     """
 
     asked: Comparison
@@ -95,81 +120,61 @@ class Difference(NamedTuple):
     mean: float
     sd: float | None
     interval: Interval | None
-    resampled: Interval | None = None
-
-    @property
-    def wider(self) -> Interval | None:
-        """The interval that decides."""
-        both = [one for one in (self.interval, self.resampled) if one is not None]
-        if not both:
-            return None
-        return Interval(min(one.low for one in both), max(one.high for one in both))
+    over_images: bool = False
 
     @property
     def claimed(self) -> bool:
         """Whether there are seeds enough and the interval does not include zero. Seeds that differ
         by equally many images, as on few of them, give one without width, which tells nothing."""
-        if self.n < FEWEST or self.wider is None or not self.wider.excludes_zero:
+        if self.n < FEWEST or self.interval is None:
             return False
-        return self.resampled is not None or self.wider.high - self.wider.low > EXACT * abs(
-            self.mean
-        )
+        low, high = self.interval
+        return self.interval.excludes_zero and high - low > ROUNDING * abs(self.mean)
 
 
-def pairs(frame: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
-    """The seeds that both names of a comparison have.
+def cells(frame: "DataFrame", axis: str, others: Sequence[str] = ()) -> Cells:
+    """Rows by what they are compared by.
 
     Args:
         frame: rows of one run, one measure and one split, as results.Results.rows gives them.
         axis: whose names are compared.
-        asked: the comparison.
-
-    Returns:
-        One row a seed: value_a, value_b, folder_a, folder_b, fingerprint_a, fingerprint_b, and
-        `group`: seeds of one number go on from the same run.
+        others: axes beside it.
     """
-    here = frame
-    for other, name in asked.at:
-        here = here[here[other] == name]
-    columns = ["value", "folder", "origin", "fingerprint"]
-    sides = [here[here[axis] == name].set_index("seed")[columns] for name in (asked.a, asked.b)]
-    both = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner").sort_index()
-    both["group"] = _groups(zip(both["origin_a"], both["origin_b"], strict=True))
-    return both
+    found: Cells = {}
+    columns = frame[[axis, *others, "seed", *Measured._fields]]
+    for name, *rest in columns.itertuples(index=False, name=None):
+        place = tuple(zip(others, rest, strict=False))
+        seed, *measured = rest[len(others) :]
+        found.setdefault((name, place), {})[seed] = Measured(*measured)
+    return found
+
+
+def pairs(measured: Cells, asked: Comparison) -> Pairs:
+    """The seeds that both names of a comparison have, in order."""
+    a, b = (measured.get((name, asked.at), {}) for name in (asked.a, asked.b))
+    return {seed: (a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())}
+
+
+def on_different_images(both: Pairs) -> bool:
+    """Whether runs of some pairs were tested on different images, as far as these are known."""
+    return len({one.fingerprint for pair in both.values() for one in pair} - {""}) > 1
 
 
 def compare(
-    frame: "DataFrame",
-    axis: str,
-    asked: Comparison,
-    family: int = 1,
-    correct: Correct | None = None,
-    scale: float = 1.0,
+    frame: "DataFrame", axis: str, asked: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
     """A minus B in pairs; None where they have no seed in common, or were tested on different
-    images.
-
-    Args:
-        frame, axis, asked: as in `pairs`.
-        family, correct, scale: as in `difference`.
-    """
-    both = pairs(frame, axis, asked)
-    if on_different_images(both):
-        return None
-    return difference(asked, both, family, correct, scale)
-
-
-def on_different_images(both: "DataFrame") -> bool:
-    """Whether runs of some pairs were tested on different images, as far as these are known."""
-    return len({*both["fingerprint_a"], *both["fingerprint_b"]} - {""}) > 1
+    images. Arguments as in `cells` and `difference`."""
+    both = pairs(cells(frame, axis, [other for other, _ in asked.at]), asked)
+    return None if on_different_images(both) else difference(asked, both, family, scale)
 
 
 def difference(
     asked: Comparison,
-    both: "DataFrame",
+    both: Pairs,
     family: int = 1,
-    correct: Correct | None = None,
     scale: float = 1.0,
+    correct: Correct | None = None,
 ) -> Difference | None:
     """The difference of some pairs; None without any.
 
@@ -177,60 +182,38 @@ def difference(
         asked: what they are the pairs of.
         both: as `pairs` gives them.
         family: how many comparisons there are: all intervals hold with 95% (Bonferroni).
-        correct: of the runs whose predictions are kept; the measure is their top-1.
         scale: that the values are multiplied by (100: percent).
+        correct: of the runs whose predictions are kept; the measure is their top-1.
     """
-    if both.empty:
+    if not both:
         return None
-    by_group = scale * (both["value_a"] - both["value_b"]).groupby(both["group"]).mean()
-    found = stats.summarize(by_group.tolist())
+    groups = independent(both)
+    apart = [fmean(both[seed][0].value - both[seed][1].value for seed in own) for own in groups]
+    found = stats.summarize([scale * one for one in apart], family)
+    folders = [[(a.folder, b.folder) for a, b in (both[seed] for seed in own)] for own in groups]
     resampled = None
-    tasks = {*both["folder_a"], *both["folder_b"]}
-    if correct and tasks <= correct.keys() and found.n > 1:
-        resampled = stats.resampled_interval(_table(both, correct), family=family)
-    return Difference(
-        asked,
-        found.n,
-        found.mean,
-        found.sd,
-        stats.simultaneous(found, family),
-        resampled and Interval(scale * resampled.low, scale * resampled.high),
-    )
+    if correct and correct.keys() >= {name for own in folders for pair in own for name in pair}:
+        rows = [
+            np.mean([correct[a].astype(int) - correct[b] for a, b in own], 0) for own in folders
+        ]
+        resampled = stats.resampled_interval(np.stack(rows), family=family)
+    if resampled is None:
+        return Difference(asked, *found)
+    interval = Interval(scale * resampled.low, scale * resampled.high)
+    return Difference(asked, *found[:3], interval, True)
 
 
-def _table(both: "DataFrame", correct: Correct) -> np.ndarray:
-    """Differences of what two arms got right (S, M), the mean of seeds that are not independent."""
-    rows = [
-        np.mean(
-            [
-                correct[a].astype(int) - correct[b]
-                for a, b in zip(of_one["folder_a"], of_one["folder_b"], strict=True)
-            ],
-            0,
-        )
-        for _, of_one in both.groupby("group")
-    ]
-    return np.stack(rows)
-
-
-def _groups(origins: Iterable[tuple[str, str]]) -> list[int]:
-    """For each seed the number of its group: seeds that share a run which either side goes on
-    from, directly or through others, are of one."""
-    group: list[int] = []
-    seen: list[set[tuple[int, str]]] = []
-    for both in origins:
-        own = {(side, one) for side, text in enumerate(both) for one in text.split() if text}
-        alike = [number for number, others in enumerate(seen) if not own.isdisjoint(others)]
-        number = alike[0] if alike else len(seen)
-        if not alike:
-            seen.append(set())
-        seen[number] |= own
-        for other in alike[1:]:
-            seen[number] |= seen[other]
-            seen[other] = set()
-            group = [number if one == other else one for one in group]
-        group.append(number)
-    return group
+def independent(rows: Mapping[int, Sequence[Measured]]) -> list[list[int]]:
+    """Groups of seeds: those whose rows go on from a run in common, directly or through others,
+    are of one."""
+    found: list[tuple[set[str], list[int]]] = []
+    for seed, of_seed in rows.items():
+        origins = {name for one in of_seed for name in one.origin.split()}
+        together = [group for group in found if origins & group[0]]
+        found = [group for group in found if not origins & group[0]]
+        seeds = [*(one for _, own in together for one in own), seed]
+        found.append((origins.union(*(others for others, _ in together)), seeds))
+    return [seeds for _, seeds in found]
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
@@ -251,3 +234,140 @@ def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) 
     while power(high, n, family) < wanted:  # SciPy's noncentral t has no value far beyond
         high *= 2
     return sd * float(brentq(lambda effect: power(effect, n, family) - wanted, 0, high))
+
+
+class Estimate(NamedTuple):
+    """A place along the axis, or a factor, with its 95% interval.
+
+    Attributes:
+        value: None where it lies beyond the places that were tried.
+        low, high: None where open; with one seed both, but for the one that a value beyond the
+            places tried lies beyond.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class AgainstBaseline(NamedTuple):
+    """A name of the compared axis against the baseline along a numeric one.
+
+    Attributes:
+        n: independent seeds, which all of the places have.
+        crossings: the places at which the means over seeds cross.
+        factors: {place: by how many times it the baseline is as good as the name is there}.
+    """
+
+    n: int
+    crossings: list[Estimate]
+    factors: dict[str, Estimate]
+
+
+def numbers(names: Sequence[str]) -> dict[str, float] | None:
+    """{name: number} of at least two names that are numbers above 0, as 400 or 1%."""
+    found = {}
+    for name in names:
+        with suppress(ValueError):
+            value = float(name.removesuffix("%"))
+            found[name] = value / 100 if name.endswith("%") else value
+    fits = len(found) == len(names) > 1 and all(0 < value < np.inf for value in found.values())
+    return found if fits else None
+
+
+def along(
+    rows: "DataFrame", axis: str, name: str, baseline: str, places: str
+) -> AgainstBaseline | None:
+    """A name against the baseline, over the seeds and places of which the most runs are finished;
+    None without two places that have a seed in common.
+
+    Args:
+        rows: of one run, measure and split.
+        axis: whose names are compared.
+        name, baseline: of these.
+        places: the axis whose names are numbers.
+    """
+    measured, at = cells(rows, axis, [places]), numbers([*rows[places].unique()]) or {}
+    every = {
+        place: pairs(measured, Comparison(name, baseline, ((places, place),)))
+        for place in sorted(at, key=lambda one: at[one])
+    }
+    sets = [{*both} for both in every.values() if both]
+    most = max(sets, key=lambda own: len(own) * sum(own <= one for one in sets), default=set())
+    kept = {place: both for place, both in every.items() if most and most <= both.keys()}
+    if len(kept) < 2:
+        return None
+    groups = independent(
+        {seed: [row for both in kept.values() for row in both[seed]] for seed in sorted(most)}
+    )
+    own_SL, other_SL = (
+        np.array(
+            [
+                [fmean(both[seed][side].value for seed in group) for both in kept.values()]
+                for group in groups
+            ]
+        )
+        for side in (0, 1)
+    )
+    place_L = np.array([at[place] for place in kept])
+    factors = {place: factor(place_L, index, own_SL, other_SL) for index, place in enumerate(kept)}
+    return AgainstBaseline(len(groups), crossings(place_L, own_SL, other_SL), factors)
+
+
+def crossings(place_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> list[Estimate]:
+    """The places at which the means over seeds cross.
+
+    Args:
+        place_L: ascending, at least two.
+        own_SL, other_SL: values of two names.
+    """
+    at_X, apart_SX = _between(place_L, own_SL - other_SL)
+    return [_estimate(at_X, apart_SX, at) for at in _zeros(at_X, apart_SX.mean(0))]
+
+
+def factor(
+    place_L: np.ndarray, index: int, own_SL: np.ndarray, baseline_SL: np.ndarray
+) -> Estimate:
+    """By how many times place_L[index] the baseline first reaches `own_SL[:, index]`: with more
+    where the name has the higher value there, with less where it has not. Arguments as of
+    `crossings`."""
+    at_X, baseline_SX = _between(place_L / place_L[index], baseline_SL)
+    apart_SX = own_SL[:, [index]] - baseline_SX
+    mean_X = apart_SX.mean(0)
+    here = float((own_SL[:, index] - baseline_SL[:, index]).mean())
+    if abs(here) <= EXACT:
+        return _estimate(at_X, apart_SX, 0.0)
+    equal = [*_zeros(at_X, mean_X), *at_X[np.abs(mean_X) <= EXACT]]
+    ahead = [float(at) for at in equal if (at > 0) == (here > 0)]
+    return _estimate(at_X, apart_SX, min(ahead, key=abs, default=math.copysign(math.inf, here)))
+
+
+def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points (X,) along the logarithm of the axis, the places among them, and the values there
+    (S, X)."""
+    at_L = np.log(place_L)
+    at_X = np.union1d(np.linspace(at_L[0], at_L[-1], POINTS), at_L)
+    return at_X, np.stack([np.interp(at_X, at_L, value_L) for value_L in value_SL])
+
+
+def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
+    """Where a mean changes its sign; of a stretch of zeros between two signs a point in it. Where
+    it only touches zero, or is zero up to an end, it does not change its sign."""
+    signed = np.flatnonzero(np.abs(mean_X) > EXACT)
+    turns = np.diff(mean_X[signed] > 0)
+    before, after = signed[:-1][turns], signed[1:][turns]
+    step = mean_X[before] / (mean_X[before] - mean_X[after])
+    return [float(at) for at in at_X[before] + step * (at_X[after] - at_X[before])]
+
+
+def _estimate(at_X: np.ndarray, apart_SX: np.ndarray, at: float) -> Estimate:
+    """The value where the mean is zero, or at an infinity beyond the places, with the undecided
+    points around it: where the mean's interval includes zero."""
+    n, mean_X = len(apart_SX), apart_SX.mean(0)
+    if n > 1:
+        decided_X = at_X[np.abs(mean_X) > stats.reach(n) * apart_SX.std(0, ddof=1)]
+    else:
+        decided_X = at_X if math.isinf(at) else at_X[:0]
+    low = max((float(np.exp(end)) for end in decided_X if end < at), default=None)
+    high = min((float(np.exp(end)) for end in decided_X if end > at), default=None)
+    return Estimate(None if math.isinf(at) else float(np.exp(at)), low, high)

@@ -3,8 +3,8 @@ command that runs a task. A run's folder is the other thing that it knows."""
 
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +16,8 @@ from .. import costs, hub_files
 from ..config import computed, declaration, recipe_files, recipe_images, schema
 from ..config.computed import counts as counts
 from ..config.init_source import SCRATCH as SCRATCH
-from ..config.init_source import InitSource
 from ..config.parsing import exists as exists
-from ..config.parsing import flatten, load_yaml
+from ..config.parsing import load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
 from ..config.recipe_files import recipe_names as recipe_names
@@ -27,16 +26,15 @@ from ..config.recipe_images import image_notice as image_notice
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
 from ..config.schema import compared_views as compared_views
-from ..config.schema import learns_labels as learns_labels
 from ..config.schema import uses_labels as uses_labels
-from ..config.validate import check_value, has_use
+from ..config.validate import check_value as check_value
+from ..config.validate import has_use
 from ..config.values import parse as parse
 from ..data.batch_layout import BatchLayout
-from ..data.layout import role as role
 from ..errors import UserError, suggest
 from ..formatting import few_images, option_text
 from ..jobs import reuse
-from ..runs import environment, identity, lock
+from ..runs import environment, lock
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
@@ -48,6 +46,13 @@ EFFICIENCY = 0.4  # share of a device's peak that training reaches
 HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
+
+# as they are
+cores = environment.cores
+exaflop = costs.total_exaflop
+is_written = lock.is_held
+repository_beside = hub_files.beside
+tensor_bytes = costs.memory_bytes
 
 
 class Cost(NamedTuple):
@@ -103,16 +108,6 @@ def cost(options: Sequence[str], where: str) -> Cost:
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
-def trained_objectives(recipe: Recipe) -> list[str]:
-    """The objectives that are trained: of `joint` those whose weight is not 0."""
-    return [one.name for one in recipe.declared.trained(recipe)]
-
-
-def repository_beside(repository: str, name: str) -> str:
-    """The Hub's repository of one of several runs."""
-    return hub_files.beside(repository, name)
-
-
 def own_keys() -> list[str]:
     """The keys of recipes that a command line may give a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")
@@ -122,14 +117,6 @@ def own_keys() -> list[str]:
 def studies() -> dict[str, Path]:
     """{recipe=: its file} of the package's studies."""
     return {name: recipe_files.RECIPES / f"{name}.yaml" for name in recipe_files.study_names()}
-
-
-def check_name(name: str) -> None:
-    """
-    Raises:
-        UserError: it cannot be the name of a run's or a study's folder.
-    """
-    check_value("name", name)
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
@@ -169,9 +156,7 @@ def labelled(recipe: Recipe) -> bool:
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return True
-    from ..data import sources  # takes seconds to import
-
-    return bool(sources.load(data).train.label_source)
+    return bool(splits_of(data, False).train.label_source)
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
@@ -255,7 +240,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return []
-    from ..data import class_numbers, sources  # takes seconds to import
+    from ..data import class_numbers  # takes seconds to import
     from ..data.layout import NoTestSplit
     from ..jobs import split_images
 
@@ -266,7 +251,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     key = str((test, values | {"data.share_seed": 0}))
     if key not in known:
         try:
-            known[key] = sources.load(data, test)
+            known[key] = splits_of(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
     labels = f"{key} {recipe.objective} {data.classes}"
@@ -276,14 +261,6 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
     )
-
-
-def runs_before(init: str) -> Iterator[tuple[str, Recipe]]:
-    """The runs that weights come from, the latest first, as far as they are here: their folders and
-    recipes."""
-    with suppress(UserError):  # a run that is not here any more, or of a plugin
-        for folder, recipe in identity.runs_before(init or SCRATCH):
-            yield str(folder), recipe
 
 
 def devices() -> dict[str, dict[str, Any]]:
@@ -319,80 +296,25 @@ def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None
     return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.work(recipe).trained
 
 
-def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = ()) -> str:
-    """Why a run's folder holds another run than the options now mean; empty where it holds theirs,
-    finished or not, or none.
-
-    Args:
-        run: the folder.
-        options: words KEY=VALUE.
-        undecided: keys that they do not tell.
-    """
-    path = run / "recipe.yaml"
-    if not path.exists():
-        made = any((run / name).exists() for name in identity.RECORDS)
-        return "its recipe.yaml is missing" if made else ""
-    recipe, source, free = _as_now(options)
-    there = flatten(load_yaml(path))
-    planned = computed.computed_values(recipe)
-    differ = identity.planned_differences(there, planned, [*free, *undecided])
-    weights = source.identity() if (run / "environment.json").exists() else {}
-    known = "init" not in undecided
-    if known and not weights and not _same_place(str(there.get("init")), source):
-        differ.append(f"init ({there.get('init')} there, {source.place} here)")
-    try:
-        if (run / "result.json").exists():
-            identity.check_options(recipe, run)
-        if weights:
-            identity.check_facts(recipe, run, {"init": weights})
-    except UserError as error:
-        differ.append(str(error))
-    return "; ".join(differ)
-
-
-def check_finished(run: Path, options: Sequence[str]) -> list[str]:
-    """Check that a finished run, whose options are as planned, has the images, weights and files of
-    today; lines about what could not be checked.
+def changed_since(run: Path, options: Sequence[str]) -> list[str]:
+    """Check that a finished run, which is the one that options mean, has the images, weights and
+    files of today; lines about what could not be checked.
 
     Raises:
-        UserError: it has others, or its recipe.yaml was edited.
+        UserError: it has others.
     """
-    recipe, _, _ = _as_now(options)
-    identity.check_unedited(recipe, run)
+    try:
+        recipe = resolve_options(options, here=False)
+    except UserError:  # the weights that it started from are not here any more
+        recipe = recipe_files.read(run / "recipe.yaml")
+        recipe.out = str(run.parent)
     return reuse.check(Run(recipe))
-
-
-def _as_now(options: Sequence[str]) -> tuple[Recipe, InitSource, list[str]]:
-    """The recipe of options as they resolve now, where its weights come from, and the keys that it
-    does not tell: what weights decide that are not here."""
-    place = parse(options).get("init", SCRATCH)
-    source = InitSource(place)
-    undecided: list[str] = []
-    if source.weights_hash() is not None:
-        undecided = ["init"]  # the weights themselves are compared
-    elif not source.is_scratch:
-        options = [option for option in options if not option.startswith("init=")]
-        undecided = identity.from_init()
-        if not recipe_images.names_images(options):
-            undecided += computed.keys(lambda option: option.key.startswith("data."))
-    recipe = resolve_options(options, here=False)
-    if recipe.compute.precision == "auto":
-        undecided.append("compute.precision")
-    return recipe, source, undecided
-
-
-def _same_place(there: str, here: InitSource) -> bool:
-    """Whether initial weights that are not here are those that a run had, by their names."""
-    if here.is_on_hub:
-        return hub_files.split(there)[0] == hub_files.split(here.place)[0]
-    return InitSource(there).public_name == here.public_name
 
 
 @dataclass(frozen=True)
 class Size:
     """A network: parameters that are trained and the encoder's, patches of an image (0 of a
-    convolutional
-    one), and multiply-adds of an image's forward pass, None where they are not counted."""
+    convolutional one), and multiply-adds of an image's forward pass, None where they are not counted."""
 
     parameters: int
     encoder_parameters: int
@@ -446,21 +368,9 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
     return sources.load(data, test)
 
 
-def exaflop(recipe: Recipe, images: int | None) -> float | None:
-    """Of a run that sees so many images; None where the work is not counted."""
-    return None if images is None else costs.exaflop(recipe, images)
-
-
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Of an image; 0 of an evaluation, which keeps none."""
     return costs.activation_bytes(recipe, fused) if recipe.declared.trains else 0
-
-
-def tensor_bytes(
-    recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
-) -> dict[str, int]:
-    """Bytes of tensors in a process at a device batch of so many images, by kind."""
-    return costs.memory_bytes(recipe, processes, zero, batch, fused)
 
 
 def fitting_images(recipe: Recipe, memory: float) -> int:
@@ -584,13 +494,3 @@ def check_processes(recipe: Recipe, processes: int) -> None:
     if recipe.objective != "probe":  # which takes any
         batch = recipe.optim.batch
         BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
-
-
-def is_written(folder: Path) -> bool:
-    """Whether a process writes a run's folder."""
-    return lock.is_held(folder)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return environment.cores()

@@ -75,10 +75,11 @@ class ReportOptions(ToolOptions):
 @dataclass(frozen=True, kw_only=True)
 class RunsOptions(ToolOptions):
     summary = "list the runs of a folder, rank them, remove their checkpoints"
-    command = "lab.runs_tool:main"
+    command = "lab.runs.tool:main"
     purpose = (
-        "List all runs in and below a folder, one a line: state, metrics, cost, disk use and what"
-        " differs between their recipes; rank them; remove the checkpoints of finished runs."
+        "List all runs in and below a folder, one a line, the newest first: state, metrics, cost,"
+        " disk use and what differs between their recipes; rank them; remove the checkpoints of"
+        " finished runs."
     )
     examples = (
         "python tools/runs.py",
@@ -90,23 +91,21 @@ class RunsOptions(ToolOptions):
     command_line_only = ("json",)
     folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
     sort: str = option(
-        "name",
-        "What they are sorted by: name, objective, state, step, exaflop, time, disk, age, or a"
-        " metric, the best first; sort=-KEY: the other way round.",
+        "ended",
+        "What they are sorted by: name, objective, state, step, exaflop, time, disk, ended (the"
+        " newest first), or a metric, the best first; sort=-KEY: the other way round.",
         metavar="KEY",
     )
     best: str | None = option(
         None,
-        "Rank finished runs by a metric, in groups of one split, data set and objective: only those"
+        "Rank finished runs by a metric, in groups of the same images and objective: only those"
         " compare.",
         metavar="METRIC",
     )
-    differs: bool = option(False, "A column with each run's values of the keys that differ.")
     clean: str | None = one_of(
         None,
-        "Show what removing the checkpoints of finished runs would free. Runs that have not"
-        " finished, are locked, have no intact export or have pending pushes keep theirs.",
+        "Remove the checkpoints of finished runs. Runs that have not finished, are locked, of a"
+        " study that is going on, have no intact export or pending pushes keep theirs.",
         ("checkpoints",),
     )
-    yes: bool = option(False, "With clean=checkpoints: remove them.")
     json: bool = json_flag()

@@ -2,34 +2,42 @@
 exploratory. Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tables. No torch here.
 """
 
+import io
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from .. import stats
-from ..formatting import FEW_IMAGES, plain_table, some, text_line
+from ..formatting import FEW_IMAGES, figure_label, plain_table, some, text_line
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
 from ..runs import notebook
 from ..runs.files import write_atomically
-from . import figure
+from .compare import numbers
 from .results import Results, load
 from .study.record import TaskRecord
 from .tables import Shown, as_text, cells, tables, untrained
 from .verdict import Verdict, decide
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from matplotlib.axes import Axes
 
 # columns that a phone shows last
-BEHIND = frozenset({"n", "sd", "exaFLOP", "paper", "level", "over"})
+BEHIND = frozenset({"n", "sd", "images", "exaFLOP", "paper", "level", "over"})
 LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
+INK = "#7b7b7b"  # of a figure's text and lines: legible on light pages and on dark ones
+# Okabe and Ito's, which readers with any colour vision can distinguish
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+WIDE = 10  # ratio of the ends of an axis from which it is logarithmic
+BESIDE = 0.6  # of the space between two names, what lines at one name share
 
 
 @dataclass(frozen=True)
@@ -145,9 +153,79 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     levels = {}
     if not fresh[places].drop_duplicates()[1:].size:  # at one place, as a line across all
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
-    svg = figure.draw(rows, axis, places, title, levels)
+    svg = draw(rows, axis, places, title, levels)
     caption = f"{title}: each seed a point, the mean a diamond."
     return blocks.Figure("figures/study.svg", caption, svg)
+
+
+def draw(
+    rows: pd.DataFrame, axis: str, places: Sequence[str], label: str, levels: Mapping[str, float]
+) -> str:
+    """Each seed a point, the mean of each name a diamond, as SVG whose ground is the page's: the
+    same text for the same rows. Uses matplotlib's Figure objects, without pyplot's state.
+
+    Args:
+        rows: a row a seed: a column for each axis, and `value` as it is shown.
+        axis: whose names are compared.
+        places: the other axes; names that are numbers lie along the figure's axis.
+        label: of the values.
+        levels: {name: value} of lines across.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    along = next((one for one in (*places, axis) if numbers([*rows[one].unique()])), axis)
+    others = [one for one in (axis, *places) if one != along]
+    line = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
+    lines, ticks = [*line.unique()], [*rows[along].unique()]
+    at = numbers(ticks)
+    place = rows[along].map(at or {name: number for number, name in enumerate(ticks)})
+    colours: Sequence[Any] = COLOURS
+    if len(lines) > len(COLOURS):
+        colours = [*matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lines)))]
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained", facecolor="none")
+    panel = figure.subplots()
+    for number, name in enumerate(lines):
+        beside = 0 if at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
+        x, y = place[line == name] + beside, rows["value"][line == name]
+        mean = y.groupby(x).mean()
+        # two places are no curve: a line would look like values that nobody measured
+        mark, name = "D-" if at and len(mean) > 2 else "D", figure_label(name)
+        panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
+        panel.plot(mean.index, mean, mark, markersize=5, color=colours[number], label=name)
+    for name, value in levels.items():
+        panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
+    _dress(panel, along, label, ticks, at)
+    if len(lines) > 1 or levels:
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, labelcolor=INK)
+    text = io.StringIO()
+    plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+        # of a script that the font lacks: boxes are shown
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(text, format="svg", metadata=plain)
+    return text.getvalue()
+
+
+def _dress(
+    panel: "Axes", x: str, y: str, ticks: Sequence[str], at: Mapping[str, float] | None
+) -> None:
+    """Labels, names or numbers along the axis, and ink on the ground of the page."""
+    if at is None:
+        panel.set_xlim(-0.5, len(ticks) - 0.5)
+        turn, side = (30, "right") if sum(map(len, ticks)) > 40 else (0, "center")
+        panel.set_xticks(range(len(ticks)), map(figure_label, ticks), rotation=turn, ha=side)
+    elif max(at.values()) / min(at.values()) >= WIDE:
+        panel.set_xscale("log")
+        panel.set_xticks([*at.values()], map(figure_label, at))
+        panel.minorticks_off()
+    panel.set_xlabel(figure_label(x), color=INK)
+    panel.set_ylabel(figure_label(y), color=INK)
+    panel.set_facecolor("none")
+    panel.tick_params(which="both", colors=INK)
+    panel.grid(alpha=0.25)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(INK)
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
@@ -205,6 +283,6 @@ def latex(report: Report) -> str:
     return "\n".join(texts)
 
 
-def _records(frame: "DataFrame") -> list[dict[str, Any]]:
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows; what is missing is null."""
     return list(frame.astype(object).where(frame.notna(), None).to_dict("records"))

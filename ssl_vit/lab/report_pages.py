@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.tool_options import parse
 from ..errors import UserError
@@ -15,10 +15,12 @@ from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..runs import notebook
 from ..stats import as_json
-from . import report
 from .options import ReportOptions
-from .run_table import index_page
+from .runs import index
 from .study import record
+
+if TYPE_CHECKING:
+    from .report import Report
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(written.content()))
 
 
-def write(options: ReportOptions) -> "RunPages | report.Report":
+def write(options: ReportOptions) -> "RunPages | Report":
     """Write the page of a run, the report of a study or the index of a folder of runs.
 
     Raises:
@@ -80,11 +82,13 @@ def write(options: ReportOptions) -> "RunPages | report.Report":
     try:
         if (folder / record.FILE).exists():
             with suppress(UserError):  # without runs; the report says more of it
-                index_page.write(folder)
+                index.write(folder)
+            from . import report  # pandas, which nothing else here waits for
+
             return report.write(folder)
         if is_run(folder):
             return RunPages(folder / PAGE, [run_page.write(folder)])
-        return RunPages(folder / INDEX, index_page.write(folder))
+        return RunPages(folder / INDEX, index.write(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
 

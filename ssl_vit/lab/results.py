@@ -4,26 +4,22 @@ What is left out is in no row, so nothing that reads the table can show it. Lege
 images.
 """
 
-import functools
-import gc
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ..config import records
 from ..config.records.run import CountedResult, RunEnvironment
 from ..errors import UserError
 from . import run_folder
-from .study import record
+from .study import launch, record
 from .study.record import StudyRecord, TaskRecord
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # Columns of every table but those of its axes, which are texts
 TYPES = {
@@ -70,21 +66,21 @@ class Results:
 
     folder: Path
     plan: StudyRecord
-    table: "DataFrame"
+    table: pd.DataFrame
     finished: dict[str, Finished] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
 
     def rows(
         self, run: str | None = None, metric: str | None = None, split: str | None = None
-    ) -> "DataFrame":
+    ) -> pd.DataFrame:
         """The rows with a finite value, without those of runs that try values for another; of one
         run, metric or split, or of all."""
-        found = self.table[(self.table["tried"] == "") & np.isfinite(self.table["value"])]
+        kept = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, wanted in (("run", run), ("metric", metric), ("split", split)):
             if wanted is not None:
-                found = found[found[column] == wanted]
-        return found
+                kept &= self.table[column] == wanted
+        return self.table[kept]
 
     def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
         """{task: booleans (M,), whether its first class is the label} of those of some tasks that
@@ -95,16 +91,16 @@ class Results:
                 fingerprint, or of another run than the value beside it.
         """
         found = {}
-        firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
         for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
             path = self.folder / name / "predictions.npz"
             if not path.exists():
                 continue
             index, label, right = read_predictions(path)
-            other, *known = firsts.setdefault(images, (name, index, label))
+            other, *known = firsts.setdefault(images, (path.parent, index, label))
             if not all(map(np.array_equal, known, (index, label))):
-                raise UserError(f"{path}: its images are not those of {other}; {HINT}")
+                raise UserError(f"{path}: its images are not those of {other.name}; {HINT}")
             found[name] = right[(label >= 0).any(1)]
             if abs(found[name].mean() - value) > 1e-6:
                 text = f"has a top1 of {found[name].mean():.4f}, result.json of {value:.4f}"
@@ -122,9 +118,8 @@ def load(folder: Path) -> Results:
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
     plan = record.read(folder)
-    if taken := next((axis for axis in plan.axes if axis in TYPES), None):
-        raise UserError(f"{folder / record.FILE}: axis {taken}: is a column of the results")
     tasks = {task.name: task for task in plan.tasks}
+    planned = record.tasks_from(plan)
     finished: dict[str, Finished] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
@@ -132,8 +127,10 @@ def load(folder: Path) -> Results:
         if not (folder / name / "result.json").exists():
             missing.append(name)
             continue
-        chosen = {key for other in task.best or () for key in tasks[other].tried}
-        why = run_folder.not_made_as_planned(folder / name, task.options, task.seed, chosen)
+        words, undecided = launch.planned(planned[name], planned, folder)
+        # a report runs no plugin
+        words = [word for word in words if not word.startswith("plugin=")]
+        why = run_folder.not_planned(folder / name, words, undecided)
         needed = next((one for one in task.needs if one in foreign), None)
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"
@@ -147,56 +144,42 @@ def load(folder: Path) -> Results:
         left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
     _check_training_images(folder, finished)
-    rows = [
-        row
-        for name, run in finished.items()
-        for row in _rows(tasks[name], run, _origins(tasks, name))
-    ]
+    rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
+
+
+def _rows(
+    task: TaskRecord, run: Finished, tasks: Mapping[str, TaskRecord]
+) -> Iterable[dict[str, Any]]:
+    exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
+    shared = {
+        "run": task.run,
+        **task.at,
+        "seed": task.seed,
+        "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
+        "exaflop": math.nan if exaflop is None else exaflop,
+        "device_hours": math.nan if hours is None else hours,
+        "fingerprint": run.environment.data.get("test", ""),
+        "folder": task.name,
+        "origin": " ".join(_origins(tasks, task.name)),
+    }
+    for name, one in run.result.metrics.items():
+        yield shared | {"split": one.split, "metric": name, "value": one.value, "n": one.n}
 
 
 def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
     """The tasks that a task's weights came through: not those among which it chose values."""
-    task = tasks[name]
-    direct = [one for one in task.needs if one not in (task.best or ())]
-    found = dict.fromkeys(direct)
-    for one in direct:
-        found |= dict.fromkeys(_origins(tasks, one))
-    return list(found)
+    direct = [one for one in tasks[name].needs if one not in (tasks[name].best or ())]
+    return list(dict.fromkeys([*direct, *(far for one in direct for far in _origins(tasks, one))]))
 
 
-def _rows(task: TaskRecord, run: Finished, origins: list[str]) -> list[dict[str, Any]]:
-    result, environment = run
-    shared: dict[str, Any] = {"run": task.run, **task.at, "seed": task.seed, "folder": task.name}
-    shared["tried"] = ", ".join(f"{key}={value}" for key, value in task.tried.items())
-    for key in ("exaflop", "device_hours"):
-        total = result[f"total_{key}"]
-        shared[key] = math.nan if total is None else total
-    shared["fingerprint"] = environment.data.get("test", "")
-    shared["origin"] = " ".join(origins)
-    return [
-        shared | {"split": one.split, "metric": name, "value": one.value, "n": one.n}
-        for name, one in result.metrics.items()
-    ]
-
-
-def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> "DataFrame":
+def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
     """A table with the columns of `Results.table`; what a row lacks is empty."""
     columns = ["run", *axes, *list(TYPES)[1:]]
-    found = pandas().DataFrame(list(rows), columns=columns, dtype=object)
+    found = pd.DataFrame(list(rows), columns=columns, dtype=object)
     texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
     found[texts] = found[texts].fillna("")
     return found.astype(TYPES | dict.fromkeys(axes, "str"))
-
-
-@functools.cache
-def pandas() -> Any:
-    """The module; nothing but reports of studies waits for its import."""
-    import pandas
-
-    # passing over its modules in collections of garbage saves as much time as the import takes
-    gc.freeze()
-    return pandas
 
 
 def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:

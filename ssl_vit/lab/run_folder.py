@@ -3,6 +3,7 @@ plans, and what it was trained and measured on. No torch here."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,84 +13,108 @@ from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
 from ..config.records.run import Environment, Result
 from ..config.resolve import resolve
-from ..config.schema import defaults
+from ..config.schema import Recipe, defaults
 from ..errors import UserError
 from ..formatting import option_text
-from ..runs.identity import planned_differences, written_hash
+from ..runs import identity
+
+HINT = "remove its folder and give the study's command again"
 
 
-def not_made_as_planned(
-    run: Path, options: Sequence[str], seed: int, chosen: Collection[str] = ()
-) -> str:
-    """Why a finished run in a study's folder is not the one that study.json plans: it was copied
-    there, its recipe.yaml was edited, or it started from other weights; empty where it is.
+def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = ()) -> str:
+    """Why a run's folder does not hold the run that a study plans, finished or not: its recipe was
+    another, it was copied there or edited, or it started from other weights. Empty where it holds
+    that run, or none yet.
 
     Args:
-        run: its folder.
-        options: of its task, KEY=VALUE; {TASK} is the folder of another task's run.
-        seed: of the task.
-        chosen: keys whose values were chosen among tries, which the plan does not know.
+        run: the folder.
+        options: words KEY=VALUE of the task.
+        undecided: keys whose values they do not tell, as those that are chosen among tries.
 
     Raises:
         UserError: its result.json or environment.json is damaged.
     """
+    there = {name for name in ("recipe.yaml", *identity.RECORDS) if (run / name).exists()}
+    if not there:
+        return ""
     try:
         written = flatten(load_yaml(run / "recipe.yaml"))
     except UserError:
         return "its recipe.yaml is missing or damaged"
-    hint = "remove its folder and give the study's command again"
-    environment = records.require(run / "environment.json", Environment, hint)
-    recipe = records.require(run / "result.json", Result, hint).recipe
     if written.get("name") != run.name:
         return f"its recipe.yaml is of a run called {written.get('name')}"
-    if recipe != written_hash(written, environment.free):
-        return "its result.json is of another recipe than its recipe.yaml"
-    here = [option.replace("{", f"{run.parent}/").replace("}", "") for option in options]
-    planned = _planned([*here, f"seed={seed}"], written, environment.free)
-    undecided = {"init", "compute.precision", *chosen}
-    if differ := planned_differences(written, planned, undecided):
+    environment, finished = None, "result.json" in there
+    if finished or "environment.json" in there:
+        environment = records.require(run / "environment.json", Environment, HINT)
+    free = environment.free if environment else []
+    if finished:
+        made = records.require(run / "result.json", Result, HINT).recipe
+        if made != identity.written_hash(written, free):
+            return "its result.json is of another recipe than its recipe.yaml"
+    recipe, unknown = _resolved(options)
+    planned = computed_values(recipe) if recipe else _named(options, written, free)
+    if planned.get("compute.precision") == "auto":
+        unknown.append("compute.precision")
+    unknown += ["init", *undecided]
+    if differ := identity.planned_differences(written, planned, unknown):
         return f"its recipe is not the planned one: {', '.join(differ)}"
-    if "init" in chosen:
+    if finished and recipe:
+        try:
+            identity.check_options(recipe, run)
+        except UserError as error:
+            return str(error)
+    if "init" in undecided:
         return ""
-    return _other_weights(values.parse(here).get("init", SCRATCH), written, environment)
+    recorded = environment.init if environment else None
+    return _other_weights(values.parse(options).get("init", SCRATCH), written, recorded or {})
 
 
-def _planned(
+def _resolved(options: Sequence[str]) -> tuple[Recipe | None, list[str]]:
+    """The recipe of options, and the keys that it does not tell because the initial weights are not
+    here; None where options do not resolve here, as without a plugin."""
+    with suppress(UserError):
+        return resolve(options, here=False), []
+    given = values.parse(options)
+    of_weights = [*identity.from_init(), *keys(lambda option: option.key.startswith("data."))]
+    with suppress(UserError):
+        recipe = resolve([word for word in options if not word.startswith("init=")], here=False)
+        return recipe, [key for key in of_weights if key not in given]
+    return None, []
+
+
+def _named(
     options: Sequence[str], written: Mapping[str, Any], free: Collection[str]
 ) -> dict[str, Any]:
-    """{dotted key: value} of a task's options. Where they do not resolve here, as without the
-    weights or a plugin (which a report does not run), only of those keys that they name."""
-    given = values.parse(option for option in options if not option.startswith("plugin="))
-    try:
-        words = [f"{key}={text}" for key, text in given.items()]
-        return computed_values(resolve([*words, "name=planned"], here=False))
-    except UserError:
-        named = {key: text for key, text in given.items() if counts(key, free) and key in written}
-    for key, text in named.items():
-        if key in defaults():
-            named[key] = values.typed(key, text)
-        elif values.scalar(text) == written[key] or option_text(written[key]) == text:
-            named[key] = written[key]
-    return named
+    """{dotted key: value} of the keys that options name, of which recipe.yaml has a value."""
+    found: dict[str, Any] = {}
+    for key, text in values.parse(options).items():
+        if not counts(key, free) or key not in written:
+            continue
+        same = values.scalar(text) == written[key] or option_text(written[key]) == text
+        found[key] = (
+            values.typed(key, text) if key in defaults() else written[key] if same else text
+        )
+    return found
 
 
-def _other_weights(place: str, written: Mapping[str, Any], environment: Environment) -> str:
-    """Why a run's initial weights are not those of `init=place`; empty where they are, or where
-    those of a folder are gone."""
-    if not InitSource(place).is_local:
-        there = str(written.get("init", SCRATCH))
-        # the recipe of weights on the Hub has their commit
-        same = there.partition("@")[0] == place.partition("@")[0]
-        return "" if same else f"its initial weights are those of init={there}"
-    weights = Path(place) / "export" / "model.safetensors"
-    changed = weights.stat().st_mtime_ns if weights.exists() else 0
-    try:
-        here = _identity(place, changed)
-    except UserError as error:
-        return f"its initial weights cannot be compared: {error}"
-    if differences(facts("init", environment.init or {}), facts("init", here)):
-        return f"its initial weights are not those of {Path(place).name}"
-    return ""
+def _other_weights(place: str, written: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
+    """Why a run's initial weights are not those of `init=place`. Weights that are not here, or that
+    no environment.json describes, are compared by their names."""
+    there, source = InitSource(str(written.get("init", SCRATCH))), InitSource(place)
+    here: dict[str, Any] = {}
+    if source.is_local:
+        path = Path(place)
+        weights = path if path.is_file() else path / "export" / "model.safetensors"
+        try:
+            here = _identity(place, weights.stat().st_mtime_ns if weights.exists() else 0)
+        except UserError as error:
+            return f"its initial weights cannot be compared: {error}"
+    if here and recorded:
+        same = not differences(facts("init", recorded), facts("init", here))
+        return "" if same else f"its initial weights are not those of {source.public_name}"
+    # the recipe of weights on the Hub has their commit
+    names = {one.public_name.partition("@")[0] for one in (there, source)}
+    return "" if len(names) == 1 else f"its initial weights are those of init={there.public_name}"
 
 
 @functools.lru_cache(maxsize=64)  # several tasks start from one run

@@ -11,10 +11,11 @@ multiplied by the number of looks so far, so that k looks claim what is not so i
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
 
 from ..config import records
 from ..config.records import Record, Whole
@@ -28,22 +29,22 @@ from .compare import (
     Comparison,
     Correct,
     Difference,
+    Pairs,
     Place,
     Rule,
+    cells,
     difference,
     on_different_images,
     pairs,
 )
-from .results import PREDICTED, Results, pandas
-from .study.record import TaskRecord, rule_from
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from .results import PREDICTED, Results
+from .study.read import UNTRAINED
+from .study.record import TaskRecord
 
 FRESH = "fresh weights"
-UNTRAINED = "untrained"  # the run of fresh weights that a study adds
 LOOKS = "looks.json"
-Pairs = list[tuple[Comparison, "DataFrame"]]  # each comparison with its pairs over seeds
+OF_SPLIT = {"validation": "held-out images", "train": "training images"}
+Asked = dict[Comparison, Pairs]  # {comparison: its pairs over seeds}
 
 
 class Measure(NamedTuple):
@@ -53,79 +54,41 @@ class Measure(NamedTuple):
         name: of the metric.
         split: that it is of.
         label: for readers.
+        sign: what makes higher values the better ones, 1 or -1.
         scale: that values are multiplied by: 100 of a share.
-        unit: of differences.
-        higher: whether higher values are better.
+        unit: of differences, with a blank before it.
+        digits: decimals that are shown.
     """
 
     name: str
     split: str
     label: str
-    scale: float
-    unit: str
-    higher: bool
-
-    @property
-    def sign(self) -> int:
-        """What makes higher values the better ones."""
-        return 1 if self.higher else -1
-
-    @property
-    def digits(self) -> int:
-        """Decimals that are shown."""
-        return 2 if self.scale == 100 else 4
+    sign: int
+    scale: int = 1
+    unit: str = ""
+    digits: int = 4
 
 
-@dataclass(frozen=True)
-class Found:
-    """What was found of a family of comparisons.
+class Family(NamedTuple):
+    """Comparisons that share an error of 5%.
 
     Attributes:
-        differences: of those that were asked and measured.
-        family: how many comparisons the level is divided among.
-        missing: that were asked and have no seed on both sides.
-        claimed: that are claimed.
+        differences: of those that were measured.
+        size: how many comparisons the level is divided among.
+        missing: that have no seed on both sides.
     """
 
     differences: tuple[Difference, ...]
-    family: int
+    size: int
     missing: tuple[Comparison, ...] = ()
-    claimed: tuple[Difference, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "claimed", tuple(d for d in self.differences if d.claimed))
+    @property
+    def claimed(self) -> list[Difference]:
+        return [one for one in self.differences if one.claimed]
 
     @property
     def asked(self) -> int:
         return len(self.differences) + len(self.missing)
-
-    @property
-    def n(self) -> int:
-        """The most independent seeds of a comparison."""
-        return max((one.n for one in self.differences), default=0)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a study's report claims.
-
-    Attributes:
-        rule: by which it does.
-        measure: that decides; None where nothing is measured yet.
-        rows: of the results that are compared.
-        found: of the study's comparisons; none where its names are tested on images of their own.
-        fresh: of the trained names minus fresh weights; None where none are measured.
-        looks: how many reports were made, each of other results.
-        sentences: what it claims, of the comparisons and of fresh weights.
-    """
-
-    rule: Rule
-    measure: Measure | None
-    rows: "DataFrame"
-    found: Found
-    fresh: Found | None
-    looks: int
-    sentences: tuple[str, ...]
 
 
 class Look(Record):
@@ -137,43 +100,96 @@ class Look(Record):
     measure: str
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What a study's report claims.
+
+    Attributes:
+        rule: by which it does.
+        measure: that decides; None where nothing is measured yet.
+        rows: of the results that are compared.
+        found: of the study's comparisons; none where its names are tested on images of their own.
+        fresh: of the trained names minus fresh weights; without comparisons where none are
+            measured, no name is trained, or the study's own say it.
+        looks: the reports that were made, this one among them, each of other results.
+        sentences: what it claims, of the comparisons and of fresh weights.
+    """
+
+    rule: Rule
+    measure: Measure | None
+    rows: pd.DataFrame
+    found: Family
+    fresh: Family
+    looks: list[Look]
+    sentences: tuple[str, ...]
+
+
 def decide(results: Results) -> Verdict:
     """What a study's results claim by its rule. Where they are others than those of earlier
     reports, that is noted in its folder as another look.
 
     Raises:
+        UserError: as `claims`, or looks.json is damaged.
+    """
+    path = results.folder / LOOKS
+    before: list[Look] = []
+    if path.exists():
+        hint = "it says how often the results were looked at; restore it"
+        before = records.require(path, list[Look], hint)
+    verdict = claims(results, before)
+    if verdict.looks != before:
+        found = [one.model_dump() for one in verdict.looks]
+        write_atomically(path, json.dumps(found, indent=1) + "\n")
+    return verdict
+
+
+def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
+    """What a study's results claim by its rule.
+
+    Args:
+        results: of the study.
+        before: the looks of earlier reports.
+
+    Raises:
         UserError: the study compares nothing, no run has the measure, names that it asks to
-            compare were tested on different images, or looks.json or predictions are damaged.
+            compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
         raise UserError(f"{results.folder}: its study.json has no report: with a test to compare")
-    rule = rule_from(results.plan.rule)
+    rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
-        waiting = Found((), len(rule.asked), rule.asked)
         text = f"No run of {rule.test} has finished yet."
-        return Verdict(rule, None, results.rows(rule.test), waiting, None, 0, (text,))
+        nothing = Family((), len(rule.asked), rule.asked)
+        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, [*before], (text,))
     rows = results.rows(rule.test, measure.name, measure.split)
-    asked = [(one, pairs(rows, rule.axis or "run", one)) for one in rule.asked]
+    measured = cells(rows, rule.axis or "run", rule.axes_of_places)
+    asked = {one: pairs(measured, one) for one in rule.asked}
     fresh = _with_fresh(results, rule, measure)
-    apart = [one for one, both in (*asked, *(fresh or ())) if on_different_images(both)]
-    by_default = not results.plan.report.keys() & {"pairs", "baseline"}
-    if apart and not (by_default and apart[0] in rule.asked):
-        raise UserError(f"{results.folder}: {apart[0]}: they were tested on different images")
-    asked = [] if apart else asked
-    every = [*asked, *(fresh or ())]
-    looks = count_looks(results.folder, every, measure.name)
-    tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
+    every = [*asked.items(), *(fresh or {}).items()]
+    apart = next((one for one, both in every if on_different_images(both)), None)
+    if apart:
+        if report.keys() & {"pairs", "baseline"} or apart not in asked:
+            raise UserError(f"{results.folder}: {apart}: they were tested on different images")
+        every, asked = every[len(asked) :], {}
+    looks = _looks(before, every, measure.name)
+    tasks = {one.folder for _, both in every for pair in both.values() for one in pair}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    found = _found(asked, looks, correct, measure.scale)
-    against = None if fresh is None else _found(fresh, looks, correct, measure.scale)
-    first = first_sentence(found, rule, measure, looks)
-    if not asked:
-        why = f": each {rule.axis} is tested on images of its own" if apart else ""
-        first = f"Nothing is compared{why}."
-    second = fresh_sentence(against, measure.higher, 1 if asked else looks)
-    sentences = tuple(one for one in (first, second) if one)
-    return Verdict(rule, measure, rows, found, against, looks, sentences)
+    found, against = (
+        _family(family, max(1, len(looks)), measure, correct) for family in (asked, fresh or {})
+    )
+    about = (rule, measure, len(looks))
+    opening = f"{report['condition']}, by" if report.get("condition") else "By"
+    opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
+    why = f": each {rule.axis} is tested on images of its own" if apart else ""
+    sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
+    if fresh is None:
+        sentences.append("What training without pre-training reaches was not measured.")
+    elif fresh:
+        named = {one.b for one in fresh} == {FRESH}
+        opening = "By the same measure," if named else "Against fresh weights,"
+        sentences.append(sentence(opening, against, *about))
+    return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
@@ -183,7 +199,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         UserError: those that have finished have not measured it.
     """
     rows = results.rows(rule.test)
-    rows = rows[rows["metric"].isin(list(filter(is_of_model, rows["metric"].unique())))]
+    rows = rows[rows["metric"].map(is_of_model).astype(bool)]
     if rows.empty:
         return None
     tested = rows[rows["split"] == "test"]
@@ -193,43 +209,49 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
     row, split = find_metric(name), "test" if "test" in splits else min(splits)
-    scale, unit = (100, "points") if row.unit == SHARE else (1, "")
+    in_percent = (100, " points", 2) if row.unit == SHARE else ()
     title = row.tested or row.column or label(name)
-    return Measure(name, split, title, scale, unit, row.higher)
+    return Measure(name, split, title, 1 if row.higher else -1, *in_percent)
 
 
-def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Pairs | None:
+def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     """The pairs of each trained name, at each place, with fresh weights in the test's own measure.
-    None where no task of the study measures those; no pairs where no name is trained."""
-    tasks = [task for task in results.plan.tasks if not task.tried]
-    cells: dict[tuple[str, Place], list[TaskRecord]] = {}
-    for task in tasks:
-        if task.run == rule.test and _is_trained(task):
-            place = tuple(one for one in task.at.items() if one[0] != rule.axis)
-            cells.setdefault((_called(task, rule), place), []).append(task)
-    runs = {rule.test, UNTRAINED, *results.plan.report.get("beside", ())}
-    tools = {task.tool for task in tasks if task.run == rule.test}
-    fresh = [one for one in tasks if one.run in runs and one.tool in tools and not _is_trained(one)]
-    if cells and not fresh:
+    None where no task of the study measures those; no pairs where no name is trained, and where the
+    study's own comparisons are these."""
+    tasks = {task.name: task for task in results.plan.tasks}
+    trained, fresh = [], []
+    runs = (rule.test, UNTRAINED, *results.plan.report.get("beside", ()))
+    tools = {task.tool for task in tasks.values() if task.run == rule.test}
+    for task in tasks.values():
+        if _is_fresh(task, tasks):
+            fresh += [task] if task.run in runs and task.tool in tools and not task.tried else []
+        elif task.run == rule.test:
+            trained.append(task)
+    if trained and not fresh:
         return None
-    table = results.rows(metric=measure.name, split=measure.split)
-    found = []
-    for (arm, place), own in cells.items():
-        others: dict[str, list[str]] = {}
-        for task in fresh:
-            if _is_measured_alike(results, rule, own, task):
-                others.setdefault(_called(task, rule), []).append(task.name)
-        for name, those in (others or {FRESH: []}).items():
-            here = table[table["folder"].isin([task.name for task in own])].assign(called=arm)
-            there = table[table["folder"].isin(those)].assign(called=name)
-            both = pairs(pandas().concat([here, there]), "called", Comparison(arm, name))
-            found.append((Comparison(arm, name, place), both))
-    return found
+    measured = cells(results.rows(metric=measure.name, split=measure.split), "folder")
+    arms: dict[tuple[str, Place], dict[str, Pairs]] = {}
+    for task in trained:
+        place = tuple(one for one in task.at.items() if one[0] != rule.axis)
+        others = arms.setdefault((_called(task, rule), place), {})
+        for one in fresh:
+            if one.seed == task.seed and _measured_alike(results, rule, task, one):
+                both = pairs(measured, Comparison(task.name, one.name))
+                others.setdefault(_called(one, rule), {}).update(both)
+    found = {
+        Comparison(arm, name, place): both
+        for (arm, place), others in arms.items()
+        for name, both in (others or {FRESH: {}}).items()
+    }
+    own = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
+    return {} if all(frozenset((one.a, one.b, *one.at)) in own for one in found) else found
 
 
-def _is_trained(task: TaskRecord) -> bool:
-    """Whether its weights come from somewhere."""
-    return any(one.startswith("init=") and one != "init=scratch" for one in task.options)
+def _is_fresh(task: TaskRecord, tasks: Mapping[str, TaskRecord]) -> bool:
+    """Whether a task starts from fresh weights, or chose its start among ways that begin there."""
+    given = [text.partition("=")[2] for text in task.options if text.startswith("init=")]
+    tried = [tasks[name].tried["init"] for name in task.best or () if "init" in tasks[name].tried]
+    return "scratch" in (tried or given or ["scratch"])
 
 
 def _called(task: TaskRecord, rule: Rule) -> str:
@@ -239,164 +261,105 @@ def _called(task: TaskRecord, rule: Rule) -> str:
     return FRESH if task.run == UNTRAINED else task.run
 
 
-def _is_measured_alike(
-    results: Results, rule: Rule, own: Sequence[TaskRecord], fresh: TaskRecord
-) -> bool:
-    """Whether fresh weights are measured as the tasks of one trained name at one place are: there
-    and, evaluated frozen, with the same architecture, labels, pooling and probes. Of those that
-    the study adds, one serves all names and places that are evaluated alike."""
-    at = own[0].at
-    there = all(at.get(axis, name) == name for axis, name in fresh.at.items() if axis != rule.axis)
-    if fresh.run == UNTRAINED:
-        if all(at.get(axis, name) == name for axis, name in fresh.at.items()):
-            return True
-    elif fresh.tool != "evaluate" or not there:
-        return there
-    same_seed = [one.name for one in own if one.seed == fresh.seed]
-    both = [name for name in (fresh.name, *same_seed) if name in results.finished]
+def _measured_alike(results: Results, rule: Rule, own: TaskRecord, fresh: TaskRecord) -> bool:
+    """Whether fresh weights are measured as a trained task of the same seed is: at its place and,
+    evaluated frozen, with the same architecture, labels, pooling and probes. Of those that the
+    study adds, one serves all names and places that are evaluated alike."""
+    apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
+    if fresh.run == UNTRAINED and not apart:
+        return True
+    if fresh.run != UNTRAINED and apart - {rule.axis}:
+        return False
+    if fresh.tool != "evaluate":
+        return True
+    both = [one.name for one in (own, fresh) if one.name in results.finished]
     pools = {results.finished[name].result.pool for name in both}
-    measures = [run_folder.frozen_measure(results.folder / name) for name in both]
-    return len(both) == 2 and len(pools) == 1 and measures[0] == measures[1]
+    kinds = [run_folder.frozen_measure(results.folder / name) for name in both]
+    return len(both) == 2 and len(pools) == 1 and kinds[0] == kinds[1]
 
 
-def count_looks(folder: Path, asked: Pairs, measure: str) -> int:
-    """How many reports were made of the study in a folder, this one among them, each of other
-    pairs; the folder remembers them.
-
-    Raises:
-        UserError: looks.json is damaged.
-    """
+def _looks(
+    before: Sequence[Look], every: Sequence[tuple[Comparison, Pairs]], measure: str
+) -> list[Look]:
+    """The reports that were made, this one among them, each of other pairs."""
     content = [
-        (str(one), both[["value_a", "value_b"]].reset_index().values.tolist())
-        for one, both in asked
-        if len(both)
+        [str(one), [[seed, a.value, b.value] for seed, (a, b) in both.items()]]
+        for one, both in every
+        if both
     ]
-    path = folder / LOOKS
-    before = []
-    if path.exists():
-        hint = "it says how often the results were looked at; restore it"
-        before = records.require(path, list[Look], hint)
-    if content:
-        text = json.dumps([measure, content])
-        seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if seen not in {one.results for one in before}:
-            before.append(Look(results=seen, comparisons=len(asked), measure=measure))
-            found = [one.model_dump() for one in before]
-            write_atomically(path, json.dumps(found, indent=1) + "\n")
-    return max(1, len(before))
+    text = json.dumps([measure, content])
+    seen = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not content or seen in {one.results for one in before}:
+        return [*before]
+    return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
 
 
-def _found(asked: Pairs, looks: int, correct: Correct, scale: float) -> Found:
-    family = max(1, len(asked)) * looks
-    every = [(one, difference(one, both, family, correct, scale)) for one, both in asked]
-    return Found(
-        tuple(found for _, found in every if found),
-        family,
-        tuple(one for one, found in every if not found),
-    )
+def _family(asked: Asked, looks: int, measure: Measure, correct: Correct) -> Family:
+    size = max(1, len(asked)) * looks
+    every = {
+        one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()
+    }
+    found = tuple(one for one in every.values() if one)
+    return Family(found, size, tuple(one for one in every if not every[one]))
 
 
-def first_sentence(found: Found, rule: Rule, measure: Measure, looks: int = 1) -> str:
-    """What the comparisons claim.
+def sentence(opening: str, found: Family, rule: Rule, measure: Measure, looks: int) -> str:
+    """What a family of comparisons claims.
 
     Args:
-        found: of the study's comparisons.
+        opening: words before it.
+        found: the family.
         rule: of the study.
         measure: that they are of.
         looks: how many reports were made, each with other results.
     """
-    condition = _condition(found, looks)
-    if found.n < FEWEST:
-        return f"No difference is claimed: {_too_few(found)} ({condition})."
-    against = {one.asked.b for one in found.differences}
+    shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
+    shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
+    shared += f", and this is look {looks} at the results" if looks > 1 else ""
+    against = {one.b for one in (*(one.asked for one in found.differences), *found.missing)}
     others = f" from {against.pop()}" if len(against) == 1 else ""
-    opening = f"By {measure.label} on {_images(measure.split)},"
-    if not found.claimed:
-        return f"{opening} no {rule.axis} is distinguished{others} at 95% ({condition})."
-    texts = [difference_text(one, measure) for one in found.claimed[:NAMED]]
-    texts += [f"{len(found.claimed) - NAMED} more, in the table"] if found.claimed[NAMED:] else []
-    names = [str(one.asked) for one in found.differences if one not in found.claimed]
+    most = max((one.n for one in found.differences), default=0)
+    if most < FEWEST:
+        seeds = f"{most} independent seed{'s' if most != 1 else ''} on both sides"
+        text = f"no difference{others} is claimed: {seeds}, and a claim needs {FEWEST}"
+        return f"{opening} {text} ({shared})."
+    claimed = found.claimed
+    names = [_open(one, measure) for one in found.differences if not one.claimed]
+    if not claimed:
+        text = f"no {rule.axis or rule.test} is distinguished{others} at 95% ({shared})"
+        return f"{opening} {text}: {some(names)}."
+    texts = [_claim(one, measure) for one in claimed[:NAMED]]
+    texts += [f"{len(claimed) - NAMED} more, in the table"] if claimed[NAMED:] else []
     rest = f" Not distinguished from zero: {some(names)}." if names else ""
-    best = _best(found, rule, measure.higher)
+    best = _best(claimed, rule, measure)
     ending = f" {best} is the best of all." if best else ""
-    return f"{opening} {'; '.join(texts)} (95% in all, {condition}).{ending}{rest}"
+    return f"{opening} {'; '.join(texts)} (95% in all, {shared}).{ending}{rest}"
 
 
-def _condition(found: Found, looks: int) -> str:
-    """How many comparisons share the 5%."""
-    text = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
-    text += f", {len(found.missing)} of them without results yet" if found.missing else ""
-    return text + (f", and this is look {looks} at the results" if looks > 1 else "")
-
-
-def _too_few(found: Found) -> str:
-    seeds = f"{found.n} independent seed{'s' if found.n != 1 else ''}"
-    return f"{seeds} on both sides, and a claim needs {FEWEST}"
-
-
-def _images(split: str) -> str:
-    return {"validation": "held-out images", "train": "training images"}.get(split, "test images")
-
-
-def difference_text(one: Difference, measure: Measure) -> str:
+def _claim(one: Difference, measure: Measure) -> str:
     """A claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, n = 5)."""
-    place = ", ".join(name for _, name in one.asked.at)
     side = "above" if one.mean > 0 else "below"
-    word = "" if measure.higher else f" ({'better' if one.mean < 0 else 'worse'})"
-    interval = one.wider
-    assert interval is not None
-    return (
-        f"{one.asked.a} is {abs(one.mean):.2f}{' ' if measure.unit else ''}{measure.unit} {side}"
-        f" {one.asked.b}{f' at {place}' if place else ''}{word}"
-        f" ({interval.low:+.2f} to {interval.high:+.2f}, n = {one.n})"
-    )
+    word = "" if measure.sign > 0 else f" ({'better' if one.mean < 0 else 'worse'})"
+    size = f"{abs(one.mean):.{measure.digits}f}{measure.unit}"
+    interval = f"({_ends(one, measure)}, n = {one.n})"
+    return f"{one.asked.a} is {size} {side} {one.asked.b}{one.asked.place}{word} {interval}"
 
 
-def fresh_sentence(found: Found | None, higher: bool, looks: int = 1) -> str:
-    """What the trained names claim against fresh weights in the test's own measure; empty where no
-    name is trained.
-
-    Args:
-        found: of each trained name minus fresh weights; None where none are measured.
-        higher: whether higher values are better.
-        looks: as of `first_sentence`.
-    """
-    if found is None:
-        return "What training without pre-training reaches was not measured."
-    if not found.asked:
-        return ""
-    condition = f" ({_condition(found, looks)})"
-    if found.n < FEWEST:
-        return f"Nothing is claimed against fresh weights: {_too_few(found)}{condition}."
-    sign = 1 if higher else -1
-    above = [one for one in found.claimed if sign * one.mean > 0]
-    below = [one for one in found.claimed if sign * one.mean < 0]
-    if len(above) == found.asked:
-        every = "Each is" if found.asked > 1 else f"{above[0].asked.a} is"
-        return f"{every} better than fresh weights{condition}."
-    clauses = [f"{_listed(above)} better than fresh weights"] if above else []
-    clauses += [f"{_listed(below)} worse than fresh weights"] if below else []
-    if not above:
-        clauses.append("none is shown to be better than fresh weights")
-    text = "; ".join(clauses)
-    return f"{text[0].upper() if not (above or below) else text[0]}{text[1:]}{condition}."
+def _open(one: Difference, measure: Measure) -> str:
+    """A difference that is not claimed: how far it may reach."""
+    return f"{one.asked} ({_ends(one, measure)})" if one.interval else str(one.asked)
 
 
-def _listed(found: Iterable[Difference]) -> str:
-    """Their names, each once, with the places where it is not at all of them."""
-    names = []
-    for one in found:
-        place = ", ".join(name for _, name in one.asked.at)
-        names.append(one.asked.a + (f" at {place}" if place else ""))
-    return f"{some(names)} {'is' if len(names) == 1 else 'are'}"
+def _ends(one: Difference, measure: Measure) -> str:
+    return " to ".join(f"{end:+.{measure.digits}f}" for end in one.interval or ())
 
 
-def _best(found: Found, rule: Rule, higher: bool) -> str | None:
+def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
     """The name that is claimed to be better than every other one, at every place."""
     wins: dict[str, set[tuple[str, Place]]] = {}
-    for one in found.claimed:
+    for one in claimed:
         winner, loser = one.asked.a, one.asked.b
-        if (one.mean > 0) != higher:
+        if measure.sign * one.mean < 0:
             winner, loser = loser, winner
         wins.setdefault(winner, set()).add((loser, one.asked.at))
     for arm, beaten in wins.items():

@@ -50,8 +50,7 @@ class Cell(NamedTuple):
 class Table(NamedTuple):
     """The first `labels` columns are text, the others numbers; `marked` rows stand apart. With
     `search`, its label, the HTML table can be sorted and searched; it has the columns whose heads
-    are `behind` as its last ones, so that a phone shows the others. `name` and `caption` are those
-    of a table that stands alone, as in a paper."""
+    are `behind` as its last ones, so that a phone shows the others."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -59,8 +58,6 @@ class Table(NamedTuple):
     marked: frozenset[int] = frozenset()
     search: str = ""
     behind: frozenset[str] = frozenset()
-    name: str = ""
-    caption: str = ""
 
 
 class Commands(NamedTuple):

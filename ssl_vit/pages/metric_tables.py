@@ -44,22 +44,23 @@ def results(metrics: Mapping[str, Measured], measured_on: Images = None) -> str:
 
 def result_rows(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[ResultRow]:
     """The model's metrics, without the baselines."""
-    return [_row(name, entry, measured_on) for name, entry in metrics.items() if is_of_model(name)]
-
-
-def _row(name: str, entry: Measured, measured_on: Images) -> ResultRow:
-    value = entry.value
-    n = independent_cases(entry, measured_on) if math.isfinite(value) else 0
-    found = interval(name, value, n)
-    text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
-    sentence = find_metric(name).sentence or "-"
-    shown = f"{value:.2%}" if found else number(name, value)
-    return ResultRow(name, sentence, entry.split, shown, text, f"{n:,}")
+    rows = []
+    for name, entry in metrics.items():
+        if not is_of_model(name):
+            continue
+        value = entry.value
+        n = independent_cases(entry, measured_on) if math.isfinite(value) else 0
+        found = interval(name, value, n)
+        text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
+        sentence = find_metric(name).sentence or "-"
+        shown = f"{value:.2%}" if found else number(name, value)
+        rows.append(ResultRow(name, sentence, entry.split, shown, text, f"{n:,}"))
+    return rows
 
 
 def independent_cases(entry: Measured, measured_on: Images) -> int:
     """As how many independent cases a metric counts: of patches so many as there are images, as
-    those of one image are alike; all of an older run, which did not record its images."""
+    those of one image are alike; all where the number of images is not recorded."""
     n = entry.n or 0
     return min(n, (measured_on or {}).get(entry.split, n))
 
@@ -94,8 +95,8 @@ def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> st
 
 
 def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:
-    """The number of images that a metric was measured on; of an older run, which did not record
-    that (`measured_on` is empty), the number of cases, be they patches."""
+    """The number of images that a metric was measured on; where that is not recorded
+    (`measured_on` is empty), the number of cases, be they patches."""
     return measured_on.get(entry.split) or entry.n
 
 
@@ -148,22 +149,12 @@ BASELINES_HEAD = ("baseline", "it guesses", "its value", "the model's", "measure
 
 
 def baselines(fought: Sequence[BaselineComparison]) -> str:
-    rows = [
-        (inline_code(first), *values, inline_code(last))
-        for first, *values, last in map(baseline_row, fought)
-    ]
+    """The table of the baselines beside the model's metrics."""
+    rows = []
+    for one in fought:
+        there, here = number(one.measure, one.there), number(one.measure, one.here)
+        rows.append((inline_code(one.baseline), one.guess, there, here, inline_code(one.measure)))
     return markdown_table(BASELINES_HEAD, rows)
-
-
-def baseline_row(one: BaselineComparison) -> tuple[str, ...]:
-    """A baseline beside the model's metric, as texts."""
-    return (
-        one.baseline,
-        one.guess,
-        number(one.measure, one.there),
-        number(one.measure, one.here),
-        one.measure,
-    )
 
 
 def finite_comparisons(
@@ -186,10 +177,8 @@ def verdict(fought: Sequence[BaselineComparison], measured_on: Images = None) ->
     for one in fought:
         where = f" on {_images(one.split, measured_on or {})}" if several else ""
         by_verb[one.verb].append(one.text(where))
-    return (
-        f"The model "
-        f"{', and '.join(f'{verb} {_listed(texts)}' for verb, texts in by_verb.items() if texts)}."
-    )
+    parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
+    return f"The model {', and '.join(parts)}."
 
 
 def _images(split: str, measured_on: Mapping[str, int]) -> str:

@@ -1,22 +1,56 @@
-"""The page of one run. No torch here."""
+"""The page of one run, made of what its folder holds. No torch here."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+from .. import stats
+from ..config import export_files
+from ..config.computed import counts
+from ..config.fields import is_name
+from ..config.schema import chosen_on_held_out, defaults, more_held_out
+from ..formatting import (
+    NOT_COUNTED,
+    few_images,
+    format_held_out,
+    format_value,
+    shell_command,
+    text_line,
+    tool_command,
+)
+from ..metrics import find_metric
+from ..runs import seen_text
 from ..runs.files import write_atomically
-from . import blocks, run_sections
+from ..runs.next_steps import NextCommand, next_steps
+from . import blocks, curves, figure_blocks, metric_tables
+from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .run_record import RunRecord, read_run
+from .run_wording import machine, sentences
 
 PAGE = "report.html"
 INDEX = "index.html"
+WARNINGS = 50  # lines of log.txt that are shown, the last ones
+STEPS = 20  # skipped updates that are named
+EMBEDDED = 3 * 2**20  # bytes of figures inside a page; 4 MiB as base64
+PROBE = "probe/"
+FEATURES = tuple(  # what eval.collapse= looks at
+    f"features/{name}"
+    for name in ("effective_rank", "mean_cosine", "information", "patch_information")
+)
+TRANSFORM = """\
+config = timm.data.resolve_model_data_config({})
+transform = timm.data.create_transform(**config, is_training=False)"""
 
 
-def write(folder: Path) -> RunRecord:
-    """Write report.html into a run's folder, from what is there of it.
+def write(folder: Path, record: RunRecord | None = None) -> RunRecord:
+    """Write report.html into a run's folder, from what is there of it, or from its record.
 
     Raises:
         OSError: it cannot be written.
     """
-    record = read_run(folder)
+    record = record or read_run(folder)
     above = f"../{INDEX}" if (folder.parent / INDEX).exists() else ""
     write_atomically(folder / PAGE, render(record, above))
     return record
@@ -24,4 +58,278 @@ def write(folder: Path) -> RunRecord:
 
 def render(record: RunRecord, above: str = "") -> str:
     """The page as text; `above` as blocks.html."""
-    return blocks.html(record.name, run_sections.build(record), above)
+    return blocks.html(record.name, build(record), above)
+
+
+def build(record: RunRecord) -> list[Section]:
+    """All that the page says; sections without content are left out."""
+    found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
+    return [section for section in found if section.blocks]
+
+
+def first(record: RunRecord) -> Iterator[Block]:
+    """Three sentences: what the run is, how it went, what came of it."""
+    yield Text(" ".join(sentences(record)))
+    for text in seen_text.cautions(record.environment.seen or ()):
+        yield Text(f"{text}.", warning=True)
+    if number := record.warning_count:
+        count = "1 warning" if number == 1 else f"{number} warnings"
+        yield Text(f"{count}: see the section Warnings.", warning=True)
+
+
+def warnings(record: RunRecord) -> Iterator[Block]:
+    """Damaged files, skipped updates and what log.txt warns of."""
+    if record.problems:
+        yield Listing([f"{problem}." for problem in record.problems])
+    if steps := record.steps_of_bad_loss:
+        rows = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
+        text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,};"
+        yield Text(f"{text} curves have a gap there.", warning=True)
+    if record.not_finite:
+        shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
+        more = " and more" if len(record.not_finite) > STEPS else ""
+        text = "Not learned from, as the loss or the gradient was not finite: "
+        text += f"{len(record.not_finite):,} steps ({shown}{more})."
+        yield Text(f"{text} not_finite.json names their samples.", warning=True)
+    if len(record.warnings) > WARNINGS:
+        yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
+    if record.warnings:
+        counted = list(record.warnings.items())[-WARNINGS:]
+        yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in counted])
+
+
+def results(record: RunRecord) -> Iterator[Block]:
+    """Every metric with its interval, and the baselines."""
+    metrics, recipe = record.metrics(), record.recipe
+    rows = metric_tables.result_rows(metrics, record.measured_on)
+    if not rows:
+        return
+    if record.result is None:
+        images = format_held_out(record.measured_on)
+        step = record.latest()[0]
+        yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
+        yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
+    else:
+        head = ["measure", "value", "95% interval", "split", "n"]
+        yield Table(head, [[r.name, r.value, r.interval, r.split, r.n] for r in rows])
+    chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
+    for text in few_images(record.measured_on, chosen, remedy):
+        yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    if record.result and (classes := record.result.classes):
+        text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
+        yield Text(text)
+    for one in record.environment.seen or ():
+        yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
+    fought = list(metric_tables.comparisons(metrics, record.measured_on))
+    if fought:
+        head = ["baseline", "difference", "the model's", "its value", "measure"]
+        yield Table(head, [_baseline(one) for one in fought])
+    meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
+    meanings += dict.fromkeys(f"{one.called}: {one.guess}" for one in fought)
+    if meanings:  # no column, which would push the values off a phone
+        yield Fold("What the measures and baselines are", [Listing(meanings)])
+    if any(row.interval != "-" for row in rows):
+        yield Text(
+            "Intervals are Wilson's, of a share of n independent images; of a share of patches,"
+            " which in one image are alike, as wide as for so many images. They are about this one"
+            " network: what another seed would give is not in them."
+        )
+
+
+def _baseline(one: metric_tables.BaselineComparison) -> list[str]:
+    """A baseline beside the model's metric, by its name for readers; of a joint run with its part
+    before it."""
+    part = one.baseline.rpartition("/")[0]
+    here, there = (metric_tables.number(one.measure, value) for value in (one.here, one.there))
+    apart = metric_tables.difference(one.measure, one.here - one.there)
+    return [f"{part} {one.called}".lstrip(), apart, here, there, one.measure]
+
+
+def still_helping(record: RunRecord) -> Iterator[Block]:
+    """The last change of each probe with its interval; what features were at first and are now."""
+    rows = list(_changes(record))
+    if rows:
+        head = ["probe", "from", "to", "change", "95% interval", "still helping?"]
+        yield Table(head, rows)
+        yield Text(
+            "Intervals are Newcombe's, of two shares of independent images; both are of the same"
+            " ones, so they are rather too wide."
+        )
+    checks = {name: record.rows.curves[name] for name in FEATURES if name in record.rows.curves}
+    steps = next(iter(checks.values())).steps if checks else None
+    if steps is not None and len(steps) > 1:
+        found = [(find_metric(name), one.values) for name, one in checks.items()]
+        head = ["features", f"step {steps[0]:,}", f"step {steps[-1]:,}"]
+        yield Table(head, [[row.words, row.text(at[0]), row.text(at[-1])] for row, at in found])
+
+
+def _changes(record: RunRecord) -> Iterator[list[str]]:
+    """Of each probe its last two values, as a row of texts."""
+    tested = record.result.metrics if record.result else {}
+    for name, curve in record.rows.curves.items():
+        known = tested.get(name.replace("/", "_"))
+        images = known.n if known else record.measured_on.get("validation")
+        if not name.startswith(PROBE) or len(curve.steps) < 2 or not images:
+            continue
+        before, after = curve.steps[-2:]
+        one, other = map(float, curve.values[-2:])
+        if not (0 <= one <= 1 and 0 <= other <= 1):
+            continue
+        low, high = stats.difference(one, images, other, images)
+        verdict = "no, it gets worse" if high < 0 else "not told on so few images"
+        yield [
+            find_metric(name.removeprefix(PROBE)).words,
+            f"{one:.1%} at step {before:,}",
+            f"{other:.1%} at step {after:,}",
+            f"{100 * (other - one):+.1f} points",
+            f"{100 * low:+.1f} to {100 * high:+.1f}",
+            "yes" if low > 0 else verdict,
+        ]
+
+
+def learning_curves(record: RunRecord) -> Iterator[Block]:
+    """A chart for each group of metrics; those that have one value as numbers."""
+    yield from curves.charts(record.rows.curves)
+    if numbers := curves.numbers(record.rows.curves):
+        yield Text("Measured once, or the same each time:")
+        yield Table(["measure", "value", "steps"], numbers)
+    if (rows := len(record.rows.steps)) > curves.DRAWN:
+        text = f"Of the {rows:,} rows of metrics.jsonl at most {curves.DRAWN} of a metric are drawn"
+        yield Text(f"{text}: of each stretch the lowest and the highest.")
+
+
+def figures(record: RunRecord) -> Iterator[Block]:
+    """The PNG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
+    caption = figure_blocks.predictions(record.values)
+    otherwise = f"a figure of the run {record.name}"
+    yield from figure_blocks.build(record.folder / "figures", caption, otherwise, EMBEDDED)
+
+
+def recipe(record: RunRecord) -> Iterator[Block]:
+    """What the run changed of its recipe file, and every key."""
+    values = record.values
+    if not values:
+        return
+    if origin := record.environment.recipe_file:
+        before, source = origin.differs, f"recipe={origin.name}"
+    else:  # made in Python without a recipe file
+        before = {key: value for key, value in defaults().items() if counts(key)}
+        source = "the defaults"
+    rows = [
+        [key, format_value(values[key]), format_value(before[key])]
+        for key in values
+        if key in before and values[key] != before[key]
+    ]
+    yield Text(f"What differs from {source}:" if rows else f"Nothing differs from {source}.")
+    if rows:
+        yield Table(["key", "this run", source], rows, labels=3)
+    every = [[key, format_value(value)] for key, value in values.items()]
+    table = Table(["key", "value"], every, labels=2, search="Search the keys")
+    yield Fold(f"All {len(every)} keys of recipe.yaml", [table])
+
+
+def how(record: RunRecord) -> Iterator[Block]:
+    """What the run cost and how fast it was; machine, versions and images."""
+    found, result = record.environment, record.result
+    if not found.model_fields_set and result is None:
+        return
+    rows: list[tuple[str, object]] = []
+    if result is not None:
+        forwarded = "trained on" if result.steps else "whose features it computed"
+        rows = [(f"images {forwarded}", _number(result.images, ",.0f"))]
+        for field, name in (("exaflop", "compute, exaFLOP"), ("device_hours", "device-hours")):
+            for key, more in ((field, ""), (f"total_{field}", " with those of the first weights")):
+                value = _number(result[key]) if key in result else ""
+                rows.append((f"{name}{more}", value or (NOT_COUNTED if key in result else "")))
+    for name, key, form in (
+        ("images per second, median", "images_per_s", ",.4g"),
+        ("time waiting for data, median", "data_wait", ".1%"),
+    ):
+        if len(values := record.finite(key)):
+            rows.append((name, _number(np.sort(values)[len(values) // 2], form)))
+    if len(memory := record.finite("memory_gib")):
+        rows.append(("peak memory of a device, GiB", _number(float(memory.max()))))
+    host = found.host or {}
+    rows += [
+        ("machine and versions", machine(found) if found.model_fields_set else ""),
+        ("system", host.get("system", "")),
+        ("cores", host.get("cores", "")),
+        ("images of a process at once", found.device_batch or ""),
+        ("steps of gradient accumulation", found.accumulation or ""),
+        *((f"images of {name}", count) for name, count in found.images.items()),
+    ]
+    prints: dict[str, list[str]] = {}  # shares of a split have that of the whole
+    for name, text in found.data.items():
+        prints.setdefault(str(text), []).append(name)
+    for text, of in prints.items():
+        whole = "the whole split of " if len(of) > 1 else ""
+        rows.append((f"fingerprint of {whole}{' and '.join(of)}", text))
+    rows += [(f"first weights, {kind}", text) for kind, text in (found.init or {}).items()]
+    known = [[name, text_line(value)] for name, value in rows if value != ""]
+    yield Table(["fact", "value"], known, labels=2)
+    if found.classes:
+        names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
+        yield Fold(f"{len(names):,} classes", [Listing(names)])
+
+
+def _number(value: float | None, form: str = ",.4g") -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def load(record: RunRecord) -> Iterator[Block]:
+    """How to use the encoder, where it has been exported."""
+    folder, recipe = record.folder.absolute(), record.recipe
+    if not (folder / "export" / "config.json").exists():
+        return
+    needed = recipe.model.opened_by if recipe else "import timm"
+    without = "without it in" if needed == "import timm" else "in"
+    yield Text(f"In Python, with this package, and {without} timm and transformers:")
+    name, kind = "encoder", "AutoModel"
+    classes: list[str] = []
+    with suppress(OSError, ValueError):  # a damaged one
+        classes = export_files.read(folder / "export").get("label_names") or []
+    if classes:
+        name, kind = "classifier", "AutoModelForImageClassification"
+        text = f"The export is a classifier of {len(classes):,} classes; `label_names` in its"
+        text += " config.json names them in the order of its outputs."
+        yield Text(f"{text} `ssl_vit.load_encoder` gives the encoder alone.")
+    place = f"local-dir:{folder}/export"
+    lines = ["import ssl_vit", f"encoder = ssl_vit.load_encoder({str(folder)!r})", "", needed]
+    lines.append(f"{name} = timm.create_model({place!r}, pretrained=True)")
+    if recipe is None or recipe.data.is_rgb:
+        lines += TRANSFORM.format(name).splitlines()
+    lines += ["", f"from transformers import {kind}"]
+    yield Commands([*lines, f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})"])
+
+
+def go_on(record: RunRecord) -> Iterator[Block]:
+    """The command that continues the run, or those that use it."""
+    folder, recipe = record.folder.absolute(), record.recipe
+    if recipe is None or not is_name(folder.name):
+        return
+    if record.result is None:
+        tool = "evaluate" if recipe.objective == "probe" else recipe.training_tool
+        words = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}", f"out={folder.parent}"]
+        words += [f"plugin={recipe.plugin}"] if recipe.plugin else []
+        command = shell_command("accelerate", "launch", *tool_command(tool), *words)
+        steps = [NextCommand("continue from the newest checkpoint", command)]
+    else:
+        steps = next_steps(folder, folder.parent, recipe) if (folder / "export").exists() else []
+    for step in steps:
+        yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
+        yield Commands([step.command])
+
+
+# The page, in this order; the first one has no title
+SECTIONS = (
+    ("", first),
+    ("Figures", figures),
+    ("Results", results),
+    ("Is it still helping?", still_helping),
+    ("Curves", learning_curves),
+    ("Recipe", recipe),
+    ("How it was made", how),
+    ("Warnings", warnings),
+    ("Load the encoder", load),
+    ("Continue", go_on),
+)

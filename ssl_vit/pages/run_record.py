@@ -1,23 +1,26 @@
 """Reads one run's folder as far as it is there: a run that is going on, was cut off or lost files
 has a page too. No torch here."""
 
-import math
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-from ..callbacks import Row
-from ..config import parsing, records
+import numpy as np
+
+from ..config import parsing, recipe_files, records
 from ..config.fields import Values
 from ..config.records import Kind
 from ..config.records.run import Environment, Measured, NotFinite, Result
 from ..config.schema import Recipe
 from ..errors import UserError
+from ..metrics import HELD_OUT
 from ..runs import lock
-from ..runs.folder import Run
+from . import curves
+from .curves import Curve, Rows
 
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
@@ -25,14 +28,15 @@ STARTED = re.compile(r"(\S+ \S+) started at step (\d+)")
 LOG_END = 2**20  # bytes of log.txt that are read, from its end
 
 
-class RunRecord(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RunRecord:
     """What a run's folder holds.
 
     Attributes:
         values: {dotted key: value} of recipe.yaml; empty where it cannot be read.
         environment: environment.json; empty where it cannot be read.
         result: result.json; None unless the run has finished.
-        rows: of metrics.jsonl, by step; of a step that was made twice the later one.
+        rows: of metrics.jsonl, as `steps` (R,) and `curves`: {metric: its steps and values}.
         running: whether a process writes the folder.
         started: the times at which the run was started, as log.txt has them.
         warnings: {one of the last of log.txt: how often it is there}.
@@ -45,7 +49,7 @@ class RunRecord(NamedTuple):
     values: Values
     environment: Environment
     result: Result | None
-    rows: list[Row]
+    rows: Rows
     running: bool
     started: list[str]
     warnings: dict[str, int]
@@ -66,17 +70,21 @@ class RunRecord(NamedTuple):
     @property
     def step(self) -> int:
         """The last step that a row is of; 0 without rows."""
-        return self.rows[-1]["step"] if self.rows else 0
+        return int(self.rows.steps[-1]) if len(self.rows.steps) else 0
 
-    @property
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The recipe of recipe.yaml; None where this version cannot read it."""
+        with suppress(UserError):
+            return recipe_files.read(self.folder / "recipe.yaml") if self.values else None
+        return None
+
+    @cached_property
     def steps_of_bad_loss(self) -> list[int]:
         """The steps of the rows whose loss, in training or held out, is not finite."""
-        names = ("loss", "validation/loss")
-        return [
-            row["step"]
-            for row in self.rows
-            if not all(math.isfinite(row[name]) for name in names if name in row)
-        ]
+        losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
+        bad = [one.steps[~np.isfinite(one.values)] for one in losses if one]
+        return [int(step) for step in np.unique(np.concatenate(bad))] if bad else []
 
     @property
     def warning_count(self) -> int:
@@ -91,21 +99,19 @@ class RunRecord(NamedTuple):
 
     @property
     def measured_on(self) -> dict[str, int]:
-        """{split: how many of its images metrics are measured on}; empty of an older version."""
+        """{split: how many of its images metrics are measured on}."""
         of_result = self.result.measured_on if self.result else None
         return of_result or self.environment.measured_on or {}
 
     def latest(self) -> tuple[int, dict[str, float]]:
         """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""
-        for row in reversed(self.rows):
-            found = {
-                name.removeprefix("validation/"): value
-                for name, value in row.items()
-                if name.startswith("validation/")
-            }
-            if found:
-                return row["step"], found
-        return 0, {}
+        known = {
+            name.removeprefix(HELD_OUT): (int(one.steps[-1]), float(one.values[-1]))
+            for name, one in self.rows.curves.items()
+            if name.startswith(HELD_OUT)
+        }
+        last = max((step for step, _ in known.values()), default=0)
+        return last, {name: value for name, (step, value) in known.items() if step == last}
 
     def metrics(self) -> dict[str, Measured]:
         """Those of result.json; of a run that has not finished those of
@@ -119,6 +125,14 @@ class RunRecord(NamedTuple):
             for name, value in values.items()
         }
 
+    def finite(self, name: str) -> np.ndarray:
+        """The finite values of a curve, none of one that is not there."""
+        values = self.rows.curves.get(name, NO_CURVE).values
+        return values[np.isfinite(values)]
+
+
+NO_CURVE = Curve(np.empty(0, np.int64), np.empty(0))
+
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run's, or what is left of one."""
@@ -129,39 +143,34 @@ def is_run(folder: Path) -> bool:
 def read_run(folder: Path) -> RunRecord:
     """The run in a folder; what cannot be read is named in `problems`."""
     problems: list[str] = []
-    run = Run(Recipe(out=str(folder.parent), name=folder.name))
-    values = _values(folder, problems)
+    values: Values = {}
+    if (folder / "recipe.yaml").exists():
+        try:
+            values = parsing.flatten(parsing.load_yaml(folder / "recipe.yaml"))
+        except UserError:
+            problems.append("recipe.yaml is damaged")
+    else:
+        problems.append("recipe.yaml is missing")
     environment = _record(folder / "environment.json", Environment, problems) or Environment()
-    result = None
+    result = skipped = None
     if (folder / "result.json").exists():
         result = _record(folder / "result.json", Result, problems)
-    rows = _rows(run, result, problems)
-    log = _log_lines(run.log)
+    if (folder / "not_finite.json").exists():
+        skipped = _record(folder / "not_finite.json", NotFinite, problems)
+    log = _log_lines(folder / "log.txt")
     return RunRecord(
         folder=folder,
         values=values,
         environment=environment,
         result=result,
-        rows=rows,
+        rows=_rows(folder / "metrics.jsonl", result, problems),
         running=result is None and lock.is_held(folder),
         started=[found[1] for found in map(STARTED.match, log) if found],
         warnings=Counter(found[1] for found in map(WARNING.match, log) if found),
-        not_finite=_not_finite(folder / "not_finite.json", problems),
+        not_finite=sorted(int(s) for s in (skipped.steps if skipped else ()) if s.isdecimal()),
         problems=problems,
         updated=_updated(folder),
     )
-
-
-def _values(folder: Path, problems: list[str]) -> Values:
-    path = folder / "recipe.yaml"
-    if not path.exists():
-        problems.append("recipe.yaml is missing")
-        return {}
-    try:
-        return parsing.flatten(parsing.load_yaml(path))
-    except UserError:
-        problems.append("recipe.yaml is damaged")
-        return {}
 
 
 def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
@@ -176,28 +185,20 @@ def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
     return None
 
 
-def _rows(run: Run, result: Result | None, problems: list[str]) -> list[Row]:
-    """The rows of metrics.jsonl. A run that is resumed removes what it makes again; files put
-    together by other means have steps twice, which no curve may join."""
+def _rows(path: Path, result: Result | None, problems: list[str]) -> Rows:
     try:
-        # counted first: rows that a running run writes from here on are no damaged lines
-        lines = run.metrics.read_bytes().count(b"\n") if run.metrics.is_file() else 0
-        found = run.rows()
+        found = curves.read(path)
     except OSError as error:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
-        return []
-    if lines > len(found):  # a last line that is being written has no end
-        problems.append(f"metrics.jsonl is damaged: {lines - len(found):,} lines are no rows")
-    elif result is not None and result.steps and not found:
+        return Rows(NO_CURVE.steps, {})
+    if found.damaged:
+        problems.append(f"metrics.jsonl is damaged: {found.damaged:,} lines are no rows")
+    elif result is not None and result.steps and not len(found.steps):
         problems.append("metrics.jsonl has no rows: there are no curves")
-    rows: list[Row] = []
-    for row in reversed(found):
-        if not rows or row["step"] < rows[-1]["step"]:
-            rows.append(row)
-    if len(rows) < len(found):
-        again = len(found) - len(rows)
-        problems.append(f"metrics.jsonl has steps twice: {again:,} earlier rows are left out")
-    return rows[::-1]
+    if found.again:
+        text = f"{found.again:,} earlier rows are left out"
+        problems.append(f"metrics.jsonl has steps twice: {text}")
+    return found
 
 
 def _log_lines(path: Path) -> list[str]:
@@ -208,14 +209,6 @@ def _log_lines(path: Path) -> list[str]:
         file.seek(max(0, size - LOG_END))
         return file.read().decode(errors="replace").splitlines()
     return []
-
-
-def _not_finite(path: Path, problems: list[str]) -> list[int]:
-    """The steps of not_finite.json."""
-    if not path.exists():
-        return []
-    found = _record(path, NotFinite, problems) or NotFinite(steps={})
-    return sorted(int(step) for step in found.steps if step.isascii() and step.isdigit())
 
 
 def _updated(folder: Path) -> datetime | None:

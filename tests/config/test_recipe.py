@@ -10,9 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from helpers.options import FREE, ROOT
-from ssl_vit.config import recipe_files, schema
+from ssl_vit.config import parsing, recipe_files, schema
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
@@ -801,3 +802,13 @@ def test_a_name_is_a_recipe_where_it_is_listed_and_else_refused(name: str) -> No
 def test_a_name_too_long_for_a_file_is_unknown(length: int) -> None:
     with pytest.raises(UserError, match="unknown"):
         recipe_files.find_recipe("x" * length)
+
+
+def test_a_file_is_read_as_omegaconf_reads_it(tmp_path):
+    """Without its nodes, which took most of the time of a page over many runs."""
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "a: 2e-4\nb: 010\nc: no\nd: 2001-01-01\ne: [1_000, .5, ~]\nf: {g: '1', h: 1:30}\n"
+    )
+    for path in (own, *sorted((ROOT / "recipes").rglob("*.yaml"))):
+        assert parsing.load_yaml(path) == OmegaConf.to_container(OmegaConf.load(path)), path

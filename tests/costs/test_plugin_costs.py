@@ -13,7 +13,7 @@ from ssl_vit import costs
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
-from ssl_vit.lab import runs_tool
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.lab.study.request import requested
 
 PLUGIN = """

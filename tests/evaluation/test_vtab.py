@@ -1,4 +1,4 @@
-"""VTAB-1k's table against figures of the benchmark's own tests, and its means by hand."""
+"""VTAB-1k's table against figures of the benchmark's own tests."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from helpers.options import ROOT
 from ssl_vit.config.resolve import resolve
-from ssl_vit.evaluation.vtab import partial_means, tasks
+from ssl_vit.evaluation.vtab import tasks
 
 # google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test
 # splits, at d7630d3. Before dd43428 KITTI's test declared 5,077, 634 and 634 images, 80% and twice 10%
@@ -103,24 +103,6 @@ def test_the_thousand_are_the_first_800_and_200_that_no_other_part_holds(task):
         assert name != cut(row["validation"])[0]
     else:
         assert validation == test  # the half of smallnorb's that is not validation
-
-
-def test_means_by_hand():
-    accuracy = {
-        task: {"natural": 0.8, "specialized": 0.6, "structured": 0.4}[row["group"]]
-        for task, row in tasks().items()
-    }
-    accuracy |= {"dtd": 0.1, "dmlab": 0.8}
-    found = partial_means(dict(reversed(accuracy.items())))
-    means = {name: mean.value for name, mean in found.items()}
-    assert list(means) == ["natural", "specialized", "structured", "mean"]
-    wanted = {
-        "natural": 4.9 / 7,
-        "specialized": 0.6,
-        "structured": 3.6 / 8,
-        "mean": (4.9 + 2.4 + 3.6) / 19,
-    }
-    assert means == pytest.approx(wanted)
 
 
 def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):

@@ -3,14 +3,14 @@
 import json
 import pickle
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from helpers.launching import Process, launch
 from ssl_vit.lab import engine
+from ssl_vit.lab.study import local
 from ssl_vit.lab.study.launch import Job, Outcome
-from ssl_vit.lab.study.local import Local
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan
 
@@ -42,13 +42,14 @@ GAP = {
 # depends on its options, its seed and the run that it starts from, and is best at lr 0.03 for
 # scratch and 0.1 for mpp. It notes when it starts and ends, and does what behave.json says of it.
 TOOL = """
-import hashlib, json, os, socket, sys, time
+import hashlib, json, os, signal, socket, sys, time
 from pathlib import Path
 tool, *given = sys.argv[1:]
 words = dict(word.split("=", 1) for word in given)
 if tool == "study":  # becomes the tool of an array's element, as the real one
     tasks = json.loads((Path(words["out"]) / "tasks.json").read_text())
-    task = [one for one in tasks if one["run"] == words["only"]][int(words["index"])]
+    wanted = words["only"].split("/")[int(words["index"])]
+    (task,) = [one for one in tasks if one["name"] == wanted]
     for need in task["needs"]:
         if not (Path(words["out"]) / words["name"] / need / "result.json").exists():
             sys.exit(f"error: {need} is not finished")
@@ -83,7 +84,9 @@ while step < 5:
     step += 1
     (folder / "new").write_text(json.dumps([step, found]))
     (folder / "new").rename(state)
-    if behave == "sleep" and step == 3:
+    if behave == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behave in ("sleep", "deaf") and step == 3:
         (folder / "asleep").touch()
         time.sleep(60)
 if behave.startswith("meet "):  # others that are started meanwhile
@@ -92,6 +95,7 @@ if behave.startswith("meet "):  # others that are started meanwhile
         time.sleep(0.02)
     behave = "brief"
 if behave == "brief":
+    print("step 1/5\\rstep 5/5  loss 1.500\\n", flush=True)
     time.sleep(0.3)
 if behave.startswith("end "):  # with a status each time it is started, the last one for good
     codes, starts = behave.split()[1:], (notes / "starts.txt").read_text().split().count(name)
@@ -108,7 +112,7 @@ accuracy = 1 - abs(float(words.get("optim.lr", 0)) - (0.1 if "mpp" in name else 
 measured = {"accuracy": {"value": accuracy, "split": "validation"}}
 note("times.txt", f"{time.time()} -1 {environment['CUDA_VISIBLE_DEVICES']}")
 (folder / "lock").write_text("")
-(folder / "new").write_text(json.dumps({"metrics": measured, "made": found}))
+(folder / "new").write_text(json.dumps({"metrics": measured, "seconds": 1e6, "made": found}))
 (folder / "new").rename(folder / "result.json")
 """
 # Runs the study of a file as its tool does
@@ -116,10 +120,10 @@ STUDY = """
 import pickle, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from helpers.launchers import local
+from helpers.launchers import start
 from ssl_vit.errors import report_errors
 with report_errors():
-    sys.exit(1 if local(Path({tool!r})).start(pickle.loads(Path({job!r}).read_bytes())).failed else 0)
+    sys.exit(1 if start(Path({tool!r}), pickle.loads(Path({job!r}).read_bytes())).failed else 0)
 """
 RECIPE = engine.resolve(
     ["recipe=mpp", "optim.batch=64", *(f"{k}={v}" for k, v in SMALL.items())], ""
@@ -131,9 +135,14 @@ def process_command(tool: Path, *options: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(tool), *options]
 
 
-def local(tool: Path, free_memory: Callable[[], int] = lambda: 1 << 50) -> Local:
-    """The local launcher with the stand-in tool, by default with memory for all."""
-    return Local(lambda *options: process_command(tool, *options), free_memory)
+def start(tool: Path, job: Job, memory: int = 1 << 50) -> Outcome:
+    """The local launcher with the stand-in tool and so much memory, by default enough for all."""
+    with mock.patch.multiple(
+        local,
+        process_command=lambda *options: process_command(tool, *options),
+        memory=lambda: memory,
+    ):
+        return local.Local().start(job)
 
 
 class Bench:
@@ -151,15 +160,15 @@ class Bench:
         self.behave()
 
     def behave(self, how=None) -> None:
-        """What tasks do: {task: sleep, brief, meet N, end STATUS ..., leave or fail}."""
+        """What tasks do: {task: sleep, deaf, brief, meet N, end STATUS ..., leave or fail}."""
         (self.notes / "behave.json").write_text(json.dumps(how or {}))
 
     def only(self, *names: str) -> Tasks:
         return {name: self.job.tasks[name] for name in names}
 
-    def run(self, **changes) -> Outcome:
+    def run(self, memory: int = 1 << 50, **changes) -> Outcome:
         """Run the study in this process, with changes of its job."""
-        return local(self.tool).start(replace(self.job, **changes))
+        return start(self.tool, replace(self.job, **changes), memory)
 
     def start(self, **changes) -> Process:
         """Run it in a process of its own."""

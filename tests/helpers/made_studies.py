@@ -97,7 +97,13 @@ def changed(content: Mapping[str, Any], **new: Any) -> dict[str, Any]:
 def untrained(study: read.Study, tasks: Tasks) -> Tasks:
     """A task of fresh weights for each seed of a test that is evaluated frozen."""
     test = study.runs[study.report.test or ""]
-    options = {**test.options, "init": "scratch", "model": "vit_p8", "probe.pool": "avg"}
+    options = {
+        **study.options,
+        **test.options,
+        "init": "scratch",
+        "model": "vit_p8",
+        "probe.pool": "avg",
+    }
     return {
         f"untrained-{seed}": Task(f"untrained-{seed}", "untrained", "evaluate", {}, seed, options)
         for seed in study.seeds

@@ -1,9 +1,11 @@
 """Stand-ins for SLURM's commands, which run what they are given on this machine.
 
-They write into the folder `$STAND_IN`: sbatch its calls (`calls.txt`) and, where `$RUNS` is set, the
-exit status of each start of an array's element (`statuses.txt`), which it starts again while it is
-requeued; srun its options (`srun.txt`); scontrol what goes back into the queue (`requeued.txt`).
-srun signals its tasks once, as before the time limit, when the file `$SIGNAL_AT` has content.
+They write into the folder `$STAND_IN`: sbatch its calls (`calls.txt`) and the elements that wait
+(`queue.txt`, which squeue prints) or, where `$RUNS` is set, the exit status of each start of an
+element (`statuses.txt`), which it starts again while it is requeued; srun its options (`srun.txt`);
+scontrol what goes back into the queue (`requeued.txt`). srun signals its tasks once, as before the
+time limit, when the file `$SIGNAL_AT` has content. sbatch kills what has called it at its call
+`$KILL_AT`, before it has submitted (`N before`) or after it (`N after`).
 """
 
 import os
@@ -22,7 +24,11 @@ with (here / "calls.txt").open("a") as calls:
     calls.write(shlex.join(sys.argv[1:]) + "\\n")
 if "REFUSE" in os.environ:
     sys.exit("sbatch: error: invalid partition specified: gpu\\nsbatch: error: no such partition")
-job = 100 + len((here / "calls.txt").read_text().splitlines())
+call = len((here / "calls.txt").read_text().splitlines())
+job = 100 + call
+if os.environ.get("KILL_AT") == f"{{call}} before":
+    os.kill(os.getppid(), 9)
+    sys.exit(1)
 
 
 def requeued(element):
@@ -47,25 +53,34 @@ def run(element, index, heads):
         if "--cpus-per-task" in heads:
             found["CPUS_PER_TASK"] = heads["--cpus-per-task"]
         environment = os.environ | {{f"SLURM_{{key}}": value for key, value in found.items()}}
+        environment.setdefault("SECONDS", "600")  # since the script's start, as bash counts
         with output.open("a") as file:
             command = ["bash", script, *arguments]
             place = heads.get("--chdir")
             done = subprocess.run(command, env=environment, stdout=file, stderr=file, cwd=place)
         with (here / "statuses.txt").open("a") as statuses:
-            name = heads["--job-name"].rpartition("-")[2]
+            name = heads["--job-name"].split("-")[-2]
             statuses.write(f"{{name}} {{index}} {{done.returncode}}\\n")
         if requeued(element) <= restarts:
             return
 
 
-if "RUNS" in os.environ:
-    lines = itertools.takewhile(lambda line: line.startswith("#"), script.open())
-    words = [shlex.split(line[8:])[0] for line in lines if line.startswith("#SBATCH ")]
-    # the command line goes before the script
-    heads = dict((*word.split("=", 1), "")[:2] for word in [*words, *options])
-    for index in heads["--array"].split("%")[0].split(","):
+heads = dict((*word.split("=", 1), "")[:2] for word in options)
+for index in heads["--array"].split("%")[0].split(","):
+    if "RUNS" in os.environ:
         run(f"{{job}}_{{index}}", index, heads)
+    else:
+        with (here / "queue.txt").open("a") as queue:
+            queue.write(f"{{job}} {{index}} {{heads['--job-name']}}\\n")
+if os.environ.get("KILL_AT") == f"{{call}} after":
+    os.kill(os.getppid(), 9)
 print(f"{{job}};cluster")
+"""
+SQUEUE = """#!/bin/bash
+echo "$@" >> "$STAND_IN/squeue.txt"
+echo "CLUSTER: here"
+echo "7 N/A another job"
+[ ! -e "$STAND_IN/queue.txt" ] || cat "$STAND_IN/queue.txt"
 """
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do echo "$1" >> "$STAND_IN/srun.txt"; shift; done
@@ -105,7 +120,8 @@ preemption.SignalHandler.request_stop, train._StepReporter.on_step = noted, held
 def stand_ins(folder: Path) -> dict[str, str]:
     """Write the commands into `folder`; the variables of the environment with which they are found
     there."""
-    for name, text in {"sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL}.items():
+    made = {"sbatch": SBATCH, "squeue": SQUEUE, "srun": SRUN, "scontrol": SCONTROL}
+    for name, text in made.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     return {"STAND_IN": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}

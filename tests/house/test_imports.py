@@ -36,23 +36,19 @@ ORDER = (
     "lab",
 )
 # The same inside lab/
-RUN_TABLE = ("listed_run", "questions", "ranking")
 LAB_ORDER = (
     "options",
     "engine",
     "compare",
-    "study",
     "run_folder",
+    "study",
     "results",
     "verdict",
-    "curve",
-    "figure",
     "tables",
     "report",
-    "run_table",
+    "runs",
     "report_pages",
     "plan",
-    "runs_tool",
     "api",
 )
 # What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
@@ -68,27 +64,26 @@ LAB_MAY_IMPORT = {
     "config.fields": ALL,
     "config.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
     **dict.fromkeys(("config.tool_options", "config.tools", "config.python_options"), ALL),
-    "config.computed": ("engine", "run_folder", *(f"run_table.{name}" for name in RUN_TABLE)),
+    "config.computed": ("engine", "run_folder", "runs.listed", "runs.ranking"),
     **dict.fromkeys(
         ("config.init_source", "config.resolve", "config.values"), ("engine", "run_folder")
     ),
-    "config.declaration": ("engine", "run_table.questions"),
-    "config.export_files": ("run_table.listed_run",),
+    "config.declaration": ("engine", "runs.ranking"),
+    "config.export_files": ("runs.listed",),
     # the folder of a run
-    "config.records.run": ("results", "run_folder", "run_table.listed_run"),
+    "config.records.run": ("results", "run_folder", "runs.listed"),
     "runs.files": ALL,
-    "runs.identity": ("engine", "run_folder", "run_table.clean_checkpoints"),
-    "runs.lock": ("engine", "run_table.clean_checkpoints"),
-    "runs.seen_text": ("run_table.listed_run",),
+    "runs.identity": ("run_folder", "runs.checkpoints"),
+    "runs.lock": ("engine", "runs.checkpoints"),
+    "runs.seen_text": ("runs.listed",),
     "runs.notebook": ALL,
-    "callbacks": ("study.progress",),
     **dict.fromkeys(
-        ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("run_table.clean_checkpoints",)
+        ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("runs.checkpoints",)
     ),
     # pages
     **dict.fromkeys(
         (
-            *("pages.blocks", "pages.curve_points", "pages.metric_charts"),
+            *("pages.blocks", "pages.curves"),
             *("pages.metric_tables", "pages.run_page", "pages.run_record", "pages.run_wording"),
         ),
         ALL,
@@ -125,7 +120,7 @@ WITHOUT_TORCH = (
     "jobs.draw_figures",
     "jobs.embed",
     "lab.api",
-    "lab.runs_tool",
+    "lab.runs.tool",
     "lab.study.tool",
     "lab.plan",
     "lab.report",

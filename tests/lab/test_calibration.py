@@ -1,110 +1,132 @@
-"""How often a report claims what is not so, and misses what is: made-up studies by the hundred."""
+"""How often a report claims what is not so, and misses what is: made-up studies by the hundred, in
+memory, through the function that the report of a folder asks."""
 
-from pathlib import Path
+import functools
+import json
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize
+from scipy import stats as scipy_stats
 
-from ssl_vit.lab import results, verdict
+from helpers.made_studies import FROZEN, IMAGES, changed, counted, study, untrained
+from ssl_vit import stats
+from ssl_vit.lab import compare, report, results, verdict
 from ssl_vit.lab.results import Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
+from ssl_vit.lab.study.tasks import Task
 
 pytestmark = pytest.mark.slow
 
 ARMS = ("a", "b", "c")
 SD = 0.01  # of a value over seeds; an effect of each seed is common to all arms
-IMAGES = 500
-COUNT, WITH_IMAGES, WITH_EFFECT = 400, 60, 100
+COUNT, WITH_IMAGES, WITH_EFFECT = 400, 100, 100
+RESAMPLES = 1000  # a tenth of a report's, for the time that it takes
 
 
-class WithImages(Results):
-    """With predictions in memory."""
+class InMemory(Results):
+    """A study whose predictions are in no file."""
 
     def correct(self, tasks):
-        return {name: self.right[name] for name in tasks} if self.right else {}
+        return {name: RIGHT[name] for name in tasks if name in RIGHT}
 
 
-def plan(seeds, tool, report):
-    """study.json of three arms: trained ones, and fresh weights beside them."""
-    options = {"recipe": "evaluate" if tool == "evaluate" else "finetune", "init": "trained"}
-    axes = {"arm": {arm: {} for arm in ARMS}}
-    runs = {"test": {"tool": tool, "over": ["arm"], "options": options}}
-    runs["untrained"] = {"tool": tool, "options": {**options, "init": "scratch"}}
-    content = {"title": "Made up", "seeds": [*range(seeds)], "axes": axes, "runs": runs}
-    study = read.build(content | {"report": {"test": "test", **report}}, "made")
-    found = record.content(study, tasks_.plan(study, {}, {}))
-    return record.StudyRecord.model_validate(found)
+RIGHT: dict[str, np.ndarray] = {}
 
 
-def decide(folder, of, values, right=None):
-    """The verdict of {task: its top-1}."""
+@functools.cache
+def planned(seeds, baseline=None):
+    """study.json of three trained arms, with fresh weights that the study has added, and a table of
+    its tasks."""
+    options = {"recipe": "evaluate", "init": "trained"}
+    content = {
+        "title": "Made up",
+        "seeds": [*range(seeds)],
+        "axes": {"arm": {arm: {} for arm in ARMS}},
+    }
+    content["runs"] = {"test": {"tool": "evaluate", "over": ["arm"], "options": options}}
+    content["report"] = {"test": "test", **({"baseline": baseline} if baseline else {})}
+    made = read.build(content, "made")
+    tasks = tasks_.plan(made, {}, {})
+    for seed in range(seeds):
+        fresh = Task(f"fresh-{seed}", "untrained", "evaluate", {}, seed, {"init": "scratch"})
+        tasks[fresh.name] = fresh
+    plan = record.StudyRecord.model_validate_json(json.dumps(record.content(made, tasks)))
     rows = [
         {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "top1"}
-        | {"value": values[task.name], "n": IMAGES, "folder": task.name, "fingerprint": "x"}
-        for task in of.tasks
+        | {"value": 0, "n": IMAGES, "folder": task.name, "fingerprint": "x"}
+        for task in plan.tasks
     ]
-    made = WithImages(folder, of, results.frame(rows, ["arm"]))
-    object.__setattr__(made, "right", right)
-    (folder / verdict.LOOKS).unlink(missing_ok=True)
-    return verdict.decide(made)
+    return plan, results.frame(rows, ["arm"])
 
 
-def drawn(of, generator, gain=None):
-    """{task: its value}, where nothing but seeds makes a difference; or so much more of an arm."""
-    common = generator.normal(0.5, 0.03, 10)
+def claims(folder, seeds, values, baseline=None, before=()):
+    """The verdict of {task: its top-1}."""
+    plan, table = planned(seeds, baseline)
+    table = table.assign(value=[values[name] for name in table["folder"]])
+    return verdict.claims(InMemory(folder, plan, table), before)
+
+
+def drawn(seeds, generator, gain=0.0):
+    """{task: its value}, where nothing but seeds makes a difference; or so much more of b."""
+    common = generator.normal(0.5, 0.03, seeds)
     return {
-        task.name: common[task.seed]
-        + generator.normal(0, SD)
-        + (gain or {}).get(task.at.get("arm"), 0)
-        for task in of.tasks
+        task.name: common[task.seed] + generator.normal(0, SD) + gain * (task.at.get("arm") == "b")
+        for task in planned(seeds)[0].tasks
     }
 
 
 @pytest.mark.parametrize("seeds", [3, 4, 5])
-@pytest.mark.parametrize("report", [{}, {"baseline": "a"}], ids=["all_pairs", "baseline"])
-def test_without_an_effect_5_percent_claim_one(seeds, report, tmp_path: Path):
+def test_without_an_effect_5_percent_claim_one(seeds, tmp_path):
     """By the pairs and by fresh weights, each with its own 5%."""
-    of, generator = plan(seeds, "evaluate", report), np.random.default_rng(seeds)
-    found = [decide(tmp_path, of, drawn(of, generator)) for _ in range(COUNT)]
+    generator = np.random.default_rng(seeds)
+    found = [claims(tmp_path, seeds, drawn(seeds, generator)) for _ in range(COUNT)]
     pairs = sum(bool(one.found.claimed) for one in found) / COUNT
     fresh = sum(bool(one.fresh.claimed) for one in found) / COUNT
-    print(f"{seeds} seeds, {report}: pairs {pairs:.1%}, fresh weights {fresh:.1%}")
-    assert {one.found.family for one in found} == {2 if report else 3}
+    print(f"{seeds} seeds: pairs {pairs:.1%}, fresh weights {fresh:.1%} of {COUNT}")
+    assert {(one.found.size, one.fresh.size) for one in found} == {(3, 3)}
     assert 0.025 <= pairs <= 0.08 and 0.025 <= fresh <= 0.08
 
 
 @pytest.mark.parametrize("seeds", [3, 4, 5])
-def test_with_predictions_at_most_8_percent_do(seeds, tmp_path):
+def test_with_predictions_at_most_8_percent_do(seeds, tmp_path, monkeypatch):
     """Images of different difficulty, the same for all networks."""
-    of, generator = plan(seeds, "finetune", {}), np.random.default_rng(seeds)
-    claims = np.zeros(2)
+    few = functools.partial(stats.resampled_interval, resamples=RESAMPLES)
+    monkeypatch.setattr(stats, "resampled_interval", few)
+    generator, claimed = np.random.default_rng(seeds), np.zeros(2)
     for _ in range(WITH_IMAGES):
-        hard = generator.normal(0, 1.5, IMAGES)
-        right = {
-            task.name: generator.random(IMAGES) < 1 / (1 + np.exp(hard - generator.normal(0, 0.1)))
-            for task in of.tasks
-        }
-        values = {name: one.mean() for name, one in right.items()}
-        found = decide(tmp_path, of, values, right)
-        assert all(one.resampled for one in found.found.differences)
-        claims += [bool(found.found.claimed), bool(found.fresh.claimed)]
-    print(f"{seeds} seeds, with predictions: {claims / WITH_IMAGES}")
-    assert (claims / WITH_IMAGES <= 0.08).all()
+        hard_M = generator.normal(0, 1.5, IMAGES)
+        for task in planned(seeds)[0].tasks:
+            latent_M = hard_M + generator.normal(0, 0.1) + generator.logistic(size=IMAGES)
+            monkeypatch.setitem(RIGHT, task.name, latent_M > 0)
+        values = {name: right_M.mean() for name, right_M in RIGHT.items()}
+        found = claims(tmp_path, seeds, values)
+        assert all(one.over_images for one in (*found.found.differences, *found.fresh.differences))
+        claimed += [bool(found.found.claimed), bool(found.fresh.claimed)]
+        RIGHT.clear()
+    print(f"{seeds} seeds, with predictions: {claimed} of {WITH_IMAGES}")
+    assert (claimed / WITH_IMAGES <= 0.08).all()
 
 
 @pytest.mark.parametrize(("seeds", "errors"), [(3, 9.6), (4, 6.4), (5, 5.3)])
 def test_an_effect_of_90_percent_power_is_claimed(seeds, errors, tmp_path):
-    """Of one arm over the baseline, one of two comparisons."""
-    limit = stats.t.ppf(1 - 0.025 / 2, seeds - 1)
-    exact = optimize.brentq(lambda x: stats.nct.sf(limit, seeds - 1, x) - 0.9, 1, 20)
-    assert round(exact, 1) == errors
-    gain = {"b": exact * SD * 2**0.5 / seeds**0.5}
-    of, generator = plan(seeds, "evaluate", {"baseline": "a"}), np.random.default_rng(seeds)
-    claimed = 0
+    """Of one arm over the baseline, one of two comparisons; and the planner's least difference is
+    the same at 80%."""
+    limit = scipy_stats.t.ppf(1 - 0.025 / 2, seeds - 1)
+
+    def effect(power):
+        beyond = scipy_stats.nct.sf
+        return optimize.brentq(lambda x: beyond(limit, seeds - 1, x) - power, 1, 20)
+
+    assert round(effect(0.9), 1) == errors
+    sd = SD * 2**0.5
+    least = compare.least_difference(sd, seeds, 2)
+    assert least == pytest.approx(effect(0.8) * sd / seeds**0.5)
+    generator, claimed = np.random.default_rng(seeds), 0
     for _ in range(WITH_EFFECT):
-        found = decide(tmp_path, of, drawn(of, generator, gain))
+        values = drawn(seeds, generator, effect(0.9) * sd / seeds**0.5)
+        found = claims(tmp_path, seeds, values, baseline="a")
         claimed += any(one.asked.a == "b" and one.mean > 0 for one in found.found.claimed)
     print(f"{seeds} seeds, {errors} standard errors: {claimed} of {WITH_EFFECT}")
     assert claimed >= 80
@@ -113,21 +135,33 @@ def test_an_effect_of_90_percent_power_is_claimed(seeds, errors, tmp_path):
 def test_four_looks_claim_as_often_as_their_levels_allow(tmp_path):
     """Whoever looks after 3, 4, 5 and 6 seeds, and stops at the first claim. The first look is at
     5%, the second at half of it, ...: together at most 5% (1 + 1/2 + 1/3 + 1/4)."""
-    generator, claimed = np.random.default_rng(0), 0
-    for _ in range(COUNT // 2):
-        values = drawn(plan(6, "evaluate", {}), generator)
+    generator, claimed, count = np.random.default_rng(0), 0, COUNT // 2
+    for _ in range(count):
+        values, before = drawn(6, generator), []
         for look, seeds in enumerate((3, 4, 5, 6), 1):
-            of = plan(seeds, "evaluate", {})
-            rows = [
-                {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "knn"}
-                | {"value": values[task.name], "folder": task.name}
-                for task in of.tasks
-            ]
-            found = verdict.decide(Results(tmp_path, of, results.frame(rows, ["arm"])))
-            assert found.looks == look
+            found = claims(tmp_path, seeds, values, before=before)
+            before = found.looks
+            assert len(before) == look and found.found.size == 3 * look
             if found.found.claimed:
                 claimed += 1
                 break
-        (tmp_path / verdict.LOOKS).unlink()
-    print(f"four looks: {claimed} of {COUNT // 2}")
-    assert claimed / (COUNT // 2) <= 0.05 * (1 + 1 / 2 + 1 / 3 + 1 / 4)
+    print(f"four looks: {claimed} of {count}")
+    assert claimed / count <= 0.05 * (1 + 1 / 2 + 1 / 3 + 1 / 4)
+
+
+def test_a_report_of_a_folder_claims_what_its_results_in_memory_do(tmp_path):
+    """Through files, from study.json to the sentences on the page."""
+    right = {"mpp": (220, 226, 226), "mae": (223, 221, 228), "untrained": (190, 200, 190)}
+    content = changed(FROZEN, report__measures=["top1"])
+    folder = study(tmp_path / "s", content, counted(right), untrained)
+    written = report.write(folder).verdict
+    loaded = results.load(folder)
+    for task in loaded.finished:
+        path = folder / task / "predictions.npz"
+        if path.exists():
+            RIGHT[task] = results.read_predictions(path)[2]
+    kept = InMemory(tmp_path / "no such", loaded.plan, loaded.table)
+    assert verdict.claims(kept).sentences == written.sentences
+    RIGHT.clear()
+    text = (folder / "report.md").read_text().splitlines()
+    assert [text[2], text[4]] == [*written.sentences]

@@ -36,8 +36,8 @@ def planned(**changed: Any) -> tuple[Study, Tasks]:
     return study, plan(study, {}, {})
 
 
-def checked(labels_seen: bool = False, here: bool = True, **changed: Any) -> dict[str, Recipe]:
-    return check.recipes(*planned(**changed), here=here, labels_seen=labels_seen)
+def checked(**changed: Any) -> dict[str, Recipe]:
+    return check.recipes(*planned(**changed))
 
 
 def own(run: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -218,113 +218,6 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
         "run linear" in line and "of the linear probe is chosen on" in line for line in lines
     )
     assert not any("run knn" in line and "held out" in line for line in lines)
-
-
-# ---- labels that weights have learned
-
-SHARE = {"data.test": 0.2}
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "learned"),
-    [
-        ({}, {}, False),
-        ({}, SHARE, True),
-        (SHARE, SHARE, False),
-        ({"data.test": 0.3}, SHARE, False),  # of one order, so all of the 0.2 are among the 0.3
-        ({"data.test": 0.1}, SHARE, True),
-        (SHARE, SHARE | {"data.group": "patient"}, True),
-        ({"data.test": 0.3, "data.group": "patient"}, SHARE | {"data.group": "patient"}, True),
-        (SHARE | {"data.group": "patient"}, SHARE | {"data.group": "patient"}, False),
-        (SHARE, SHARE | {"data.label_column": "kind"}, True),
-        ({"data.train": "test", "data.validation": 0.1}, {"data.train": "train"}, True),
-        ({"data.train": "test", "data.validation": 0.1}, {"data.test": "other"}, False),
-        ({"recipe": "mpp"}, SHARE, False),
-        ({"recipe": "joint"}, SHARE, True),
-        ({}, SHARE | {"data.path": "elsewhere"}, False),
-    ],
-)
-@pytest.mark.parametrize("run", [FIN, PROBE], ids=["finetune", "evaluate"])
-def test_weights_that_have_learned_labels_of_test_images_are_refused(
-    was: dict[str, Any], now: dict[str, Any], learned: bool, run: dict[str, Any]
-) -> None:
-    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised", "data.path": "here"} | was}
-    measured = run | {"options": run["options"] | {"data.path": "here"} | now}
-    changed = {"runs": {"pre": pre, "fin": measured}}
-    assert checked(labels_seen=True, here=False, **changed)
-    if not learned:
-        assert checked(here=False, **changed)
-        return
-    text = rf"run fin, arm a: data\.test={now.get('data.test', 'test')}: run pre \(data\..*has lear"
-    with pytest.raises(UserError, match=text + r".*, or labels_seen=true$"):
-        checked(here=False, **changed)
-
-
-def test_labels_are_followed_through_every_run_before() -> None:
-    changed = {
-        "pre": own(PRE, recipe="supervised", data__path="here"),
-        "more": own(PRE, init="{pre}"),
-        "fin": own(FIN, init="{more}", data__test=0.2),
-    }
-    with pytest.raises(UserError, match=r"run fin, arm a: data\.test=0\.2: run pre \(data\.test="):
-        checked(here=False, runs=changed)
-
-
-CUT = {"data.share": 0.1, "data.validation": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "fine"),
-    [
-        ({"data.share": 0.1}, CUT, False),  # another cut of the same labels
-        ({"data.share": 0.1, "data.validation": 0}, CUT, False),
-        ({"data.share": 0.5, "data.validation": 0.1}, CUT, False),
-        (CUT, CUT, True),
-        ({"data.share": 0.1}, {"data.share": 0.1}, True),  # the set's own held-out split
-        (CUT, {"data.share": 0.1, "data.validation": 0}, False),
-    ],
-)
-def test_tries_are_judged_by_labels_that_nothing_has_learned(
-    was: dict[str, Any], now: dict[str, Any], fine: bool
-) -> None:
-    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised"} | was}
-    changed = {"pre": pre, "tune": TUNE | {"options": TUNE["options"] | now}}
-    assert checked(labels_seen=True, runs=changed, report={})
-    if fine:
-        assert checked(runs=changed, report={})
-        return
-    with pytest.raises(UserError, match=r"run tune, arm a: data\.validation=.*run pre \(.*learned"):
-        checked(runs=changed, report={})
-
-
-@pytest.mark.parametrize(
-    ("was", "fine"),
-    [
-        ({"data.share": 0.1}, True),
-        ({"data.share": 0.2}, False),  # more labels than the share has
-        ({"data.share": 0.1, "data.share_seed": 4}, False),  # others
-        ({"recipe": "mpp"}, True),
-        ({"data.train": "validation"}, True),  # of other images
-    ],
-)
-def test_an_arm_at_a_share_of_the_labels_has_learned_no_others(
-    was: dict[str, Any], fine: bool
-) -> None:
-    cut = {"data.validation": 0.1, "data.share_seed": 3}
-    pre = PRE | {"options": PRE["options"] | {"recipe": "supervised"} | cut | was}
-    fin = FIN | {"options": FIN["options"] | {"data.train": "train"} | cut}
-    axes = {"arm": ARMS, "share": {"10%": {"fin": {"data.share": 0.1}}}}
-    changed = {"axes": axes, "runs": {"pre": pre, "fin": fin | {"over": ["arm", "share"]}}}
-    if fine:
-        assert checked(**changed)
-        return
-    with pytest.raises(
-        UserError, match=r"run fin, arm a, share 10%: data\.share=0\.1: run pre has"
-    ):
-        checked(**changed)
-    assert checked(labels_seen=True, **changed)
-    # where no axis is one of shares, as in study/gap, an arm may have all labels
-    assert checked(runs={"pre": pre, "fin": own(fin, data__share=0.1)})
 
 
 # ---- encoders

@@ -1,5 +1,5 @@
-"""The local launcher: order, memory, GPUs, failures, kills of tasks and of the study; with stand-in
-tools, and a tiny study with the real ones."""
+"""The local launcher: order, memory, GPUs, failures, kills of tasks and of the study, what it prints;
+with stand-in tools, and a tiny study with the real ones."""
 
 import ctypes
 import json
@@ -14,18 +14,16 @@ import time
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from helpers.launchers import GAP, RECIPE, Bench, is_alive, local
+from helpers.launchers import GAP, RECIPE, Bench, is_alive
 from helpers.launching import launch
 from helpers.options import TINY
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.formatting import duration
+from ssl_vit.formatting import format_bytes
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local as launcher
-from ssl_vit.lab.study import memory, progress
-from ssl_vit.lab.study.launch import Job
+from ssl_vit.lab.study.launch import Job, best_values
 from ssl_vit.lab.study.tasks import Task
 
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
@@ -75,28 +73,30 @@ def test_each_task_runs_once_after_those_that_it_needs(bench, capsys):
     assert log.startswith("$ ") and "name=final-mpp-1" in log
     shown = capsys.readouterr().out
     assert f"tasks       {len(tasks)}, of which 0 are finished; up to 2 at once\n" in shown
-    assert re.search(r"^finished  final-mpp-1 in \d+ s$", shown, re.MULTILINE)
+    assert "\nstarted     final-mpp-1\n" in shown
+    found = r"^finished    sweep-mpp-0-lr=0.03 in \d+ s: accuracy 93.0% \(validation\)$"
+    assert re.search(found, shown, re.MULTILINE)
 
     again = bench.run()
     assert again.finished == [*tasks] and len(bench.starts()) == len(tasks)
 
 
 def test_a_preview_starts_nothing(bench):
-    lines = local(bench.tool).preview(bench.job)
-    assert (
-        lines[0] == f"tasks       {len(bench.job.tasks)}, of which 0 are finished; up to 2 at once"
-    )
-    text = "would run   final-mpp-1: finetune recipe=finetune init={pretrain-mpp-1} optim.steps=20"
-    assert lines[-1] == f"{text} optim.warmup=2 seed=1, best accuracy of 3"
+    lines = launcher.Local().preview(bench.job)
+    count = len(bench.job.tasks)
+    assert lines[0] == f"tasks       {count}, of which 0 are finished; up to 2 at once"
+    assert len(lines) == count + 1
+    text = f"would run   final-mpp-1: finetune recipe=finetune init={bench.runs}/pretrain-mpp-1"
+    own = f"seed=1 out={bench.runs} name=final-mpp-1 optim.lr=?"
+    assert lines[-1] == f"{text} optim.steps=20 optim.warmup=2 {own}"
     assert not bench.runs.exists()
 
 
 def test_options_of_slurm_are_not_ignored(bench):
-    for ask in (local(bench.tool).check, local(bench.tool).preview):
-        with pytest.raises(
-            UserError, match="slurm=--time=60: has no effect without launcher=slurm"
-        ):
-            ask(replace(bench.job, slurm="--time=60"))
+    job = replace(bench.job, slurm="--time=60")
+    for ask in (launcher.Local().check, launcher.Local().preview):
+        with pytest.raises(UserError, match="slurm=--time=60: has no effect without launcher=slu"):
+            ask(job)
 
 
 def test_no_more_at_once_than_asked_for(bench):
@@ -133,22 +133,19 @@ def test_threads_and_workers_that_are_given_stay(bench, monkeypatch):
 # ---- memory
 
 
-def test_tasks_start_only_as_fast_as_memory_allows(bench, monkeypatch, capsys):
-    """Room for one and a half of them: no two at once, the one that waits is told, all get
-    there."""
-    monkeypatch.setattr(launcher, "LOOK", 0.05)
+def test_tasks_start_only_as_fast_as_memory_allows(bench, capsys):
+    """Room for one and a half of them: no two at once, which is told, and all get there."""
     bench.behave(dict.fromkeys(FIRST, "brief"))
-    free = local(bench.tool, free_memory=lambda: 3 * NEED // 2)
-    outcome = free.start(replace(bench.job, tasks=bench.only(*FIRST)))
+    outcome = bench.run(memory=3 * NEED // 2, tasks=bench.only(*FIRST))
     assert outcome.finished == [*FIRST] and max(map(len, bench.at_once())) == 1
-    text = f"it may need {NEED / 2**30:.1f} GiB, more than is free"
-    assert f"waiting   pretrain-scratch-1: {text}" in capsys.readouterr().out
+    need, most = format_bytes(2 * NEED), format_bytes(3 * NEED // 2)
+    text = f"with those that run it may need {need}, more than {most}; others wait likewise"
+    shown = capsys.readouterr().out
+    assert f"waiting     pretrain-scratch-1: {text}\n" in shown and shown.count("waiting") == 1
 
 
 def test_a_task_larger_than_the_machine_may_try_alone(bench):
-    nothing = local(bench.tool, free_memory=lambda: 0)
-    job = replace(bench.job, tasks=bench.only(ALONE))
-    assert nothing.start(job).finished == [ALONE]
+    assert bench.run(memory=0, tasks=bench.only(ALONE)).finished == [ALONE]
 
 
 def test_a_smaller_task_goes_before_one_that_does_not_fit(bench):
@@ -156,43 +153,32 @@ def test_a_smaller_task_goes_before_one_that_does_not_fit(bench):
     recipes = bench.job.recipes | {"pretrain-scratch-1": large}
     assert engine.memory_need(large, gpu=False) > 3 * NEED
     bench.behave({ALONE: "meet 2"})  # so that it runs until another does
-    room = local(bench.tool, free_memory=lambda: 3 * NEED)
-    job = replace(bench.job, tasks=bench.only(*FIRST), recipes=recipes)
-    assert not room.start(job).failed
+    assert not bench.run(memory=3 * NEED, tasks=bench.only(*FIRST), recipes=recipes).failed
     assert bench.starts().index("pretrain-mpp-0") < bench.starts().index("pretrain-scratch-1")
 
 
-def test_what_a_process_has_taken_is_counted():
-    hog = "import sys; x = bytearray(300 << 20); print('there', flush=True); sys.stdin.read()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", hog], **pipes)
-    assert process.stdout.readline() == b"there\n"
-    try:
-        assert 300 << 20 <= memory.used(process.pid) < 400 << 20
-    finally:
-        process.communicate()
-    assert memory.used(process.pid) == 0
-
-
 @pytest.mark.parametrize(
-    ("line", "folder", "names"),
+    ("line", "file"),
     [
-        ("0::/job/step", "job", memory.VERSION_2),
-        ("4:memory:/job", "memory/job", memory.VERSION_1),
+        ("0::/job/step", "job/memory.max"),
+        ("0::/", "memory.max"),
+        ("4:memory:/job/step", "memory/job/memory.limit_in_bytes"),
+        ("4:memory:/elsewhere", "memory/memory.limit_in_bytes"),
     ],
 )
-def test_the_limit_of_a_control_group_counts(line, folder, names, tmp_path):
-    """One around this process's own, of either version."""
-    own, group = tmp_path / "own", tmp_path / folder
-    group.mkdir(parents=True)
-    own.write_text(f"9:cpu:/elsewhere\n{line}\n")
-    most, now, cached = names
-    (group / f"memory.{most}").write_text("max")
-    (group / f"memory.{now}").write_text("4000")
-    (group / "memory.stat").write_text(f"anon 1\n{cached} 1500\n")
-    assert memory.free(tmp_path, own) > 1 << 20  # no limit
-    (group / f"memory.{most}").write_text("10000\n")
-    assert memory.free(tmp_path, own) == 10000 - 4000 + 1500
+def test_the_limit_of_a_control_group_counts(line, file, tmp_path, monkeypatch):
+    """Of one around this process's own too, of either version; in a container the place may be that
+    of the machine outside."""
+    monkeypatch.setattr(launcher, "GROUPS", tmp_path)
+    monkeypatch.setattr(launcher, "OWN_GROUPS", tmp_path / "own")
+    free = launcher.memory()
+    assert free > 1 << 20
+    (tmp_path / "own").write_text(f"9:cpu,cpuacct:/elsewhere\n{line}\n")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("max\n")
+    assert launcher.memory() > 1 << 20
+    (tmp_path / file).write_text("10000\n")
+    assert launcher.memory() == 10000
 
 
 def test_a_larger_batch_and_an_evaluations_features_need_more_memory():
@@ -221,8 +207,8 @@ def test_a_failed_task_leaves_out_only_what_needs_it(bench, capsys):
     assert failed["probe-mpp-0"] == "needs pretrain-mpp-0"
     assert failed["final-mpp-1"] == "needs sweep-mpp-0-lr=0.01"
     shown = capsys.readouterr().out
-    assert "\nfailed    pretrain-mpp-0: it cannot be (" in shown
-    assert "\nleft out  sweep-mpp-0-lr=0.1: needs pretrain-mpp-0\n" in shown
+    assert "\nfailed      pretrain-mpp-0: it cannot be (" in shown
+    assert "\nleft out    sweep-mpp-0-lr=0.1: needs pretrain-mpp-0\n" in shown
     bench.behave()
     assert not bench.run().failed
     again = {name for name in bench.job.tasks if bench.starts().count(name) > 1}
@@ -251,15 +237,31 @@ def test_a_task_that_is_killed_is_started_once_more(bench, capsys):
     )
     failed = bench.run(tasks=bench.only(*FIRST)).failed
     assert [bench.starts().count(name) for name in FIRST] == [2, 2, 2, 1]
-    assert failed["pretrain-mpp-0"].startswith("killed by signal 9 (Killed)")
+    assert failed["pretrain-mpp-0"].startswith("killed by signal 9; its last line: no output (")
     assert {"pretrain-scratch-0", "pretrain-scratch-1"} <= bench.finished()
-    assert "\nagain     pretrain-scratch-1: no output\n" in capsys.readouterr().out
+    assert "\nagain       pretrain-scratch-1: no output\n" in capsys.readouterr().out
 
 
 def test_a_task_that_leaves_no_result_has_failed(bench):
     bench.behave({ALONE: "leave"})
     failed = bench.run(tasks=bench.only(ALONE)).failed
-    assert failed[ALONE].startswith("it ended without a result (")
+    assert failed[ALONE].startswith("it ended without a result; its last line: no output (")
+
+
+def test_a_setting_whose_worst_seed_has_failed_is_not_chosen(tmp_path):
+    """Its average was of the seeds that were left."""
+    sweep = GAP["runs"]["sweep"] | {"seeds": [0, 1]}
+    bench = Bench(tmp_path, GAP | {"runs": GAP["runs"] | {"sweep": sweep}})
+    bench.behave({"sweep-mpp-1-lr=0.1": "fail"})
+    assert bench.run().failed.keys() == {"sweep-mpp-1-lr=0.1"}
+    assert bench.words("final-mpp-0")["optim.lr"] == "0.03"
+    final = bench.job.tasks["final-mpp-0"]
+    chosen = best_values(final, bench.job.tasks, bench.runs)
+    assert chosen == ({"optim.lr": 0.03}, 2, [])
+    bench.behave()
+    assert not bench.run().failed
+    chosen = best_values(final, bench.job.tasks, bench.runs)
+    assert chosen == ({"optim.lr": 0.1}, 3, ["optim.lr"])
 
 
 def test_a_measure_that_is_not_there_fails_what_asks_for_it(tmp_path):
@@ -276,26 +278,26 @@ def test_a_measure_that_is_not_there_fails_what_asks_for_it(tmp_path):
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux ends the children of a killed process"
 )
-def test_a_killed_study_goes_on_to_the_same_result_and_runs_nothing_twice(bench, undisturbed):
-    """Killed at three depths; no process runs on unseen."""
-    for sleeper in ("pretrain-mpp-1", "sweep-mpp-0-lr=0.03", "final-scratch-1"):
+def test_a_study_that_is_killed_again_and_again_ends_as_an_undisturbed_one(bench, undisturbed):
+    """After every second start of a task, which it has hardly begun or ends just then. No process
+    runs on unseen, and none that has finished runs again."""
+    kills, done = 0, False
+    while not done:
         finished, before = bench.finished(), len(bench.starts())
-        bench.behave({sleeper: "sleep"})
+        slow = next((name for name in bench.job.tasks if name not in finished), "")
+        bench.behave({slow: "sleep"} if kills % 3 == 0 else {})
         study = bench.start()
-        until((bench.runs / sleeper / "asleep").exists)
+        while len(bench.starts()) < before + 2 and study.poll() is None:
+            time.sleep(0.02)
+        done = study.poll() is not None
         study.kill()
-        study.communicate()
-        until(lambda sleeper=sleeper: not is_alive(bench.runs / sleeper), 5)
-        assert finished <= bench.finished() < {*bench.job.tasks}
+        _, errors = study.communicate(timeout=60)
+        kills += 1
+        until(lambda: not any(map(is_alive, bench.runs.glob("*-*"))), 5)
         assert not {*bench.starts()[before:]} & finished
-    finished, before = bench.finished(), len(bench.starts())
-    bench.behave()
-    study = bench.start()
-    output, errors = study.communicate(timeout=60)
+        assert finished <= bench.finished() and kills < 50
     assert study.returncode == 0, errors
-    assert f"of which {len(finished)} are finished" in output
-    assert sorted(bench.starts()[before:]) == sorted({*bench.job.tasks} - finished)
-    assert bench.made() == undisturbed
+    assert kills > 5 and bench.made() == undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -304,12 +306,25 @@ def test_a_signal_is_passed_on_and_the_study_goes_on_after_it(bench, undisturbed
     study = bench.start(parallel=1)
     until((bench.runs / ALONE / "asleep").exists)
     study.send_signal(number)
-    _, errors = study.communicate(timeout=60)
+    output, errors = study.communicate(timeout=60)
     assert study.returncode == 130 and "the same command goes on" in errors
+    assert "\nstopping    what runs has two minutes to save" in output
     assert not is_alive(bench.runs / ALONE) and bench.starts() == [ALONE]
     bench.behave()
     assert not bench.run().failed
     assert bench.made() == undisturbed
+
+
+def test_a_second_signal_kills_what_does_not_end(bench):
+    bench.behave({ALONE: "deaf"})
+    study = bench.start(parallel=1)
+    until((bench.runs / ALONE / "asleep").exists)
+    study.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert study.poll() is None and is_alive(bench.runs / ALONE)
+    study.send_signal(signal.SIGINT)
+    study.communicate(timeout=60)
+    assert study.returncode == 130 and not is_alive(bench.runs / ALONE)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -333,15 +348,17 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_no_task_outlives_a_study_that_breaks(bench):
+def test_no_task_outlives_a_study_that_breaks(bench, monkeypatch):
     bench.behave({ALONE: "sleep"})
 
-    def breaks():
-        until((bench.runs / ALONE / "asleep").exists)
-        raise RuntimeError("it broke")
+    def breaks(folder):
+        if folder.name != ALONE:
+            until((bench.runs / ALONE / "asleep").exists)
+            raise RuntimeError("it broke")
 
+    monkeypatch.setattr(engine, "is_written", breaks)
     with pytest.raises(RuntimeError, match="it broke"):
-        local(bench.tool, free_memory=breaks).start(bench.job)
+        bench.run()
     assert not is_alive(bench.runs / ALONE) and not bench.finished()
 
 
@@ -403,95 +420,29 @@ def test_an_exception_in_its_thread_ends_a_study(bench, undisturbed):
 # ---- what is shown
 
 
-def test_rows_that_are_not_whole_are_left_out(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert progress.newest_values(path) == {}
-    lines = [json.dumps({"step": step, "loss": step / 1000}) for step in range(1000)]
-    lines += ['{"step": 1000, "validation/accuracy": 0.25}', '{"step": 10']
-    path.write_text("\n".join(lines))
-    newest = {"step": 1000, "loss": 0.999, "validation/accuracy": 0.25}
-    assert progress.newest_values(path) == newest
-
-
 def test_the_last_line_of_a_log_is_that_of_its_own_process(tmp_path):
     log = tmp_path / "log.txt"
     log.write_text("$ old\nerror: old\n")
     start = log.stat().st_size
-    assert progress.tail(log, start) == []
-    log.write_text(log.read_text() + "step 1\rstep 2 \r\n\n")
-    assert progress.tail(log, start) == ["step 2"]
+    assert launcher.last_line(log, start) == "no output"
+    log.write_text(log.read_text() + "x" * 20_000 + "\nstep 1\rstep 2 \r\n\n")
+    assert launcher.last_line(log, start) == "step 2"
 
 
-def a_run(folder, rows):
-    """A run's folder with these rows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def test_a_line_for_each_running_task(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    run = progress.RunProgress(a_run(tmp_path / "final-mpp-0", []), steps=400, begun=0.0)
-    now[0] = 12
-    assert run.cells() == ("running", "final-mpp-0", "", "since 12 s", "")
-    a_run(run.folder, [{"step": 100, "loss": 1.25, "validation/accuracy": 0.5}])
-    metrics = "loss 1.250, validation/accuracy 50.0%"
-    assert run.cells() == ("running", "final-mpp-0", "step 100/400", metrics, "")
-    now[0] = 22  # 100 steps in 10 s, 200 more to go
-    a_run(run.folder, [{"step": 200, "loss": 1.0}])
-    assert run.cells()[2:] == ("step 200/400", "loss 1.000", "left 20 s")
-    a_run(run.folder, [{"step": 40, "loss": 1.0}])  # resumed from a checkpoint
-    assert run.cells()[4] == ""
-
-
-def test_the_time_left_is_that_of_tasks_alike():
-    """Of the same run at the same names, else of the run; several at once take turns."""
-
-    def planned(run, arm, seed):
-        return Task(f"{run}-{arm}-{seed}", run, "pretrain", {"arm": arm}, seed, {})
-
-    tasks = [planned("pre", arm, seed) for arm in "ab" for seed in range(3)]
-    tasks = {task.name: task for task in [*tasks, planned("fin", "a", 0)]}
-    took = {"pre-a-0": 100.0, "pre-b-0": 40.0}
-    rest = "1 tasks of fin, of which none has finished"
-    # 2 x 100 and 2 x 40 of the arms, less the 60 s that one has run
-    left = progress.time_left(tasks, took, {"pre-a-1": 60.0}, took, 1)
-    assert left == f"left about {duration(220)} and {rest}"
-    left = progress.time_left(tasks, took, {}, took, 2)
-    assert left == f"left about {duration(140)} and {rest}"
-    left = progress.time_left(tasks, {"pre-a-0": 100.0}, {}, {"pre-a-0"}, 100)
-    assert left == f"left about {duration(100)} and {rest}"
-    assert progress.time_left(tasks, {"pre-a-0": 0.0}, {}, {"pre-a-0"}, 1) == ""
-    assert progress.time_left(tasks, took, {}, tasks, 1) == ""
-
-
-def test_plain_lines_where_there_is_no_terminal(bench, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "QUIET", 0.0)
-    bench.behave({ALONE: "brief", "pretrain-scratch-1": "fail"})
+def test_lines_now_and_then_of_what_runs_and_how_long_it_will_take(bench, monkeypatch, capsys):
+    """Two of four have taken 1e6 s each, as their results say."""
+    monkeypatch.setattr(launcher, "QUIET", 0.0)
+    monkeypatch.setattr(launcher, "SHARE", 0.0)
     bench.run(tasks=bench.only(*FIRST[:2]))
+    assert "left about" not in capsys.readouterr().out.split("finished    ")[0]
+    bench.behave(dict.fromkeys(FIRST, "brief"))
+    bench.run(tasks=bench.only(*FIRST), parallel=1)
     shown = capsys.readouterr().out
-    assert re.search(r"^running  pretrain-scratch-0 +since \d s$", shown, re.MULTILINE)
-    assert re.search(r"^\d of 2 finished, 1 failed or left out$", shown, re.MULTILINE)
-
-
-@pytest.mark.parametrize("kind", ["terminal", "notebook"])
-def test_lines_that_are_redrawn(kind, tmp_path, monkeypatch):
-    drawn = []
-    file = (tmp_path / "screen").open("w")
-    console = Console(force_terminal=kind == "terminal", width=70, file=file)
-    monkeypatch.setattr(progress, "Console", lambda **_: console)
-    monkeypatch.setattr(progress, "REFRESH", 0.0)
-    monkeypatch.setattr(progress.notebook, "in_notebook", lambda: kind == "notebook")
-    monkeypatch.setattr(progress.notebook.RedrawnOutput, "draw", lambda _, page: drawn.append(page))
-    with progress.ProgressScreen() as screen:
-        screen.say("finished  zeroth in 3 s")
-        screen.show(lambda: ["running  first  step 100/400", "1 of 3 finished"])
-    file.close()
-    shown = (tmp_path / "screen").read_text() + "".join(drawn)
-    assert bool(drawn) == (kind == "notebook")
-    for line in ("finished  zeroth", "first", "step 100/400", "1 of 3 finished"):
-        assert line in shown
+    assert "\nrunning     pretrain-mpp-0: step 5/5  loss 1.500\n" in shown
+    assert "\nso far      2 of 4 finished; left about 555 h 33 min\n" in shown
+    bench.behave({"probe-scratch-0": "brief"})
+    bench.run(tasks=bench.only(*FIRST, "probe-scratch-0"))  # of a run that none has finished of
+    assert "\nso far      4 of 5 finished\n" in capsys.readouterr().out
 
 
 # ---- the real tools

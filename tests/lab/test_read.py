@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.read import build, compared, needs, read, settings_at
+from ssl_vit.lab.study.read import build, needs, read, settings_at
 
 PRETRAIN = {"tool": "pretrain", "over": ["arm"], "options": {"recipe": "mpp"}}
 FINAL = {
@@ -43,11 +43,11 @@ MISTAKES = {
     "no title": ("title", ..., "title: is missing"),
     "no runs": ("runs", {}, "runs: is missing"),
     "an unknown key of a run": ("runs/final/optoins", {}, "runs.final: optoins: no such key; did"),
-    "no tool": ("runs/final/tool", ..., "runs.final: tool: is missing; choices: pretrain, "),
+    "no tool": ("runs/final/tool", ..., "runs.final.tool: is missing"),
     "an unknown tool": (
         "runs/final/tool",
         "finetun",
-        "runs.final.tool: finetun: no such tool; did",
+        "runs.final.tool: finetun: expected 'pretrain', 'finetune' or 'evaluate'",
     ),
     "an unknown run in braces": (
         "runs/final/options/init",
@@ -68,7 +68,7 @@ MISTAKES = {
     "best without a measure": (
         "runs/final/best",
         {"of": "tune"},
-        "runs.final.best: expected a run, or {of: RUN, by: MEASURE}",
+        "runs.final.best.by: is missing",
     ),
     "best by a measure of test images": (
         "runs/final/best",
@@ -93,22 +93,22 @@ MISTAKES = {
     "needs at a name that is not said": (
         "runs/final/over",
         [],
-        "runs.final.best: tune is over arm, which final is not; expected over: [arm]",
+        "runs.final: pretrain is over arm, which final is not; expected over: [arm]",
     ),
     "the study's own key": (
         "runs/final/options/seed",
         3,
-        "runs.final.options.seed: 3: that is the study's seeds; leave it out",
+        "runs.final.options: seed: 3: that is the study's seeds; leave it out",
     ),
     "the study's own key in an axis": (
         "axes/arm/a",
         {"pretrain": {"out": "x"}},
-        "axes.arm.a.pretrain.out: x: that is the study's folder; leave it out",
+        "axes.arm.a.pretrain: out: x: that is the study's folder; leave it out",
     ),
     "a plugin, which the command line has to name": (
         "options",
         {"plugin": "own.py"},
-        "options.plugin: own.py: that is the command line's; leave it out",
+        "options: plugin: own.py: that is the command line's; leave it out",
     ),
     "an axis's unknown run": (
         "axes/arm/a",
@@ -124,12 +124,12 @@ MISTAKES = {
     "tries of no list": (
         "runs/tune/try",
         {"optim.lr": 0.1},
-        "runs.tune.try.optim.lr: expected a list of values, not 0.1",
+        "runs.tune.try: optim.lr: expected a list of values, not 0.1",
     ),
     "a value twice": (
         "runs/tune/try",
         {"optim.lr": [0.1, 0.1]},
-        "runs.tune.try.optim.lr: ['0.1', '0.1']: a value is there twice",
+        "runs.tune.try: optim.lr: [0.1, 0.1]: a value is there twice",
     ),
     "seeds that are none": ("seeds", ["a"], "seeds: ['a']: expected how many, or a list of"),
     "a seed twice": ("seeds", [1, 1], "seeds: [1, 1]: expected how many, or a list of different"),
@@ -146,7 +146,11 @@ MISTAKES = {
         {},
         "axes.arm: a b: expected a name of letters, digits",
     ),
-    "match of another thing": ("match", {"steps": "arm"}, "match: {'steps': 'arm'}: expected {exa"),
+    "match of another thing": (
+        "match",
+        {"steps": "arm"},
+        "match: steps: no such key; choices: exaflop",
+    ),
     "match of an unknown axis": ("match", {"exaflop": "arms"}, "match.exaflop: arms: no such axis"),
     "a report without its test": ("report/test", ..., "report: test: is missing; expected a run"),
     "a report of an unknown run": ("report/test", "fianl", "report.test: fianl: no such run; did"),
@@ -200,7 +204,7 @@ def test_runs_stand_after_those_that_they_need() -> None:
     runs = dict(reversed(STUDY["runs"].items()))
     found = build(STUDY | {"runs": runs}, "x")
     assert [*found.runs] == ["pretrain", "tune", "final"]
-    assert needs(found, found.runs["final"]) == {"pretrain", "tune"}
+    assert needs(found, "final") == {"pretrain", "tune"}
 
 
 def test_names_that_yaml_reads_as_numbers_are_texts(tmp_path: Path) -> None:
@@ -209,8 +213,8 @@ def test_names_that_yaml_reads_as_numbers_are_texts(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump({"title": "t", "seeds": 3, "axes": axes, "runs": runs}))
     found = read(path)
-    assert [*found.axes["rate"].settings] == ["0.15", "true", "2"]
-    assert compared(found, "pretrain") == ("0.15", "2") and found.seeds == (0, 1, 2)
+    assert [*found.axes["rate"]] == ["0.15", "true", "2"]
+    assert found.names("pretrain", "rate") == ("0.15", "2") and found.seeds == (0, 1, 2)
 
 
 def test_options_are_as_on_a_command_line() -> None:
@@ -236,12 +240,11 @@ def test_the_later_axis_goes_over_the_earlier_and_a_run_at_a_name_over_both() ->
     raw["runs"] = {"final": FINAL | {"over": ["share", "arm"]}, "pretrain": PRETRAIN}
     raw["options"] = {"optim.steps": 3, "optim.lr": 9, "data.size": 32}
     found = build(raw, "x")
-    run = found.runs["final"]
-    assert run.over == ("arm", "share")  # in the order of the axes
-    at_a = settings_at(found, run, {"arm": "a", "share": "1%"})
+    assert found.runs["final"].over == ("arm", "share")  # in the order of the axes
+    at_a = settings_at(found, "final", {"arm": "a", "share": "1%"})
     assert (at_a.options["optim.steps"], at_a.options["data.share"]) == ("6", "0.01")
     assert (at_a.options["optim.lr"], at_a.tries) == ("9", {})
-    at_b = settings_at(found, run, {"arm": "b", "share": "1%"})
+    at_b = settings_at(found, "final", {"arm": "b", "share": "1%"})
     assert at_b.options["optim.steps"] == "7" and "optim.lr" not in at_b.options
     assert at_b.tries == {"optim.lr": [1, 2]}
 

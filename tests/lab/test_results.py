@@ -20,6 +20,7 @@ from helpers.made_studies import (
 )
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results
+from ssl_vit.lab.study import read
 
 TRIES = changed(
     TUNED,
@@ -249,11 +250,10 @@ def test_a_study_json_that_contradicts_itself_is_damaged(made):
         assert "study.json is damaged: task" in error(made)
 
 
-def test_an_axis_named_like_a_column_is_refused(made):
-    plan = json.loads((made / "study.json").read_text())
-    plan["axes"]["metric"] = ["a"]
-    write(made / "study.json", plan)
-    assert "metric: is a column of the results" in error(made)
+def test_no_axis_is_named_like_a_column():
+    assert {*read.COLUMNS} == {*results.TYPES}
+    with pytest.raises(UserError, match="axes: metric: expected another name"):
+        read.build(changed(FROZEN, axes__metric={"a": {"pretrain": {}}}), "made")
 
 
 def test_the_same_options_with_other_training_images_are_refused(made):

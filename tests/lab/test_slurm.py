@@ -1,13 +1,17 @@
 """The SLURM launcher: what sbatch is asked, and the script under stand-ins for SLURM's commands:
 signals, kills and requeues."""
 
+import functools
+import hashlib
 import importlib.util
 import json
 import os
-import re
+import pickle
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +19,7 @@ import pytest
 import yaml
 
 from helpers.launchers import GAP, Bench, process_command
-from helpers.options import PROBE, TINY
+from helpers.options import PROBE, ROOT, TINY
 from helpers.runs import rows
 from helpers.slurm import HOLDS, stand_ins
 from ssl_vit import formatting
@@ -23,6 +27,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab.study import slurm as launcher
 from ssl_vit.lab.study.launch import command
 
+SLURM = launcher.Slurm()
 RUNS = ("pretrain", "sweep", "probe", "final")
 NEEDS = {"sweep": {"pretrain"}, "probe": {"pretrain"}, "final": {"sweep", "pretrain"}}
 ONE_ARM = GAP | {
@@ -39,7 +44,14 @@ def bench(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     made = Bench(tmp_path)
     made.job = replace(made.job, parallel=None)
+    stands_in(made, monkeypatch)
     return made
+
+
+def stands_in(bench, monkeypatch):
+    """The tools are those of a bench from here on."""
+    found = functools.partial(process_command, bench.tool)
+    monkeypatch.setattr(launcher, "process_command", found)
 
 
 @pytest.fixture
@@ -50,11 +62,6 @@ def slurm(tmp_path, monkeypatch):
     for name, value in stand_ins(folder).items():
         monkeypatch.setenv(name, value)
     return folder
-
-
-def of(bench):
-    """The launcher with the stand-in tools."""
-    return launcher.Slurm(lambda *options: process_command(bench.tool, *options))
 
 
 def lines(path):
@@ -68,7 +75,7 @@ def calls(slurm):
         words = shlex.split(line)
         count = next(i for i, word in enumerate(words) if not word.startswith("--"))
         options = dict((*word.split("=", 1), "")[:2] for word in words[:count])
-        found[options["--job-name"].rpartition("-")[2]] = options, words[count:]
+        found[options["--job-name"].split("-")[-2]] = options, words[count:]
     return found
 
 
@@ -77,8 +84,8 @@ def calls(slurm):
 
 def test_a_job_array_for_each_run(bench, slurm, capsys):
     job = replace(bench.job, parallel=2, slurm="--time=4:00:00 --gpus=1")
-    of(bench).check(job)
-    outcome = of(bench).start(job)
+    SLURM.check(job)
+    outcome = SLURM.start(job)
     found = calls(slurm)
     order = [*found]
     assert sorted(order) == sorted(RUNS)
@@ -92,6 +99,7 @@ def test_a_job_array_for_each_run(bench, slurm, capsys):
     assert order[0] == "pretrain" and order.index("sweep") < order.index("final")
     assert "submitted   pretrain: job 101\n" in capsys.readouterr().out
     place = bench.runs / "slurm"
+    of_folder = hashlib.sha256(str(place).encode()).hexdigest()[:8]
     for run, (options, words) in found.items():
         assert options == {
             "--parsable": "",
@@ -104,24 +112,25 @@ def test_a_job_array_for_each_run(bench, slurm, capsys):
             "--requeue": "",
             "--open-mode": "append",
             "--chdir": str(Path.cwd()),
-            "--job-name": f"gap-{run}",
+            "--job-name": f"gap-{run}-{of_folder}",
             "--array": "0,1,2,3,4,5%2" if run == "sweep" else "0,1,2,3%2",
             "--output": f"{place}/{run}-%a.txt",
         }
         script, counted, env, path, *rest = words
         assert (script, counted, env) == (str(launcher.SCRIPT), f"{place}/{run}", "env")
         assert path.startswith("PYTHONPATH=")
-        study = ["study", "name=gap", f"out={bench.notes}", f"only={run}"]
+        names = "/".join(name for name, task in bench.job.tasks.items() if task.run == run)
+        study = ["study", "name=gap", f"out={bench.notes}", f"only={names}"]
         assert rest == process_command(bench.tool, *study)
-    assert bench.starts() == [] and place.is_dir()
+    assert bench.starts() == []
 
 
 def test_only_what_has_not_finished_is_submitted(bench, slurm):
     for name in bench.job.tasks:
         if name not in ("probe-mpp-0", "final-scratch-1"):
             (bench.runs / name).mkdir(parents=True)
-            (bench.runs / name / "result.json").write_text("{}")
-    outcome = of(bench).start(bench.job)
+            (bench.runs / name / "result.json").touch()
+    outcome = SLURM.start(bench.job)
     found = calls(slurm)
     # scratch's two seeds go before mpp's
     assert {run: options["--array"] for run, (options, _) in found.items()} == {
@@ -129,6 +138,7 @@ def test_only_what_has_not_finished_is_submitted(bench, slurm):
         "final": "1",
     }
     assert not any("--dependency" in options for options, _ in found.values())
+    assert "--dependency" not in " ".join(SLURM.preview(bench.job))
     assert len(outcome.finished) == len(bench.job.tasks) - 2
 
 
@@ -144,7 +154,7 @@ def test_options_are_passed_on_as_they_are(bench, slurm):
         ),
         "--comment=it's $(touch gone) # `touch gone`\nexit",
     ]
-    of(bench).start(replace(bench.job, slurm=shlex.join(given)))
+    SLURM.start(replace(bench.job, slurm=shlex.join(given)))
     first = lines(slurm / "calls.txt")
     words = shlex.split((slurm / "calls.txt").read_text())
     assert words[1 : 1 + len(given)] == given and first
@@ -155,22 +165,20 @@ def test_options_are_passed_on_as_they_are(bench, slurm):
     ("given", "layout"),
     [
         ("", (1, 1, 1)),
-        ("--gpus=0", (1, 1, 1)),
         ("--gpus=8", (1, 8, 8)),
         ("--gpus=a100:4", (1, 4, 4)),
-        ("--gpus=a100:2,v100:2", (1, 4, 4)),
         ("--gpus-per-node=8 --nodes=2", (2, 16, 8)),
         ("--gpus=16 --nodes=2", (2, 16, 8)),
-        ("--gres=gpu", (1, 1, 1)),
-        ("--gres=gpu:2,ssd:8", (1, 2, 2)),
-        ("--gres=ssd:8,gres/gpu:a100:4", (1, 4, 4)),
-        ("--gpus=4 --ntasks=2", (1, 2, 2)),
+        ("--gres=gpu:2", (1, 2, 2)),
+        ("--gres=gpu:a100:4 --nodes=2", (2, 8, 4)),
+        ("--gres=ssd:8,gpu:4 --ntasks-per-node=4", (1, 4, 4)),
+        ("--gpus=4 --ntasks-per-node=2", (1, 2, 2)),
         ("--ntasks-per-node=2 --nodes=4", (4, 8, 2)),
         ("--nodes=2", (2, 2, 1)),
     ],
 )
 def test_a_process_for_each_gpu_unless_their_number_is_given(given, layout, bench, slurm):
-    of(bench).start(replace(bench.job, slurm=given))
+    SLURM.start(replace(bench.job, slurm=given))
     options, _ = calls(slurm)["probe"]
     names = ("--nodes", "--ntasks", "--ntasks-per-node")
     assert tuple(int(options[name]) for name in names) == layout
@@ -186,22 +194,27 @@ OTHER = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
         ("--time 4:00:00", f"slurm: 4:00:00: {OTHER}"),
         ("script.sh", f"slurm: script.sh: {OTHER}"),
         ("--comment='a", "slurm=--comment='a: No closing quotation"),
-        ("--time=4", "slurm: --time=4: expected 5 minutes or more"),
         ("--array=0-9", "slurm: --array=0-9: the launcher sets it"),
         ("--requeue", "slurm: --requeue: the launcher sets it"),
         ("--no-requeue", "slurm: --no-requeue: the launcher sets it"),
         ("--wrap=true", "slurm: --wrap=true: the launcher sets it"),
         ("--gpus=4 --gpu-bind=closest", "slurm: --gpu-bind=closest: a process could see its own"),
-        ("--gpus-per-task=1", "its own GPU alone; expected --gpus= or --gpus-per-node="),
+        ("--gpus-per-task=1", "its own GPU alone; expected --gpus-per-node="),
         ("--nodes=1-2", "slurm: --nodes=1-2: expected a number, at least 1"),
-        ("--ntasks=0", "slurm: --ntasks=0: expected a number, at least 1"),
-        ("--gpus=3 --nodes=2", "slurm: 3 processes: 2 machines do not divide them"),
+        ("--ntasks=8", "slurm: --ntasks=8: expected --ntasks-per-node="),
+        ("--ntasks-per-node=0", "slurm: --ntasks-per-node=0: expected a number, at least 1"),
+        ("--gres=ssd:8", "slurm: --gres=ssd:8: expected how many GPUs (4, a100:4, of gres gpu"),
+        (
+            "--gpus=a100:2,v100:2",
+            "v100:2: expected how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-pe",
+        ),
+        ("--gpus=3 --nodes=2", "slurm: --gpus=3: 2 machines do not divide them"),
         ("--gpus=7", "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes"),
     ],
 )
 def test_what_slurm_is_not_asked(given, says, bench, slurm):
     job = replace(bench.job, slurm=given)
-    for ask in (of(bench).check, of(bench).preview):
+    for ask in (SLURM.check, SLURM.preview):
         with pytest.raises(UserError) as caught:
             ask(job)
         assert says in str(caught.value) and "\n" not in str(caught.value)
@@ -211,73 +224,130 @@ def test_what_slurm_is_not_asked(given, says, bench, slurm):
 @pytest.mark.parametrize("name", launcher.REFUSED)
 def test_no_option_of_the_launcher_can_be_given(name, bench, slurm):
     with pytest.raises(UserError, match=f"slurm: --{name}=1: "):
-        of(bench).check(replace(bench.job, slurm=f"--{name}=1"))
-
-
-@pytest.mark.parametrize(
-    ("text", "fits"),
-    [
-        *((text, True) for text in ("0", "5", "5:00", "0:05:00", "0-0:5", "1-0", "1-12:30:00")),
-        *((text, True) for text in ("4:59:59", "0:300", "0-0:0:300", "1440", "UNLIMITED")),
-        *((text, False) for text in ("4", "4:59", "0:04:59", "0-0:4", "0-0:4:59", "0:299")),
-    ],
-)
-def test_time_limits_of_five_minutes_or_more(text, fits, bench, slurm):
-    job = replace(bench.job, slurm=f"--time={text}")
-    if fits:
-        of(bench).check(job)
-        return
-    with pytest.raises(UserError, match="expected 5 minutes or more"):
-        of(bench).check(job)
-
-
-def test_variables_of_sbatch_do_not_stand_against_the_launcher(bench, slurm, monkeypatch):
-    """Its options are on the command line, which goes before them; those that it cannot take back
-    are refused."""
-    monkeypatch.setenv("SBATCH_PARTITION", "cpu")
-    monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
-    of(bench).check(bench.job)
-    for name, value in (("SBATCH_WAIT", "1"), ("SBATCH_GPUS_PER_TASK", "1")):
-        with (
-            monkeypatch.context() as more,
-            pytest.raises(UserError, match=f"^{name}=1: .*unset it"),
-        ):
-            more.setenv(name, value)
-            of(bench).check(bench.job)
+        SLURM.check(replace(bench.job, slurm=f"--{name}=1"))
 
 
 def test_sbatch_that_refuses_or_is_not_there(bench, slurm, monkeypatch):
     monkeypatch.setenv("REFUSE", "1")
-    says = (
-        "sbatch refuses run pretrain: sbatch: error: invalid partition specified: gpu; .* no such"
-    )
-    with pytest.raises(UserError, match=says):
-        of(bench).start(bench.job)
+    says = "run pretrain: sbatch: error: invalid partition specified: gpu; .* no such.*; the same"
+    with pytest.raises(UserError, match=f"^launcher=slurm: {says} command goes on once"):
+        SLURM.start(bench.job)
+    (slurm / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error: refused >&2; exit 1\n")
+    with pytest.raises(UserError, match=r"^launcher=slurm: the queue: slurm_load_jobs error: ref"):
+        SLURM.start(bench.job)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match=r"launcher=slurm: there is no sbatch here; .* dry=true"):
-        of(bench).check(bench.job)
-
-
-# ---- the preview
+        SLURM.check(bench.job)
 
 
 def test_a_preview_shows_the_commands_that_would_be_given(bench, slurm, monkeypatch):
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
     job = replace(bench.job, slurm="--gpus=2 --comment='a \"b\" $c'")
-    shown = of(bench).preview(job)
+    shown = SLURM.preview(job)
     assert not bench.runs.exists()
-    text = "\n".join(shown)
-    assert f"script      {launcher.SCRIPT}\n{launcher.SCRIPT.read_text().strip()}\n" in text
     monkeypatch.setenv("PATH", path)
-    of(bench).start(job)
-    given = lines(slurm / "calls.txt")
+    numbers = SLURM.start(job).submitted
+    given = [shlex.split(line) for line in lines(slurm / "calls.txt")]
+    for line, words in zip(shown, given, strict=True):
+        assert line.startswith("would run   sbatch --parsable")
+        for run, number in numbers.items():
+            line = line.replace(f"{{{run}}}", number)
+        assert shlex.split(line)[3:] == words
+
+
+# ---- the same command again
+
+ELEMENTS = {"pretrain": 4, "sweep": 6, "probe": 4, "final": 4}
+
+
+def queued(slurm):
+    """[(run, index)] of what waits."""
+    found = (line.split(" ") for line in lines(slurm / "queue.txt"))
+    return sorted((name.split("-")[-2], int(index)) for _, index, name in found)
+
+
+def test_nothing_is_submitted_twice_while_it_is_in_the_queue(bench, slurm, capsys):
+    everything = sorted((run, i) for run, count in ELEMENTS.items() for i in range(count))
+    SLURM.start(bench.job)
+    assert queued(slurm) == everything
+    again = SLURM.start(replace(bench.job, slurm="--clusters=a,b"))
+    assert again.submitted == {} and queued(slurm) == everything
+    assert "in queue    sweep: 6 tasks in job 102\n" in capsys.readouterr().out
+    first, second = lines(slurm / "squeue.txt")
+    assert second == f"{first} --clusters=a,b"  # which sbatch is given too
+    # of some only parts are left: two have ended without a result, and one with it
+    left = {("pretrain", 1), ("sweep", 0), ("sweep", 5)}
+    kept = [
+        line
+        for line in lines(slurm / "queue.txt")
+        if (line.split("-")[-2], int(line.split()[1])) not in left
+    ]
+    (slurm / "queue.txt").write_text("".join(f"{line}\n" for line in kept))
+    done = [name for name, task in bench.job.tasks.items() if task.run == "sweep"][5]
+    (bench.runs / done).mkdir()
+    (bench.runs / done / "result.json").touch()
     (slurm / "calls.txt").unlink()
-    shutil.rmtree(bench.runs / "slurm")
-    submit = "\n".join(re.findall(r"^submit      (.*)", text, re.MULTILINE))
-    subprocess.run(["bash", "-euc", submit], check=True)
-    assert lines(slurm / "calls.txt") == given and len(given) == len(RUNS)
-    assert (bench.runs / "slurm").is_dir()  # sbatch does not make it
+    SLURM.start(bench.job)
+    found = {run: options for run, (options, _) in calls(slurm).items()}
+    assert {run: options["--array"] for run, options in found.items()} == {
+        "pretrain": "1",
+        "sweep": "0",
+    }
+    # of what it needs both what waited and what was submitted now
+    assert found["sweep"]["--dependency"] == "afterany:101:101"
+    assert queued(slurm) == [one for one in everything if one != ("sweep", 5)]
+
+
+def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm):
+    """What is in the queue keeps its index, though others stand before it now."""
+    few = bench.only("pretrain-mpp-1", "probe-mpp-1")
+    SLURM.start(replace(bench.job, tasks=few))
+    assert queued(slurm) == [("pretrain", 0), ("probe", 0)]
+    before = lines(slurm / "queue.txt")
+    SLURM.start(bench.job)
+    assert lines(slurm / "queue.txt")[:2] == before
+    assert queued(slurm) == sorted((run, i) for run, n in ELEMENTS.items() for i in range(n))
+    for run, (_, words) in calls(slurm).items():
+        names = words[-1].removeprefix("only=").split("/")
+        planned = [name for name, task in bench.job.tasks.items() if task.run == run]
+        assert sorted(names) == sorted(planned)
+        assert run not in ("pretrain", "probe") or names[0] == f"{run}-mpp-1"
+    # what it no longer asks for is not submitted, and keeps its index from others
+    (slurm / "queue.txt").unlink()
+    SLURM.start(replace(bench.job, tasks=bench.only("pretrain-mpp-0", "pretrain-mpp-1")))
+    assert queued(slurm) == [("pretrain", 0), ("pretrain", 3)]
+
+
+def test_another_folders_study_of_the_same_name_is_another(bench, slurm, tmp_path):
+    SLURM.start(bench.job)
+    other = replace(bench.job, folder=tmp_path / "other" / "gap")
+    assert SLURM.start(other).submitted.keys() == {*RUNS}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_submission_that_is_killed_goes_on(call, moment, bench, slurm, monkeypatch):
+    """Before or after each of its calls of sbatch."""
+    (bench.notes / "job.pickle").write_bytes(pickle.dumps(bench.job))
+    code = f"""
+import pickle
+from pathlib import Path
+from ssl_vit.lab.study.slurm import Slurm
+Slurm().start(pickle.loads(Path({str(bench.notes / "job.pickle")!r}).read_bytes()))
+"""
+    monkeypatch.setenv("KILL_AT", f"{call} {moment}")
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    until_there = call if moment == "after" else call - 1
+    assert len({line.split()[0] for line in lines(slurm / "queue.txt")}) == until_there
+    monkeypatch.delenv("KILL_AT")
+    SLURM.start(bench.job)
+    assert queued(slurm) == sorted((run, i) for run, n in ELEMENTS.items() for i in range(n))
+    jobs = {name.split("-")[-2]: job for job, _, name in map(str.split, lines(slurm / "queue.txt"))}
+    for run, (options, _) in calls(slurm).items():
+        found = options.get("--dependency", "afterany:").removeprefix("afterany:")
+        assert {*found.split(":")} - {""} == {jobs[need] for need in NEEDS.get(run, ())}
 
 
 # ---- the script runs
@@ -297,10 +367,15 @@ def submitted(tmp_path, slurm, monkeypatch):
     folder.mkdir()
     made = Bench(folder, ONE_ARM)
     of_tasks = [
-        {"run": task.run, "needs": task.needs, "command": command(task, made.job.tasks, made.runs)}
+        {
+            "name": task.name,
+            "needs": task.needs,
+            "command": command(task, made.job.tasks, made.runs),
+        }
         for task in made.job.tasks.values()
     ]
     (made.notes / "tasks.json").write_text(json.dumps(of_tasks))
+    stands_in(made, monkeypatch)
     return made
 
 
@@ -308,7 +383,7 @@ def test_a_study_runs_as_submitted(submitted, slurm):
     """Each array when it is submitted, so that an order that is wrong finds nothing to start from.
     One task is killed once, and one each time."""
     submitted.behave({"pretrain-mpp-0": "end 137 0", "sweep-mpp-0-lr=0.01": "end 137"})
-    of(submitted).start(submitted.job)
+    SLURM.start(submitted.job)
     assert {*lines(slurm / "srun.txt")} == {"--export=ALL", "--kill-on-bad-exit=0", "--wait=120"}
     statuses = lines(slurm / "statuses.txt")
     assert [line for line in statuses if "pretrain" in line] == ["pretrain 0 0"] * 2
@@ -320,14 +395,15 @@ def test_a_study_runs_as_submitted(submitted, slurm):
     assert submitted.finished() == {*submitted.job.tasks} - {"sweep-mpp-0-lr=0.01"}
     logs = submitted.runs / "slurm"
     assert {path.name for path in logs.iterdir()} == {
-        *("pretrain-0.txt", "probe-0.txt", "sweep-0.txt", "sweep-1.txt", "sweep-2.txt")
+        *("pretrain-0.txt", "probe-0.txt", "sweep-0.txt", "sweep-1.txt", "sweep-2.txt"),
+        *("pretrain.tasks", "probe.tasks", "sweep.tasks"),
     }
     words = submitted.words("probe-mpp-0")
     assert str(formatting.ROOT) in words["PYTHONPATH"].split(":")
     assert words["RANK"] is None and words["WORLD_SIZE"] is None
     (slurm / "calls.txt").unlink()
     submitted.behave({"sweep-mpp-0-lr=0.01": "fail"})
-    of(submitted).start(submitted.job)
+    SLURM.start(submitted.job)
     assert [options["--array"] for options, _ in calls(slurm).values()] == ["0%2"]
     assert lines(slurm / "statuses.txt")[-1] == "sweep 0 1"
     assert len(lines(slurm / "requeued.txt")) == 9
@@ -336,7 +412,7 @@ def test_a_study_runs_as_submitted(submitted, slurm):
 
 def test_a_task_whose_need_has_failed_ends_with_one_line(submitted, slurm):
     submitted.behave({"pretrain-mpp-0": "fail"})
-    of(submitted).start(submitted.job)
+    SLURM.start(submitted.job)
     assert lines(slurm / "statuses.txt") == ["pretrain 0 1"] + [
         f"{run} {index} 1"
         for run, index in (("sweep", 0), ("sweep", 1), ("sweep", 2), ("probe", 0))
@@ -350,16 +426,25 @@ def test_a_task_may_be_killed_eight_times_between_two_time_limits(submitted, slu
     """Time limits counted as well, so that one kill ended a task that had been through eight."""
     ends = [*["75"] * 8, *["137", "69"] * 4, "75", "137", "0"]
     submitted.behave({"pretrain-mpp-0": f"end {' '.join(ends)}"})
-    of(submitted).start(replace(submitted.job, tasks=submitted.only("pretrain-mpp-0")))
+    SLURM.start(replace(submitted.job, tasks=submitted.only("pretrain-mpp-0")))
     assert submitted.finished() == {"pretrain-mpp-0"}
     assert submitted.starts().count("pretrain-mpp-0") == len(ends)
     assert not list((submitted.runs / "slurm").glob("*.failures"))
 
 
+def test_a_task_that_is_signalled_before_it_can_train_ends(submitted, slurm, monkeypatch):
+    """With a time limit of four minutes it was started again for ever."""
+    monkeypatch.setenv("SECONDS", "60")
+    submitted.behave({"pretrain-mpp-0": "end 75"})
+    SLURM.start(replace(submitted.job, tasks=submitted.only("pretrain-mpp-0")))
+    assert submitted.starts() == ["pretrain-mpp-0"] * 9
+    assert lines(slurm / "statuses.txt")[-1] == "pretrain 0 75"
+
+
 def test_processes_find_one_another(submitted, slurm):
     one = submitted.only("pretrain-mpp-0")
     given = "--gpus=2 --cpus-per-task=3"
-    of(submitted).start(replace(submitted.job, tasks=one, slurm=given))
+    SLURM.start(replace(submitted.job, tasks=one, slurm=given))
     assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
     both = [submitted.words("pretrain-mpp-0", rank) for rank in (0, 1)]
     for rank, words in enumerate(both):

@@ -21,6 +21,7 @@ from helpers.serial_launcher import Serial
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import record, tool
+from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
 from ssl_vit.lab.study.request import Request, requested
 
@@ -210,7 +211,7 @@ def test_several_keys_are_several_axes() -> None:
         for betas in ("[0.9,0.95]", "[0.9,0.999]")
         for model in ("vit_n8", "vit_p8")
     }
-    assert found.study.names(found.study.runs["probe"], "optim.betas") == ("0.9,0.95", "0.9,0.999")
+    assert found.study.names("probe", "optim.betas") == ("0.9,0.95", "0.9,0.999")
 
 
 def test_what_measures_reads_all_of_the_recipes_images(tmp_path: Path) -> None:
@@ -372,7 +373,7 @@ def test_a_tiny_study_to_its_end(
     assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
     assert [task.name for task in plan.tasks].index("untrained-mpp-0") == len(NAMES) - 1
-    assert plan.untrained == "untrained" and plan.rule is not None
+    assert plan.rule is not None
     values = {task.name: plan.values(task) for task in plan.tasks}
     few = values["pretrain-mpp_few-0"]
     assert (few["corruption.rate"], few["model.width"], few["seed"]) == (0.2, 32, 0)
@@ -402,6 +403,7 @@ def would_run(
     tool.main([*written(folder, study), *words, "dry=true"])
     assert (folder / "tiny" / "study.json").read_text() == before
     lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("dry         nothing is written") and "study.json" in lines[-1]
     kept = (line.split(maxsplit=1)[1] for line in lines if line.startswith("kept"))
     runs = [line.split()[-1] for line in lines if line.startswith("would run")]
     return runs, dict(line.split(": ", 1) for line in kept)
@@ -423,7 +425,9 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     # another probe: the pre-trainings stay, and what was fine-tuned
     runs, others = would_run(ended, capsys, STUDY, "probe.neighbors=3")
     assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
-    assert others["frozen-mpp-0"] == "probe.neighbors (2 there, 3 here)" and len(others) == 3
+    differs = "its recipe is not the planned one"
+    assert others["frozen-mpp-0"] == f"{differs}: probe.neighbors (2 there, 3 here)"
+    assert len(others) == 3
     runs, others = would_run(ended, capsys, STUDY, "probe.measures=[linear]", "probe.steps=2")
     assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
     assert "probe.measures (['knn'] there, ['linear'] here)" in others["frozen-mpp-0"]
@@ -434,8 +438,8 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     own = [name for name in NAMES if "-mpp-" in name and "untrained" not in name]
     assert sorted(runs) == sorted(f"{name}-2" for name in own)
     assert others.keys() == {*own}
-    assert others["pretrain-mpp-0"] == "corruption.rate (0.5 there, 0.3 here)"
-    assert others["frozen-mpp-0"].startswith("init (")
+    assert others["pretrain-mpp-0"] == f"{differs}: corruption.rate (0.5 there, 0.3 here)"
+    assert others["frozen-mpp-0"] == "its initial weights are those of init=pretrain-mpp-0"
     # more seeds and arms
     arms = {"mpp_most": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.9}}}
     axes = {"arm": STUDY["axes"]["arm"] | arms}
@@ -457,7 +461,7 @@ def test_a_run_whose_recipe_is_gone_or_whose_result_asks_for_more_is_made_anew(
     runs, others = would_run(ended, capsys, study)
     tries = [name for name in NAMES if name.startswith("tune")]
     assert sorted(runs) == ["frozen-mpp-0-2", *sorted(f"{name}-2" for name in tries)]
-    assert others["frozen-mpp-0"] == "its recipe.yaml is missing"
+    assert others["frozen-mpp-0"] == "its recipe.yaml is missing or damaged"
     assert "eval.images (24 there, 30 here)" in others[tries[0]]
 
 
@@ -494,36 +498,64 @@ def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[
     assert serial == []
 
 
-def test_one_task_as_an_element_of_a_job_array_has_it(
-    ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It reads study.json alone, so that every element means the same tasks."""
-    lines: list[list[str]] = []
+class Became(Exception):
+    pass
 
-    class Became(Exception):
-        pass
+
+def becomes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that this process would have become."""
+    lines: list[list[str]] = []
 
     def become(path: str, line: list[str], environment: dict[str, str]) -> None:
         lines.append(line)
         raise Became
 
     monkeypatch.setattr(tool.os, "execve", become)
-    words = ["name=tiny", f"out={ended}"]
+    return lines
+
+
+def test_one_task_as_an_element_of_a_job_array_has_it(
+    ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It reads study.json alone, so that every element means the same tasks."""
+    lines = becomes(monkeypatch)
+    words, both = ["name=tiny", f"out={ended}"], "only=final-mpp-0/final-mpp_few-0"
     with pytest.raises(Became):
-        tool.main([*words, "only=final", "index=1"])
+        tool.main([*words, both, "index=1"])
     assert "task        final-mpp_few-0" in capsys.readouterr().out
     assert lines[0][-3:] == ["seed=0", f"out={ended}/tiny", "name=final-mpp_few-0"]
     assert f"init={ended}/tiny/pretrain-mpp_few-0" in lines[0]
     assert any(word.startswith("optim.lr=1e-0") for word in lines[0])
     for wrong, says in (
-        (["only=finl", "index=0"], "only=finl: no such run; did you mean final?"),
-        (["only=final", "index=4"], "index=4: run final has the tasks 0 to 1"),
+        (["only=final-mp-0", "index=0"], "only=final-mp-0: the study has no such task; did you"),
+        ([both, "index=4"], "index=4: only= has the tasks 0 to 1"),
     ):
         with pytest.raises(UserError, match=re.escape(says)):
             tool.main([*words, *wrong])
     (ended / "tiny" / "pretrain-mpp-0" / "result.json").unlink()
-    with pytest.raises(UserError, match="final-mpp-0 needs pretrain-mpp-0, which is not finished"):
-        tool.main([*words, "only=final", "index=0"])
+    text = "only=final-mpp-0: it needs pretrain-mpp-0, which is not finished"
+    with pytest.raises(UserError, match=text):
+        tool.main([*words, both, "index=0"])
+
+
+def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number in the run was another task's then, which ran twice."""
+    before = record.tasks_from(record.read(ended / "tiny"))
+    first = {"first": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.1}}}
+    arms = first | STUDY["axes"]["arm"]
+    monkeypatch.setattr(Serial, "start", lambda self, job: Outcome([]))
+    tool.study(written(ended, STUDY | {"axes": {"arm": arms}}))
+    now = [task.name for task in record.read(ended / "tiny").tasks if task.run == "pretrain"]
+    assert now == ["pretrain-first-0", "pretrain-mpp-0", "pretrain-mpp_few-0"]
+    lines = becomes(monkeypatch)
+    queued = [name for name, task in before.items() if task.run == "pretrain"]
+    for index in range(2):
+        words = ["name=tiny", f"out={ended}", f"only={'/'.join(queued)}", f"index={index}"]
+        with pytest.raises(Became):
+            tool.main(words)
+    assert [line[-1] for line in lines] == ["name=pretrain-mpp-0", "name=pretrain-mpp_few-0"]
 
 
 def test_a_mapping_is_a_study_also_in_a_thread(tmp_path: Path, serial: list[str]) -> None:

@@ -55,13 +55,11 @@ def interval(a, b, family):
 def test_every_name_is_compared_with_the_baseline(tmp_path):
     found = tuned(tmp_path / "s")
     low, high = interval("mpp", "scratch", 2)
-    first, second = found.sentences
-    assert first == (
+    assert found.sentences == (
         f"By top-1 on test images, mpp is 5.00 points above scratch ({low:+.2f} to {high:+.2f}, n = 3);"
-        f" mae is 25.50 points above scratch (+23.71 to +27.29, n = 3) (95% in all, 2 comparisons)."
+        f" mae is 25.50 points above scratch (+23.71 to +27.29, n = 3) (95% in all, 2 comparisons).",
     )
-    assert second == "Each is better than fresh weights (2 comparisons)."
-    assert (found.found.family, found.fresh.family, found.looks) == (2, 2, 1)
+    assert (found.found.size, len(found.looks)) == (2, 1)
 
 
 def test_pairs_go_before_the_baseline(tmp_path):
@@ -69,13 +67,13 @@ def test_pairs_go_before_the_baseline(tmp_path):
     low, high = interval("mae", "mpp", 1)
     assert found.found.differences[0].interval == pytest.approx((low, high))
     assert "mae is 20.50 points above mpp" in found.sentences[0]
-    assert "1 comparison)" in found.sentences[0] and found.fresh.family == 2
+    assert "1 comparison)" in found.sentences[0] and found.fresh.size == 2
 
 
 def test_without_either_all_pairs_are_compared_and_one_may_be_the_best(tmp_path):
     content = changed(TUNED, report={"test": "final"})
     found = tuned(tmp_path / "s", content=content)
-    assert found.found.family == 3
+    assert found.found.size == 3
     assert "mae is the best of all." in found.sentences[0]
 
 
@@ -85,22 +83,29 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
     content = changed(TUNED, report={"test": "final"})
     found = tuned(tmp_path / "a", {"scratch": (100, 104, 102), **LEVEL}, content)
     assert "best" not in found.sentences[0]
-    assert found.sentences[0].endswith("Not distinguished from zero: mpp minus mae.")
+    assert found.sentences[0].endswith(
+        " Not distinguished from zero: mpp minus mae (-4.81 to +4.81)."
+    )
     assert "best" not in tuned(tmp_path / "b").sentences[0]
     assert "best" not in frozen(tmp_path / "c").sentences[0]
 
 
 def test_nothing_that_is_distinguished_is_a_result(tmp_path):
+    """How far the differences may reach is said."""
     found = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)})
-    assert found.sentences == (
-        "By k-NN on test images, no arm is distinguished from mae at 95% (1 comparison).",
-        "None is shown to be better than fresh weights (2 comparisons).",
+    first, second = found.sentences
+    opening = "By k-NN on test images, no arm is distinguished from mae at 95% (1 comparison)"
+    assert first == f"{opening}: mpp minus mae (-2.71 to +2.71)."
+    opening = (
+        "By the same measure, no arm is distinguished from fresh weights at 95% (2 comparisons)"
     )
+    assert second.startswith(f"{opening}: mpp minus fresh weights (-")
 
 
 def test_at_every_place_of_the_other_axes(tmp_path):
     shares = {"1%": {"final": {"data.share": 0.01}}, "10%": {"final": {"data.share": 0.1}}}
     content = changed(TUNED, axes__share=shares, runs__final__over=["arm", "share"])
+    content["report"] = {"test": "final", "pairs": ["mpp:scratch"]}
 
     def measured(task):
         found = counted()(task)
@@ -112,13 +117,11 @@ def test_at_every_place_of_the_other_axes(tmp_path):
     for path in folder.glob("*/predictions.npz"):
         path.unlink()
     found = decide(folder)
-    assert (found.found.asked, found.fresh.asked) == (4, 4)
+    assert (found.found.asked, found.fresh.asked) == (2, 4)
     assert "mpp is 5.00 points above scratch at 1%" in found.sentences[0]
-    assert "Not distinguished from zero: mpp minus scratch at 10%." in found.sentences[0]
-    assert (
-        found.sentences[1]
-        == "mpp at 1%, mae at 1%, mae at 10% are better than fresh weights (4 comparisons)."
-    )
+    assert "Not distinguished from zero: mpp minus scratch at 10% (" in found.sentences[0]
+    claimed = [one.asked for one in found.fresh.claimed]
+    assert [f"{one.a}{one.place}" for one in claimed] == ["mpp at 1%", "mae at 1%", "mae at 10%"]
 
 
 def test_of_many_claims_the_first_are_said(tmp_path):
@@ -148,19 +151,16 @@ def test_a_loss_is_better_where_it_is_lower(tmp_path):
         return {"loss": (loss[task.at["arm"]][task.seed] + task.seed / 1000, "test")}
 
     found = decide(study(tmp_path / "s", content, measured))
-    assert "mae is 0.50 above scratch (worse)" in found.sentences[0]
-    assert (
-        found.sentences[1]
-        == "mpp is better than fresh weights; mae is worse than fresh weights (2 comparisons)."
-    )
+    assert "mae is 0.5033 above scratch (worse)" in found.sentences[0]
+    assert "mpp is 0.0967 below scratch (better)" in found.sentences[0]
 
 
 def test_a_claim_needs_three_independent_seeds(tmp_path):
     found = frozen(tmp_path / "s", content=changed(FROZEN, seeds=[0, 1]))
-    text = "2 independent seeds on both sides, and a claim needs 3"
+    text = "is claimed: 2 independent seeds on both sides, and a claim needs 3"
     assert found.sentences == (
-        f"No difference is claimed: {text} (1 comparison).",
-        f"Nothing is claimed against fresh weights: {text} (2 comparisons).",
+        f"By k-NN on test images, no difference from mae {text} (1 comparison).",
+        f"By the same measure, no difference from fresh weights {text} (2 comparisons).",
     )
 
 
@@ -175,9 +175,8 @@ def test_what_is_missing_counts_in_the_family(tmp_path):
         tmp_path / "s", TUNED, lambda task: None if task.at["arm"] == "mae" else counted()(task)
     )
     found = decide(folder)
-    assert (found.found.family, len(found.found.missing)) == (2, 1)
+    assert (found.found.size, len(found.found.missing)) == (2, 1)
     assert "(95% in all, 2 comparisons, 1 of them without results yet)" in found.sentences[0]
-    assert found.fresh.asked == 2
 
 
 def test_before_the_test_has_results(tmp_path):
@@ -238,20 +237,22 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
 
 def looks(folder):
     found = decide(folder)
-    return found.looks, found.found.family, found.fresh.family
+    return len(found.looks), found.found.size, found.fresh.size
 
 
 def test_other_results_are_another_look_and_the_same_are_not(tmp_path):
-    content = changed(TUNED, seeds=[0, 1, 2])
-    folder = study(tmp_path / "s", content, counted())
+    folder = study(tmp_path / "s", changed(TUNED, report__pairs=["mpp:scratch"]), counted())
     held = folder / "final-mae-2", tmp_path / "held"
     shutil.move(*held)
-    assert looks(folder) == (1, 2, 2) == looks(folder)
+    assert looks(folder) == (1, 1, 2) == looks(folder)
     shutil.move(*reversed(held))
-    assert looks(folder) == (2, 4, 4) == looks(folder)
-    assert "2 comparisons, and this is look 2 at the results" in decide(folder).sentences[0]
+    assert looks(folder) == (2, 2, 4) == looks(folder)
+    for text, count in zip(
+        decide(folder).sentences, ("1 comparison", "2 comparisons"), strict=True
+    ):
+        assert f"{count}, and this is look 2 at the results" in text
     shutil.move(*held)  # results that were seen before
-    assert looks(folder) == (2, 4, 4)
+    assert looks(folder) == (2, 2, 4)
 
 
 def test_another_measure_and_more_names_are_other_looks(tmp_path):
@@ -264,7 +265,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
     plan["rule"]["measure"] = "linear"
     write(folder / "study.json", plan)
     assert looks(folder) == (2, 2, 4)
-    plan["rule"]["asked"].append(["mae", "mpp", {}])
+    plan["rule"]["asked"].append(["mae", "mpp", []])
     write(folder / "study.json", plan)
     assert looks(folder) == (3, 6, 6)
     assert [one["measure"] for one in json.loads((folder / "looks.json").read_text())] == [
@@ -291,7 +292,10 @@ def test_evaluations_that_the_study_adds(tmp_path):
         "mae minus fresh weights",
     ]
     assert found.fresh.differences[0].mean == pytest.approx(100 * (30 + 26 + 36) / 3 / IMAGES)
-    assert found.sentences[1] == "Each is better than fresh weights (2 comparisons)."
+    assert found.sentences[1].startswith(
+        "By the same measure, mpp is 7.67 points above fresh weights"
+    )
+    assert found.sentences[1].endswith("n = 3) (95% in all, 2 comparisons).")
 
 
 def test_they_are_of_the_same_pooling_and_probes(tmp_path):
@@ -303,7 +307,12 @@ def test_they_are_of_the_same_pooling_and_probes(tmp_path):
     content = changed(FROZEN, axes={"arm": axes})
 
     def fresh(read, tasks):
-        options = {**read.runs["probe"].options, "init": "scratch", "model": "vit_p8"}
+        options = {
+            **read.options,
+            **read.runs["probe"].options,
+            "init": "scratch",
+            "model": "vit_p8",
+        }
         return {
             (name := f"untrained-{arm}-{seed}"): Task(
                 name, "untrained", "evaluate", {"arm": arm}, seed, options | {"probe.pool": pool}
@@ -356,10 +365,10 @@ def test_a_name_without_pre_training_takes_their_place(tmp_path):
     content["axes"]["arm"].pop("random_token")
     found = frozen(tmp_path / "t", right, content, None)
     assert [str(one) for one in found.fresh.missing] == ["dino minus fresh weights"]
-    assert (
-        found.sentences[1]
-        == "mpp is better than fresh weights (2 comparisons, 1 of them without results yet)."
+    assert found.sentences[1].startswith(
+        "Against fresh weights, mpp is 7.67 points above random_avg"
     )
+    assert "2 comparisons, 1 of them without results yet" in found.sentences[1]
 
 
 def test_without_any_it_was_not_measured(tmp_path):
@@ -424,10 +433,8 @@ def test_names_that_are_not_trained_say_nothing_of_it(tmp_path):
 
 def test_worse_than_fresh_weights_is_said(tmp_path):
     found = frozen(tmp_path / "s", {**FRESH, "mpp": (100, 110, 101)})
-    assert (
-        found.sentences[1]
-        == "mae is better than fresh weights; mpp is worse than fresh weights (2 comparisons)."
-    )
+    assert "mpp is 22.42 points below fresh weights" in found.sentences[1]
+    assert "mae is 28.17 points above fresh weights" in found.sentences[1]
 
 
 def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
@@ -437,15 +444,64 @@ def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
     found = frozen(
         tmp_path / "s", {"probe": (220, 226, 226), "untrained": (190, 200, 190)}, content
     )
-    assert found.sentences == (
-        "Nothing is compared.",
-        "probe is better than fresh weights (1 comparison).",
-    )
+    first, second = found.sentences
+    assert first == "Nothing is compared."
+    assert second.startswith("By the same measure, probe is 7.67 points above fresh weights (+4.54")
 
 
 def test_the_rule_is_that_of_study_json(tmp_path):
     """Not of what has finished: it was fixed before."""
     folder = study(tmp_path / "s", TUNED, counted())
-    rule = record.rule_from(record.read(folder).rule)
+    rule = record.read(folder).rule
     assert [str(one) for one in rule.asked] == ["mpp minus scratch", "mae minus scratch"]
     assert re.search(r'"measure": null', (folder / "study.json").read_text())
+
+
+def test_what_the_rule_compares_with_fresh_weights_is_said_once(tmp_path):
+    """Each trained name with scratch, by which it is compared anyway; with a pair left out, the
+    second family has both."""
+    assert len(tuned(tmp_path / "a").sentences) == 1
+    content = changed(TUNED, report__pairs=["mpp:scratch"])
+    found = tuned(tmp_path / "b", content=content)
+    assert [str(one.asked) for one in found.fresh.differences] == [
+        "mpp minus scratch",
+        "mae minus scratch",
+    ]
+    assert found.sentences[1].startswith("Against fresh weights, mpp is 5.00 points above scratch")
+
+
+@pytest.mark.parametrize(
+    ("ways", "second"),
+    [
+        (["{pretrain}", "{other}"], "was not measured"),
+        (["scratch", "{other}"], None),  # the better of two ways, one of them without training
+    ],
+)
+def test_a_name_that_chose_its_start_is_fresh_where_scratch_was_a_choice(tmp_path, ways, second):
+    axes = {"arm": {"chosen": {"tune": {"try": {"init": ways}}, "final": {}}}}
+    axes["arm"]["mae"] = {run: {"init": "{other}"} for run in ("tune", "final")}
+    axes["arm"]["mae"]["tune"]["try"] = {"optim.lr": [0.01, 0.03]}
+    options = {"recipe": "finetune", "optim.steps": 10, "optim.warmup": 1, "model": "vit_p8"}
+    trained = {"tool": "pretrain", "options": {"optim.steps": 10, "optim.warmup": 1}}
+    runs = {
+        name: {**trained, "options": {**trained["options"], "recipe": recipe, "model": "vit_p8"}}
+        for name, recipe in (("pretrain", "mpp"), ("other", "mae"))
+    }
+    runs["tune"] = {"tool": "finetune", "over": ["arm"], "seeds": [0], "options": options}
+    runs["final"] = {"tool": "finetune", "over": ["arm"], "options": options, "best": "tune"}
+    content = changed(TUNED, axes=axes, runs=runs, report={"test": "final"})
+
+    def measured(task):
+        if task.run == "tune":
+            return {"accuracy": (0.5, "validation")}
+        return counted({"chosen": (200, 208, 204), "mae": (300, 312, 306)})(task)
+
+    found = decide(study(tmp_path / "s", content, measured))
+    assert "chosen is 25.50 points below mae" in found.sentences[0]
+    assert found.sentences[1:] == () if second is None else second in found.sentences[1]
+
+
+def test_the_first_sentence_has_the_condition_of_its_study(tmp_path):
+    content = changed(TUNED, report__condition="With 4 hours (57 epochs) of vit_p8")
+    opening = "With 4 hours (57 epochs) of vit_p8, by top-1 on test images, mpp is 5.00 points"
+    assert tuned(tmp_path / "s", content=content).sentences[0].startswith(opening)

@@ -415,7 +415,8 @@ def test_its_report_compares_what_was_chosen(better: str, tmp_path: Path) -> Non
     folder = made_studies.study(tmp_path / "worth", content, measured)
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing
-    assert "mae is 10.17 points above scratch" in found.verdict.sentences[0]
-    assert "1 comparison" in found.verdict.sentences[0]
+    (sentence,) = found.verdict.sentences  # scratch is what fresh weights reach
+    assert re.match(r"With 4 hours \(.* epochs\) of vit_p8 at 32 px, by top-1 on test", sentence)
+    assert "mae is 10.17 points above scratch" in sentence and "1 comparison)" in sentence
     text = (folder / "report.md").read_text()
     assert "With 4 hours" in text and "4 of 4" in text and f"init={better}" in text.replace("{", "")

@@ -16,7 +16,7 @@ from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.run_table import questions
+from ssl_vit.lab.runs import ranking
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
@@ -299,7 +299,7 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     code = (
         "import sys; from pathlib import Path; from ssl_vit.pages import run_page;"
         "from ssl_vit.hub import card; from ssl_vit.runs.folder import Run;"
-        "from ssl_vit.config import recipe_files; from ssl_vit.lab import runs_tool;"
+        "from ssl_vit.config import recipe_files; from ssl_vit.lab.runs import tool as runs_tool;"
         "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
         "assert 'turned of ' in page and 'upright' in page and 'Which way up' not in page;"
         "run = Run(recipe_files.read(folder / 'recipe.yaml'));"
@@ -409,12 +409,14 @@ def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
             resolve([*words, f"seed={seed}", f"data.share={1 / (1 + seed)}"]) for seed in (0, 1)
         ]
         written = [recipe.values() for recipe in recipes]
-        assert questions.question_keys("upright", written, []) == ([], [])
-        every = questions.question_keys("loss", written, [])
+        known, other = (ranking.question("upright", values, []) for values in written)
+        assert known == other == {"data.name": "shapes", "turned.turns": "2"}
+        every = [ranking.question("loss", values, []) for values in written]
     finally:
         declaration.withdraw("turned")
-    assert every == (["data.share", "seed"], [])
-    assert questions.question_keys("upright", written, []) == every
+    differ = {key for key in every[0] if every[0][key] != every[1][key]}
+    assert differ == {"data.share", "seed"} and every[0].keys() == every[1].keys()
+    assert [ranking.question("upright", values, []) for values in written] == every
 
 
 def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(

@@ -15,7 +15,7 @@ from PIL import Image
 from helpers import arm_studies as arms
 from helpers import run_pages as made
 from ssl_vit.lab import report
-from ssl_vit.lab.run_table import index_page
+from ssl_vit.lab.runs import index as index_page
 from ssl_vit.pages import blocks, figures_page, run_page
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
@@ -268,7 +268,7 @@ def test_a_phone_shows_values_intervals_and_differences(browser, folder):
     with opened(browser, f"file://{folder}/gap/report.html", viewport=PHONE) as page:
         tables = [visible_heads(page, table) for table in page.locator("table").all()]
         compared, differences = tables[:2]
-        assert compared[:4] == ["arm", "mean", "minus scratch", "95% interval"]
+        assert compared[:4] == ["arm", "mean", "minus scratch", "97.5% interval"]
         assert differences[:3] == ["difference", "mean", "interval"]
 
 

@@ -17,8 +17,8 @@ from ssl_vit.config.schema import more_held_out
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
-from ssl_vit.lab import runs_tool
-from ssl_vit.lab.run_table import index_page
+from ssl_vit.lab.runs import index as index_page
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import metric_tables, run_page, run_record
 from ssl_vit.stats import proportion
 

@@ -7,14 +7,17 @@ import json
 import math
 import os
 import re
+import resource
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
+import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,10 +29,11 @@ from ssl_vit.config import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
-from ssl_vit.lab.run_table import index_page
-from ssl_vit.pages import blocks, figure_blocks, metric_charts, run_page, run_sections
+from ssl_vit.lab.runs import index as index_page
+from ssl_vit.lab.runs import listed
+from ssl_vit.pages import blocks, curves, figure_blocks, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
-from ssl_vit.pages.curve_points import averaged, thinned
+from ssl_vit.pages.curves import Curve, averaged, thinned
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
@@ -117,7 +121,7 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
     assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
-    costs = dict(row[:2] for row in page.table(["cost", "value"]))
+    costs = dict(page.table(["fact", "value"]))
     assert costs["device-hours"] == "0.11" and costs["images per second, median"] == "100"
     assert costs["peak memory of a device, GiB"] == "1.2"
     assert "0: cat" in page.text and "a processor" in page.text
@@ -135,14 +139,18 @@ def test_splits_of_one_fingerprint_stand_in_one_row(tmp_path):
 def test_what_to_do_next_is_the_same_of_every_finished_run(tmp_path):
     folder = make_run(tmp_path / "made")
     (folder / "export").mkdir()
-    blocks = run_sections.build(read_run(folder))[-1].blocks
+    blocks = run_page.build(read_run(folder))[-1].blocks
     titles = [one.text.split(";")[0] for one in blocks if isinstance(one, Text)]
     assert titles == [
-        "Repeat it with another seed:",
         "Measure the frozen encoder on labels",
         "Fine-tune it on labels",
         "Look at what it has learned:",
     ]
+
+
+def curves_of(folder, made):
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    return curves.read(folder / "metrics.jsonl").curves
 
 
 def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
@@ -173,7 +181,7 @@ def test_a_page_opens_with_what_was_learned(tmp_path):
     folder = make_run(tmp_path / "made")
     for name in ("filters", "attention_rollout", "reconstruction", "aaa"):
         Image.new("RGB", (8, 8)).save(folder / "figures" / f"{name}.png")
-    sections = run_sections.build(read_run(folder))
+    sections = run_page.build(read_run(folder))
     assert [one.title for one in sections][:5] == ["", "Figures", "Results", "Curves", "Recipe"]
     captions = [one.caption.partition(":")[0] for one in sections[1].blocks]
     assert captions == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
@@ -201,7 +209,7 @@ def test_tensorboard_has_the_same_scalars(tmp_path):
     board.close()
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
-    for name in metric_charts.series(made):
+    for name in curves.of_model(curves_of(tmp_path, made)):
         found = events.Scalars(name if "/" in name else f"train/{name}")
         known = [row for row in made if name in row]
         assert [one.step for one in found] == [row["step"] for row in known]
@@ -219,31 +227,30 @@ def test_a_resumed_run_replaces_its_own_events_alone(tmp_path):
     assert (board / "notes.txt").read_text() == "mine" and len(list(board.iterdir())) == 2
 
 
-def test_a_metric_of_a_plugin_has_a_chart_of_its_own():
-    found = metric_charts.charts(
-        [
-            {"step": 1, "mine/one": 2.0, "validation/mine/one": 3.0},
-            {"step": 2, "mine/one": 1.0, "validation/mine/one": 4.0},
-        ]
-    )
+def test_a_metric_of_a_plugin_has_a_chart_of_its_own(tmp_path):
+    made = [
+        {"step": 1, "mine/one": 2.0, "validation/mine/one": 3.0},
+        {"step": 2, "mine/one": 1.0, "validation/mine/one": 4.0},
+    ]
+    found = curves.charts(curves_of(tmp_path, made))
     assert [(chart.title, len(chart.lines)) for chart in found] == [("mine/one", 2)]
 
 
 def test_thinning_keeps_ends_and_peaks():
-    steps = list(range(100_000))
-    values = [0.0] * len(steps)
+    values = np.zeros(100_000)
     values[0], values[-1], values[50_001], values[70_003] = 5.0, 6.0, 9.0, -9.0
     values[20_000] = float("nan")
-    few_steps, few = thinned(steps, values, 600)
-    assert len(few) <= 600
-    kept = dict(zip(few_steps, few, strict=True))
+    few = thinned(Curve(np.arange(100_000), values), 600)
+    assert len(few.values) <= 600
+    kept = dict(zip(few.steps.tolist(), few.values.tolist(), strict=True))
     assert (kept[0], kept[99_999], kept[50_001], kept[70_003]) == (5, 6, 9, -9)
     assert 20_000 in kept, "a gap is not drawn over"
-    assert few_steps == sorted(few_steps)
-    assert thinned([1, 2], [3.0, 4.0], 600) == ([1, 2], [3.0, 4.0])
-    for count in (601, 602, 650, 1201):
-        few_steps, _ = thinned(range(count), [0.0] * count, 600)
-        assert few_steps[0] == 0 and few_steps[-1] == count - 1 and len(few_steps) <= 600
+    assert list(kept) == sorted(kept)
+    short = Curve(np.array([1, 2]), np.array([3.0, 4.0]))
+    assert thinned(short, 600) is short
+    for count in (600, 601, 602, 650, 1201):
+        steps = thinned(Curve(np.arange(count), np.zeros(count)), 600).steps
+        assert steps[0] == 0 and steps[-1] == count - 1 and len(steps) <= 600
 
 
 def test_a_long_run_has_a_small_page(tmp_path):
@@ -309,15 +316,6 @@ def held_by_another_process(folder):
         assert other.stdout.readline() == "held\n"
         yield
         other.communicate("\n")
-
-
-@pytest.mark.parametrize("seed", ["", ".nan", "null", "[1]", "3"])
-def test_the_command_with_another_seed(seed, tmp_path):
-    folder = make_run(tmp_path / "made")
-    text = (folder / "recipe.yaml").read_text()
-    (folder / "recipe.yaml").write_text(re.sub(r"(?m)^seed: 0$", f"seed: {seed}", text))
-    found = re.findall(r"name=made-again .*seed=(\d+)", page_of(folder).text)
-    assert found == ["4" if seed == "3" else "1"]
 
 
 def test_a_run_without_metrics(tmp_path):
@@ -449,7 +447,7 @@ def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     content = (folder / "figures" / "predictions.png").read_bytes()
     inside = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     assert inside in page_of(folder).linked
-    monkeypatch.setattr(run_sections, "EMBEDDED", len(content) - 1)
+    monkeypatch.setattr(run_page, "EMBEDDED", len(content) - 1)
     page = page_of(folder)
     assert inside not in page.linked
     assert "Too large to be part of this page: figures/predictions.png" in page.text
@@ -488,7 +486,8 @@ def test_names_are_shown_as_text(finished, tmp_path):
     assert (tmp_path / "runs" / unquote(link)).exists()
 
 
-def test_the_index_of_a_folder(tmp_path):
+def test_the_index_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(listed, "export_problem", lambda export: "")
     make_run(tmp_path / "first", "corruption.rate=0.25")
     make_run(tmp_path / "second #2", "corruption.rate=0.75", finished=False)
     arms.study(tmp_path / "gap")
@@ -499,7 +498,7 @@ def test_the_index_of_a_folder(tmp_path):
     head = own[0]
     first, second = (dict(zip(head, row, strict=True)) for row in own[1:])
     assert (first["run"], first["state"]) == ("first", "finished")
-    assert second["run"] == "second #2" and second["state"] == "not finished"
+    assert second["run"] == "second #2" and second["state"] == "stopped at step 200"
     assert second["steps"] == "200 of 1,000"
     assert not {"objective", "data", "model"} & {*head}, "said once, above"
     assert "objective: mpp; data: shapes; model: vit_n8" in page.text
@@ -544,7 +543,7 @@ def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
 def test_many_runs_fit_into_an_index(tmp_path):
     """A hundred runs of 600 rows."""
     record = read_run(make_run(tmp_path / "0", metrics=rows(600)))
-    records = [record._replace(folder=tmp_path / str(i)) for i in range(100)]
+    records = [replace(record, folder=tmp_path / str(i)) for i in range(100)]
     text = index_page.render(tmp_path, records, [])
     assert len(text) < 1_500_000
     (data,) = Parsed(text).data
@@ -555,10 +554,12 @@ def test_many_runs_fit_into_an_index(tmp_path):
 
 
 def test_averages_are_of_whole_stretches():
-    values = [1.0, 3.0, 5.0, 7.0, float("nan"), 9.0, 2.0]
-    steps, means = averaged(range(7), values, 3)
-    assert steps == [1, 3, 6] and means[:2] == [2, 6] and means[2] != means[2]
-    assert averaged([4], [5.0], 3) == ([4], [5.0])
+    values = np.array([1.0, 3.0, 5.0, 7.0, float("nan"), 9.0, 2.0])
+    found = averaged(Curve(np.arange(7), values), 3)
+    assert found.steps.tolist() == [1, 3, 6] and found.values[:2].tolist() == [2, 6]
+    assert np.isnan(found.values[2])
+    one = Curve(np.array([4]), np.array([5.0]))
+    assert averaged(one, 3) is one
 
 
 def test_markdown_leaves_out_what_only_a_browser_draws():
@@ -598,7 +599,7 @@ def test_a_warning_that_was_repeated_is_one_line_with_its_count(tmp_path):
     line = "2026-01-01 00:00:00 warning: an image was replaced by the next: {}.png: cut off\n"
     (folder / "log.txt").write_text(3 * line.format("a") + line.format("b"))
     record = read_run(folder)
-    (listing,) = [b for b in run_sections.warnings(record) if isinstance(b, blocks.Listing)]
+    (listing,) = [b for b in run_page.warnings(record) if isinstance(b, blocks.Listing)]
     assert [text.partition(": ")[2] for text in listing.lines] == [
         "a.png: cut off (3 times)",
         "b.png: cut off",
@@ -606,24 +607,36 @@ def test_a_warning_that_was_repeated_is_one_line_with_its_count(tmp_path):
     assert record.warning_count == 2
 
 
-class CountedRows(list):
-    """Rows that count how often all of them are read."""
-
-    passes = 0
-
-    def __iter__(self):
-        self.passes += 1
-        return super().__iter__()
-
-
-def test_rows_are_not_read_again_for_each_of_many_metrics(tmp_path):
-    record = read_run(make_run(tmp_path / "made"))
-    made = CountedRows(
-        {"step": step, f"own/{step}": 1.0, f"own/{step - 1}": 2.0} for step in range(1, 201)
+def test_a_run_of_a_million_rows_is_read_once_and_thinned(tmp_path, monkeypatch):
+    """As many rows as memory would be short of: none is kept as an object."""
+    folder = make_run(tmp_path / "made", metrics=[])
+    count = 1_000_000
+    with (folder / "metrics.jsonl").open("w") as file:
+        file.writelines(f'{{"step": {i}, "loss": {i % 7}.5}}\n' for i in range(1, count + 1))
+    passes = []
+    monkeypatch.setattr(
+        curves, "read", lambda path, read=curves.read: passes.append(1) or read(path)
     )
-    assert len(metric_charts.charts(made)) == 199
-    index_page.render(tmp_path, [record._replace(rows=made)], [])
-    assert made.passes < 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    record = run_page.write(folder)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert len(passes) == 1 and record.step == count and grown < 200 * 1024  # KiB
+    text = (folder / "report.html").read_text()
+    (line,) = Parsed(text).chart("Loss")["lines"]
+    assert len(text) < 300_000 and (line["x"][0], line["x"][-1]) == (1, count)
+    assert (min(line["y"]), max(line["y"])) == (0.5, 6.5)
+    assert "Of the 1,000,000 rows of metrics.jsonl at most 600" in text
+
+
+def test_rows_are_read_once_however_many_metrics_there_are(tmp_path, monkeypatch):
+    made = [{"step": step, f"own/{step}": 1.0, f"own/{step - 1}": 2.0} for step in range(1, 201)]
+    make_run(tmp_path / "made", metrics=made)
+    passes = []
+    monkeypatch.setattr(
+        curves, "read", lambda path, read=curves.read: passes.append(1) or read(path)
+    )
+    (record,) = index_page.write(tmp_path)
+    assert len(passes) == 1 and len(curves.charts(record.rows.curves)) == 199
 
 
 @pytest.mark.parametrize(
@@ -669,7 +682,7 @@ def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch,
     assert "warning: no report.html" in (folder / "log.txt").read_text()
 
 
-def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():
+def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with(tmp_path):
     """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
     held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
     rows = [
@@ -677,7 +690,8 @@ def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with():
         for step in (10, 20)
     ]
     found = {
-        chart.title: [line.name for line in chart.lines] for chart in metric_charts.charts(rows)
+        chart.title: [line.name for line in chart.lines]
+        for chart in curves.charts(curves_of(tmp_path, rows))
     }
     assert found == {
         "Loss": [

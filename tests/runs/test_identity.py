@@ -14,7 +14,7 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab import engine
+from ssl_vit.lab import engine, run_folder
 from ssl_vit.lab.study.request import requested
 from ssl_vit.runs.folder import Run
 
@@ -476,32 +476,33 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
     """Another run by its options is another task's; other images are an error."""
     run = tmp_path / "runs" / "joint-0"
     shutil.copytree(place / "runs" / "joint", run)
+    path = run / "recipe.yaml"
+    path.write_text(path.read_text().replace("name: joint\n", "name: joint-0\n"))
     options = [word for word in options_of(place) if not word.startswith(("name=", "out="))]
 
     def words(*more: str) -> list[str]:
         return altered(options, "seed=0", f"out={tmp_path}/runs", "name=joint-0", *more)
 
-    assert engine.not_planned(run, words()) == ""
-    assert engine.check_finished(run, words()) == []
+    assert run_folder.not_planned(run, words()) == ""
+    assert engine.changed_since(run, words()) == []
     for option, says in (
         ("optim.lr=0.01", "optim.lr (0.001 there, 0.01 here)"),
         ("model.width=64", "model.width (32 there, 64 here)"),
         ("eval.test=false", "eval.test (True there, False here)"),
     ):
-        assert says in engine.not_planned(run, words(option))
-    assert engine.not_planned(run, words("optim.lr=0.01"), ["optim.lr"]) == ""
+        assert says in run_folder.not_planned(run, words(option))
+    assert run_folder.not_planned(run, words("optim.lr=0.01"), ["optim.lr"]) == ""
     other = f"data.path={place}/c/own"
-    assert engine.not_planned(run, words(other)) == ""
-    assert "the images of" in the_error(lambda: engine.check_finished(run, words(other)))
-    (doubt,) = engine.check_finished(run, words(f"data.path={tmp_path}/own"))
+    assert run_folder.not_planned(run, words(other)) == ""
+    assert "the images of" in the_error(lambda: engine.changed_since(run, words(other)))
+    (doubt,) = engine.changed_since(run, words(f"data.path={tmp_path}/own"))
     assert "was not checked" in doubt
-    path = run / "recipe.yaml"
     path.write_text(path.read_text().replace("  lr: 0.001\n", "  lr: 0.01\n"))
-    assert engine.not_planned(run, words("optim.lr=0.01")) == ""
-    edited = the_error(lambda: engine.check_finished(run, words("optim.lr=0.01")))
-    assert "is not the recipe" in edited
+    edited = "its result.json is of another recipe than its recipe.yaml"
+    assert run_folder.not_planned(run, words("optim.lr=0.01")) == edited
     path.unlink()
-    assert engine.not_planned(run, words()) == "its recipe.yaml is missing"
+    assert run_folder.not_planned(run, words()) == "its recipe.yaml is missing or damaged"
+    assert run_folder.not_planned(tmp_path / "none", words()) == ""
 
 
 def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:

@@ -6,7 +6,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ssl_vit.lab.study.progress import ProgressScreen
 from ssl_vit.runs import console, notebook
 
 
@@ -61,18 +60,8 @@ def test_a_run_redraws_one_bar(
     assert capsys.readouterr().out.splitlines()[-1] == "warning: <b>"
 
 
-def test_a_study_redraws_its_lines(
-    outputs: Outputs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("ssl_vit.lab.study.progress.time.monotonic", lambda: now[0])
-    with ProgressScreen() as screen:
-        for done in range(3):
-            now[0] += 1
-            screen.show(lambda done=done: ["a<b  step 3", f"{done} of 3 finished"])
-        screen.say("finished  one")
-    assert len(outputs) == 1 and "2 of 3 finished" in outputs[0] and "a&lt;b  step 3" in outputs[0]
-    assert capsys.readouterr().out == "finished  one\n"
+def test_lines_stay_as_they_are() -> None:
+    assert notebook.lines_html(["a<b  step 3", "2 of 3"]) == "<pre>a&lt;b  step 3\n2 of 3</pre>"
 
 
 def test_a_page_stays_as_it_is_inside_another() -> None:

@@ -1,5 +1,9 @@
 """The recipes of a study's tasks, resolved and checked before any of them starts. The first mistake
-ends the check; it names the run and its names of the axes."""
+ends the check; it names the run and its names of the axes.
+
+Whether weights have learned labels of test images is no matter of recipes: each run counts it when
+it is measured, and the report opens with it.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,25 +12,29 @@ from ...config.schema import Recipe
 from ...errors import UserError
 from ...formatting import option_text
 from .. import engine
-from . import seen
 from .read import REFERENCE, UNTRAINED, Study, settings_at
-from .tasks import Task, Tasks, where
+from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
 
 
-def origin(task: Task, tasks: Tasks) -> Task | None:
+def _origin(task: Task, tasks: Tasks) -> Task | None:
     """The task whose weights a task starts from."""
     names = REFERENCE.findall(task.options.get("init", ""))
     return next((tasks[name] for name in names if name in tasks), None)
 
 
-def known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name no other task, and no place that is not given."""
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name no other task."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
-def recipes(study: Study, tasks: Tasks, here: bool = True, labels_seen: bool = False) -> Recipes:
+def _judged(tasks: Tasks) -> set[str]:
+    """The tasks among which others choose."""
+    return {name for task in tasks.values() if task.best for name in task.best[0]}
+
+
+def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     """Resolve and check the options of every task.
 
     A task that starts from another task's run has that run's model and images, and in place of the
@@ -35,17 +43,15 @@ def recipes(study: Study, tasks: Tasks, here: bool = True, labels_seen: bool = F
     Args:
         study, tasks: the study and its tasks.
         here: check that images are on this machine.
-        labels_seen: weights may have learned labels of the images that they are measured on.
 
     Raises:
-        UserError: options are wrong; two tasks compute the very same; a run that the report
-            compares measures no test images, or one that is chosen from no held-out images; or
-            weights have learned labels that they are measured by.
+        UserError: options are wrong; two tasks compute the very same; or a run that the report
+            compares measures no test images, or one that is chosen from no held-out images.
     """
     found: Recipes = {}
     resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
     computed: dict[str, Task] = {}
-    judged = {name for task in tasks.values() if task.best for name in task.best[0]}
+    judged = _judged(tasks)
     for task in tasks.values():
         place = where(task.run, task.at)
         words = _words(task, tasks, found)
@@ -63,28 +69,25 @@ def recipes(study: Study, tasks: Tasks, here: bool = True, labels_seen: bool = F
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
-        if not labels_seen:
-            seen.check(study, task, tasks, found)
     return found
 
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     """A task's options before the runs that it needs are there."""
-    options = known(task.options)
-    before = origin(task, tasks)
-    if before is not None:
+    options = _known(task.options)
+    if before := _origin(task, tasks):
         options = engine.with_origin(options, found[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= known({key: option_text(value) for key, value in tried.items()})
+    options |= _known({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
-    return [f"{key}={text}" for key, text in options.items()]
+    return words_of(options)
 
 
 def _identity(study: Study, task: Task, recipe: Recipe) -> str:
     """What tells a task from the others of its run and seed. Where its images are, as what they are
     is not known yet; and the values that it is one of, or chooses among: of two lists of tries one
     may be a part of the other."""
-    tries = settings_at(study, study.runs[task.run], task.at).tries
+    tries = settings_at(study, task.run, task.at).tries
     values = engine.computed_values(recipe) | {"model.name": "", "init": task.options.get("init")}
     return str((task.run, task.seed, tries, task.best, sorted(values.items())))
 
@@ -98,42 +101,43 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
     """
     read: dict[str, Any] = {}
     lines: dict[str, str] = {}
-    judged = {name for task in tasks.values() if task.best for name in task.best[0]}
+    judged = _judged(tasks)
     for name, recipe in found.items():
         task = tasks[name]
+        place = where(task.run, task.at)
         chosen = ["the best of what is tried"] if name in judged else []
         try:
             texts = engine.images(recipe, chosen, task.run == study.report.test, read)
         except UserError as error:
-            raise UserError(f"{where(task.run, task.at)}: {error}") from None
+            raise UserError(f"{place}: {error}") from None
         for text in texts:
-            lines.setdefault(text, f"{where(task.run, task.at)}: {text}")
+            lines.setdefault(text, f"{place}: {text}")
     return list(lines.values())
 
 
 def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     """A line where the report compares encoders of different architectures, unless that is what its
     axis is about: each of its names says the model."""
-    test = study.runs.get(study.report.test or "")
-    if test is None or not test.over:
+    test = study.report.test
+    axis = next(iter(study.runs[test].over), None) if test else None
+    if axis is None:
         return
-    axis = test.over[0]
     models: dict[str, dict[str, Any]] = {}
     for name, task in tasks.items():
-        if task.run == test.name:
+        if task.run == test:
             values = found[name].values()
             own = {key: values[key] for key in values if key.startswith("model.")}
             models.setdefault(task.at[axis], own | {"model.name": ""})
     says = [
         any(key.split(".")[0] == "model" for one in settings.values() for key in one.options)
-        for name, settings in study.axes[axis].settings.items()
+        for name, settings in study.axes[axis].items()
         if name in models
     ]
     first, *others = models.values()
     differ = [key for key in first if any(own.get(key) != first[key] for own in others)]
     if differ and not all(says):
         texts = [f"{name} {differ[0]}={own.get(differ[0])}" for name, own in models.items()]
-        yield f"{test.name} compares encoders of different architectures: {', '.join(texts)}"
+        yield f"{test} compares encoders of different architectures: {', '.join(texts)}"
 
 
 def untrained(study: Study, tasks: Tasks, found: Recipes) -> tuple[Tasks, Recipes]:
@@ -151,19 +155,17 @@ def untrained(study: Study, tasks: Tasks, found: Recipes) -> tuple[Tasks, Recipe
         The tasks, and their recipes.
     """
     test = [task for task in tasks.values() if task.run == study.report.test]
+    trained = [task for task in test if task.options.get("init", engine.SCRATCH) != engine.SCRATCH]
+    there = {_measured(task, found[task.name]) for task in test if task not in trained}
     made: Tasks = {}
     recipes: Recipes = {}
-    there = {_measured(task, found[task.name]) for task in test if _is_fresh(task)}
-    for task in test:
-        if task.tool != "evaluate" or _is_fresh(task):
-            continue
-        before = origin(task, tasks)
-        start = None if before is None else found[before.name]
-        options = engine.untrained(known(task.options), found[task.name], start)
+    for task in trained if test and test[0].tool == "evaluate" else ():
+        before = _origin(task, tasks)
+        start = found[before.name] if before else None
+        options = engine.untrained(_known(task.options), found[task.name], start)
         if not options:
             continue
-        words = [f"{key}={text}" for key, text in options.items()]
-        fresh = engine.resolve(words, where(UNTRAINED, task.at), here=False)
+        fresh = engine.resolve(words_of(options), where(UNTRAINED, task.at), here=False)
         if (measured := _measured(task, fresh)) not in there:
             there.add(measured)
             name = UNTRAINED + task.name.removeprefix(task.run)
@@ -172,13 +174,8 @@ def untrained(study: Study, tasks: Tasks, found: Recipes) -> tuple[Tasks, Recipe
     return made, recipes
 
 
-def _is_fresh(task: Task) -> bool:
-    return task.options.get("init", engine.SCRATCH) == engine.SCRATCH
-
-
 def _measured(task: Task, recipe: Recipe) -> str:
-    """What fresh weights are measured by."""
+    """What fresh weights are measured by; their feature is the class token unless it is said."""
     values = engine.computed_values(recipe) | {"model.name": ""}
-    if values.get("probe.pool") is None:
-        values["probe.pool"] = "token"  # as of fresh weights
+    values["probe.pool"] = values.get("probe.pool") or "token"
     return str((task.seed, sorted(values.items())))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...config import records
-from ...config.records import Metric, Record, Whole
+from ...config.records import Metric, Record
 from ...config.schema import Recipe
 from ...errors import UserError
 from ...formatting import option_text
@@ -19,15 +19,18 @@ from .tasks import Task, Tasks
 RESULT = "result.json"
 
 
-class _Measured(Record):
+class Measured(Record):
+    """A metric of a task's result."""
+
     value: Metric
     split: str
 
 
-class _Result(Record):
-    metrics: dict[str, _Measured]
+class Result(Record):
+    """A task's result.json. A launcher can do without its seconds."""
+
+    metrics: dict[str, Measured]
     seconds: float = 0.0
-    steps: Whole = 0
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ class Outcome:
 
 
 class Launcher(Protocol):
-    """A third one implements these three functions and is named in LAUNCHERS of tool.py. It prints
-    what happens as it happens; the tool that calls it prints the Outcome."""
+    """A third one implements these three functions and is named in LAUNCHERS of options.py. It
+    prints what happens as it happens; the tool that calls it prints the Outcome."""
 
     def check(self, job: Job) -> None:
         """Check a job that is to be started.
@@ -100,61 +103,58 @@ def finished(folder: Path, name: str) -> bool:
     return (folder / name / RESULT).exists()
 
 
-def seconds_of(folder: Path, name: str) -> float:
-    """How long a finished task's run took; 0 where its result does not say."""
-    try:
-        return records.read(folder / name / RESULT, _Result).seconds
-    except (OSError, ValueError):
-        return 0.0
+def result(folder: Path, name: str) -> Result:
+    """What a finished task's run has measured.
+
+    Raises:
+        UserError: its file is damaged.
+    """
+    hint = "remove its folder and give the command again"
+    return records.require(folder / name / RESULT, Result, hint)
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
-    """What a task takes of those that it chooses among.
+    """What a task takes of those that it chooses among. A setting of which fewer seeds have
+    finished than of another is left out: it may have failed where it is worst.
 
     Returns:
         The values whose measure, averaged over seeds, is best, the first among equals; of how many
-        settings that have a finite one; and the keys whose best value is an end of those tried.
+        settings that have a finite one; and the keys whose best value is the lowest or the highest
+        of the numbers that were tried.
 
     Raises:
-        UserError: no run has a finite value, or it is not of held-out images.
+        UserError: no setting has a finite value, or it is not of held-out images.
     """
     assert task.best is not None
     among, by = task.best
     where = f"run {task.run}: best: by={by}"
-    values: dict[str, dict[str, Any]] = {}
-    scores: dict[str, list[float]] = {}
+    tried = {str(tasks[name].tried): tasks[name].tried for name in among}
+    scores: dict[str, list[float]] = {setting: [] for setting in tried}
     for name in among:
         if not finished(folder, name):
             continue
-        hint = "remove its folder and give the command again"
-        metrics = records.require(folder / name / RESULT, _Result, hint).metrics
+        metrics = result(folder, name).metrics
         if by not in metrics:
             raise UserError(f"{where}: {name} has {', '.join(metrics)}")
         if (split := metrics[by].split) != "validation":
             reason = "nothing is chosen but on held-out ones"
             raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
-        tried = tasks[name].tried
-        values[str(tried)] = tried
-        scores.setdefault(str(tried), []).append(metrics[by].value)
+        scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
+    seeds = max(1, *map(len, scores.values()))
     means = {
-        key: sum(found) / len(found)
-        for key, found in scores.items()
-        if all(map(math.isfinite, found))
+        setting: sum(found) / seeds
+        for setting, found in scores.items()
+        if len(found) == seeds and all(map(math.isfinite, found))
     }
     if not means:
         raise UserError(f"{where}: none of {len(among)} runs has a finite one")
-    chosen = values[max(means, key=lambda key: score(by, means[key]))]
-    return chosen, len(means), _at_an_edge(chosen, [tasks[name].tried for name in among])
-
-
-def _at_an_edge(chosen: dict[str, Any], tried: list[dict[str, Any]]) -> list[str]:
-    """The keys whose value is the lowest or the highest of at least two numbers that were tried."""
+    chosen = tried[max(means, key=lambda setting: means[setting])]
     edges = []
     for key, value in chosen.items():
-        all_of_key = {one[key] for one in tried if isinstance(one[key], int | float)}
-        if len(all_of_key) > 1 and value in (min(all_of_key), max(all_of_key)):
+        numbers = {one[key] for one in tried.values() if isinstance(one[key], int | float)}
+        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges.append(key)
-    return edges
+    return chosen, len(means), edges
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:

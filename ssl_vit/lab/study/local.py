@@ -4,45 +4,44 @@ finished."""
 import ctypes
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import formatting
+import psutil
+
 from ...errors import LostError, UserError
+from ...formatting import (
+    duration,
+    format_bytes,
+    process_command,
+    process_environment,
+    shell_command,
+)
+from ...metrics import all_metrics, find_metric, label
 from .. import engine
-from . import memory
-from .launch import Job, Outcome, command, finished, seconds_of
-from .progress import ProgressScreen, RunProgress, tail, time_left
+from .launch import Job, Outcome, Result, command, finished, planned, result
 from .tasks import Task, unreachable
 
+QUIET = 15.0  # seconds between two reports of what runs, at least
+# a sixtieth of the time so far, later: the output of days stays one that can be read
+SHARE = 1 / 60
 PATIENCE = 15.0  # seconds for the process of a killed study to release its folder
-SAVES = 120.0  # seconds for a task to save before it is killed, when this launcher breaks
-LOOK = 1.0  # seconds between two looks at the memory while it is full
+SAVES = 120.0  # seconds for a task that is ended to save, as under SLURM
+TAIL = 8192  # bytes of a log that are read
 PR_SET_PDEATHSIG = 1
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class Local:
-    """Runs tasks on this machine (a `Launcher`).
-
-    Args:
-        process_command: the command of a tool with options as a process.
-        free_memory: how many bytes new processes may take.
-    """
-
-    def __init__(
-        self,
-        process_command: Callable[..., list[str]] = formatting.process_command,
-        free_memory: Callable[[], int] = memory.free,
-    ) -> None:
-        self.process_command = process_command
-        self.free_memory = free_memory
+    """Runs tasks on this machine (a `Launcher`)."""
 
     def check(self, job: Job) -> None:
         """
@@ -53,22 +52,26 @@ class Local:
             raise UserError(f"slurm={job.slurm}: has no effect without launcher=slurm")
 
     def preview(self, job: Job) -> list[str]:
-        """A line for each task that has not finished."""
+        """A line for each task that has not finished, with ? for values that it will choose."""
         self.check(job)
-        left = [task for name, task in job.tasks.items() if not finished(job.folder, name)]
-        return [_tasks_line(job), *(f"would run   {task.name}: {_options(task)}" for task in left)]
+        lines = [_opening(job)]
+        for name, task in job.tasks.items():
+            if not finished(job.folder, name):
+                words, chosen = planned(task, job.tasks, job.folder)
+                words = [task.tool, *words, *(f"{key}=?" for key in chosen)]
+                lines.append(f"would run   {name}: {' '.join(words)}")
+        return lines
 
     def start(self, job: Job) -> Outcome:
-        """Run the tasks that have not finished. In the main thread SIGINT and SIGTERM are passed on
-        to them; in another they save and end with the exception that ends this call.
+        """Run the tasks that have not finished. Whatever ends this call, they have two minutes to
+        save, and end with it.
 
         Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM came; every task has ended.
+            KeyboardInterrupt: SIGINT or SIGTERM came, which are handled in the main thread alone.
         """
         (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-        with ProgressScreen() as screen:
-            screen.say(_tasks_line(job))
-            failed = _Processes(self, job, screen).run()
+        print(_opening(job), flush=True)
+        failed = _Processes(job).run()
         return Outcome([name for name in job.tasks if finished(job.folder, name)], failed)
 
 
@@ -80,21 +83,51 @@ def gpus() -> list[str]:
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
+def memory() -> int:
+    """Bytes that tasks may take together: what is free on the machine or, if that is less, the
+    limit of this process's control groups and those around them (cgroups(7); a container's, or that
+    of a job of SLURM)."""
+    found = [psutil.virtual_memory().available]
+    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
+        _, kinds, place = line.split(":", 2)
+        name = "memory.limit_in_bytes" if kinds else "memory.max"  # of version 1 or 2
+        root = GROUPS / kinds
+        for group in (root / place.strip("/"), *(root / place.strip("/")).parents):
+            with suppress(OSError, ValueError):  # no such group, or no limit
+                found.append(int((group / name).read_text()))
+    return min(found)
+
+
+def last_line(log: Path, start: int = 0) -> str:
+    """The last line of a log with something in it, of those from byte `start` on; "no output"
+    without one."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - TAIL))
+        text = file.read().decode(errors="replace")
+    return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), "no output")
+
+
+def main_figure(found: Result) -> str:
+    """A run's main metric, as the list of runs has it; empty without any."""
+    names = [row.name for row in all_metrics() if row.column and row.name in found.metrics]
+    for name in [*names, *found.metrics][:1]:
+        text, split = find_metric(name).text(found.metrics[name].value), found.metrics[name].split
+        return f": {label(name)} {text} ({split})"
+    return ""
+
+
 def _parallel(job: Job) -> int:
     return job.parallel or len(gpus()) or max(1, min(engine.cores(), len(job.tasks)))
 
 
-def _tasks_line(job: Job) -> str:
+def _opening(job: Job) -> str:
     before = sum(finished(job.folder, name) for name in job.tasks)
     text = f"{len(job.tasks)}, of which {before} are finished; up to {_parallel(job)} at once"
     return f"tasks       {text}"
 
 
-def _options(task: Task) -> str:
-    """What a task runs, with {TASK} where that names the folder of another."""
-    options = [f"{key}={text}" for key, text in task.options.items()]
-    best = f", best {task.best[1]} of {len(task.best[0])}" if task.best else ""
-    return " ".join([task.tool, *options, f"seed={task.seed}"]) + best
+def _say(what: str, text: str) -> None:
+    print(f"{what:<11} {text}", flush=True)
 
 
 def _dies_with_us() -> Callable[[], None] | None:
@@ -116,188 +149,62 @@ def _dies_with_us() -> Callable[[], None] | None:
 class _Child:
     """A task's process; its own lines begin in the log at byte `start`."""
 
-    progress: RunProgress
     process: subprocess.Popen[bytes]
     gpu: str | None
     log: Path
     start: int
+    begun: float = field(default_factory=time.monotonic)
 
 
 class _Processes:
     """The processes of one call of `Local.start`."""
 
-    def __init__(self, launcher: Local, job: Job, screen: ProgressScreen) -> None:
-        self.launcher, self.job, self.screen = launcher, job, screen
+    def __init__(self, job: Job) -> None:
         self.tasks, self.folder = job.tasks, job.folder
         self.parallel, self.gpus = _parallel(job), gpus()
         on_gpu = bool(self.gpus)
         self.needs = {name: engine.memory_need(one, on_gpu) for name, one in job.recipes.items()}
-        self.begun = time.monotonic()
+        self.memory = memory()
+        self.begun = self.reported = time.monotonic()
         self.running: dict[str, _Child] = {}
         done = [name for name in self.tasks if finished(self.folder, name)]
-        self.took = {name: seconds_of(self.folder, name) for name in done}  # of finished tasks
+        self.took = {name: result(self.folder, name).seconds for name in done}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
-        self.stopped_by = 0  # the signal that ended the study
-        self.room, self.look = 0, 0.0  # bytes that are free, and until when that holds
-        self.reported: set[str] = set()  # tasks of which a line says that they wait for memory
+        self.waits = False  # a line has said that a task waits for memory
+        self.stopped = False  # by a signal
 
     def run(self) -> dict[str, str]:
         """Run the tasks that have not finished; {task: why} of those that failed or were left out.
 
         Raises:
-            KeyboardInterrupt: a signal came; it was passed on and every process has ended.
+            KeyboardInterrupt: SIGINT or SIGTERM came; every process has ended.
         """
-        with self._signals():
-            try:
-                while self.running or (not self.stopped_by and self._waiting()):
-                    self._reap()
-                    self._leave_out()
-                    self._start()
-                    self.screen.show(self._shown)
-                    time.sleep(0.05)
-            finally:
-                self._end()
-        if self.stopped_by:
+        with ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():  # others can have no handlers
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    stack.callback(signal.signal, number, signal.signal(number, self._stop))
+            stack.callback(self._end)
+            while not self.stopped and (self.running or self._waiting()):
+                self._reap()
+                self._start()
+                self._report()
+                time.sleep(0.05)
+            if self.running:
+                _say("stopping", "what runs has two minutes to save; a second signal kills it")
+        if self.stopped:
             raise KeyboardInterrupt
         return self.failed
 
-    def _shown(self) -> list[str]:
-        total = f"{len(self.took)} of {len(self.tasks)} finished"
-        if self.failed:
-            total += f", {len(self.failed)} failed or left out"
-        elapsed = {name: child.progress.elapsed() for name, child in self.running.items()}
-        if left := time_left(self.tasks, self.took, elapsed, self._over(), self.parallel):
-            total += f"; {left}"
-        cells = [child.progress.cells() for child in self.running.values()]
-        return [*(formatting.plain_table(cells[0], cells[1:]) if cells else ()), total]
-
-    def _over(self) -> set[str]:
-        """Tasks that have finished, failed, or will not run."""
-        return self.took.keys() | self.failed.keys()
-
-    def _waiting(self) -> list[Task]:
-        """Tasks not started, each after those that it needs."""
-        started = self._over() | self.running.keys()
-        return [task for name, task in self.tasks.items() if name not in started]
-
-    def _start(self) -> None:
-        """Start what is ready, up to the limit."""
-        for task in self._waiting():
-            if self.stopped_by or len(self.running) >= self.parallel:
-                return
-            if not {*task.needs} <= self._over():
-                continue
-            early = time.monotonic() - self.begun < PATIENCE
-            if early and engine.is_written(self.folder / task.name):
-                continue
-            if self._fits(task):
-                self._launch(task)
-
-    def _fits(self, task: Task) -> bool:
-        """Whether the task fits into memory once those that run have taken all that they need; a
-        task alone always starts."""
-        if not self.running:
-            return True
-        if time.monotonic() >= self.look:
-            to_come = (
-                max(0, self.needs[name] - memory.used(child.process.pid))
-                for name, child in self.running.items()
-            )
-            self.room = self.launcher.free_memory() - sum(to_come)
-            self.look = time.monotonic() + LOOK
-        if self.needs[task.name] <= self.room:
-            return True
-        if task.name not in self.reported:
-            self.reported.add(task.name)
-            need = f"{self.needs[task.name] / 2**30:.1f} GiB"
-            self.screen.say(f"waiting   {task.name}: it may need {need}, more than is free")
-        return False
-
-    def _launch(self, task: Task) -> None:
-        try:
-            options = command(task, self.tasks, self.folder)
-        except UserError as error:
-            self._fail(task.name, str(error))
-            return
-        share = max(1, engine.cores() // self.parallel)
-        environment = formatting.process_environment()
-        if "compute.threads" not in task.options:
-            options.append(f"compute.threads={share}")
-        gpu = None
-        if self.gpus:  # the cores load their data
-            taken = [child.gpu for child in self.running.values()]
-            gpu = min(self.gpus, key=taken.count)
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
-            if "compute.workers" not in task.options:
-                options.append(f"compute.workers={max(1, share - 1)}")
-        line = self.launcher.process_command(*options)
-        log = self.folder / "logs" / f"{task.name}.txt"
-        with log.open("ab") as file:
-            file.write(f"$ {formatting.shell_command(*line)}\n".encode(errors="surrogateescape"))
-            file.flush()
-            start = file.tell()
-            # a session of its own: the terminal signals only this process, which passes it on
-            process = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=environment,
-                start_new_session=True,
-                preexec_fn=_dies_with_us(),
-            )
-        # those that it chose may be others than its recipe's
-        given = dict(word.split("=", 1) for word in options[1:]).get("optim.steps", "")
-        steps = int(given) if given.isdecimal() else self.job.recipes[task.name].optim.steps
-        progress = RunProgress(self.folder / task.name, steps)
-        self.running[task.name] = _Child(progress, process, gpu, log, start)
-        self.look = 0.0
-        if self.stopped_by:  # a signal arrived meanwhile and missed this process
-            process.send_signal(self.stopped_by)
-
-    def _reap(self) -> None:
-        """Handle the processes that have ended."""
-        for name, child in list(self.running.items()):
-            if (status := child.process.poll()) is None:
-                continue
-            del self.running[name]
-            self.look = 0.0
-            if status == 0 and finished(self.folder, name):
-                self.took[name] = child.progress.elapsed()
-                self.screen.say(f"finished  {name} in {formatting.duration(self.took[name])}")
-            elif not self.stopped_by:
-                self._retry_or_fail(name, child, status)
-
-    def _retry_or_fail(self, name: str, child: _Child, status: int) -> None:
-        """Start a task again once after a signal killed it or a process that it depends on;
-        otherwise it has failed."""
-        if status < 0:
-            why = f"killed by signal {-status} ({signal.strsignal(-status)})"
-        elif status == 0:
-            why = "it ended without a result"
-        else:
-            *_, last = "no output", *tail(child.log, child.start)
-            why = last.removeprefix("error: ")
-        if (status < 0 or status == LostError.status) and name not in self.retried:
-            self.retried.add(name)
-            self.screen.say(f"again     {name}: {why}")
-        else:
-            self._fail(name, f"{why} ({child.log})")
-
-    def _leave_out(self) -> None:
-        """Leave out the tasks that need one that failed. They stand after it, so one pass reaches
-        them all."""
-        for task in self._waiting():
-            if missing := unreachable(task, self.tasks, [*self.failed]):
-                self._fail(task.name, f"needs {missing}", "left out")
-
-    def _fail(self, name: str, why: str, how: str = "failed") -> None:
-        self.failed[name] = why
-        self.screen.say(f"{how:<9} {name}: {why}")
+    def _stop(self, number: int, frame: Any) -> None:
+        """Handle a signal. The first ends the loop of `run`: raised at once, it could pass by a
+        process that is being started. The second ends the time that tasks have to save."""
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
 
     def _end(self) -> None:
-        """End what still runs after an exception: it saves, or is killed."""
+        """End what still runs: it saves, or is killed."""
         children = [child.process for child in self.running.values()]
         until = time.monotonic() + SAVES
         try:
@@ -310,21 +217,121 @@ class _Processes:
                 child.kill()
                 child.wait()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Pass SIGINT and SIGTERM on to every process; a second signal kills them. Only the main
-        thread can have handlers."""
+    def _waiting(self) -> list[Task]:
+        """Tasks not started, each after those that it needs."""
+        started = self.took.keys() | self.failed.keys() | self.running.keys()
+        return [task for name, task in self.tasks.items() if name not in started]
 
-        def pass_on(number: int, frame: Any) -> None:
-            for child in self.running.values():
-                child.process.send_signal(signal.SIGKILL if self.stopped_by else number)
-            self.stopped_by = number
+    def _start(self) -> None:
+        """Start what is ready, up to the limit; leave out what needs a task that failed."""
+        over = self.took.keys() | self.failed.keys()
+        early = time.monotonic() - self.begun < PATIENCE
+        for task in self._waiting():
+            if missing := unreachable(task, self.tasks, [*self.failed]):
+                self._fail(task.name, f"needs {missing}", "left out")
+            if self.stopped or len(self.running) >= self.parallel or not {*task.needs} <= over:
+                continue
+            held = early and engine.is_written(self.folder / task.name)
+            if task.name not in self.failed and not held and self._fits(task):
+                self._launch(task)
 
-        main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {number: signal.signal(number, pass_on) for number in numbers}
+    def _fits(self, task: Task) -> bool:
+        """Whether memory suffices for the task and those that run; a task alone always starts."""
+        need = sum(self.needs[name] for name in (*self.running, task.name))
+        if not self.running or need <= self.memory:
+            return True
+        if not self.waits:
+            self.waits = True
+            most = format_bytes(self.memory)
+            text = f"with those that run it may need {format_bytes(need)}, more than {most}"
+            _say("waiting", f"{task.name}: {text}; others wait likewise")
+        return False
+
+    def _launch(self, task: Task) -> None:
         try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            options = command(task, self.tasks, self.folder)
+        except UserError as error:
+            self._fail(task.name, str(error))
+            return
+        cores = max(1, engine.cores() // self.parallel)
+        own = {"compute.threads": cores}
+        environment = process_environment()
+        gpu = None
+        if self.gpus:  # the cores load its data
+            gpu = min(self.gpus, key=[child.gpu for child in self.running.values()].count)
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+            own["compute.workers"] = max(1, cores - 1)
+        options += [f"{key}={value}" for key, value in own.items() if key not in task.options]
+        line = process_command(*options)
+        log = self.folder / "logs" / f"{task.name}.txt"
+        with log.open("ab") as file:
+            file.write(f"$ {shell_command(*line)}\n".encode(errors="surrogateescape"))
+            file.flush()
+            start = file.tell()
+            # a session of its own: the terminal signals only this process, which passes it on
+            process = subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_dies_with_us(),
+            )
+        self.running[task.name] = _Child(process, gpu, log, start)
+        _say("started", task.name)
+
+    def _reap(self) -> None:
+        """Handle the processes that have ended. One that a signal killed, or that lost a process
+        that it depends on, is started again once."""
+        for name, child in list(self.running.items()):
+            if (status := child.process.poll()) is None:
+                continue
+            del self.running[name]
+            if status == 0 and finished(self.folder, name):
+                self.took[name] = time.monotonic() - child.begun
+                found = main_figure(result(self.folder, name))
+                _say("finished", f"{name} in {duration(self.took[name])}{found}")
+            else:
+                why = last_line(child.log, child.start).removeprefix("error: ")
+                if status < 0:
+                    why = f"killed by signal {-status}; its last line: {why}"
+                elif status == 0:
+                    why = f"it ended without a result; its last line: {why}"
+                if (status < 0 or status == LostError.status) and name not in self.retried:
+                    self.retried.add(name)
+                    _say("again", f"{name}: {why}")
+                else:
+                    self._fail(name, f"{why} ({child.log})")
+
+    def _fail(self, name: str, why: str, how: str = "failed") -> None:
+        self.failed[name] = why
+        _say(how, f"{name}: {why}")
+
+    def _report(self) -> None:
+        """Now and then the last line of each task that runs, which has its step, loss and time
+        left, and how the study gets on."""
+        now = time.monotonic()
+        if now - self.reported < max(QUIET, SHARE * (now - self.begun)):
+            return
+        self.reported = now
+        for name, child in self.running.items():
+            _say("running", f"{name}: {last_line(child.log, child.start)}")
+        failed = f", {len(self.failed)} failed or left out" if self.failed else ""
+        _say("so far", f"{len(self.took)} of {len(self.tasks)} finished{failed}{self._left(now)}")
+
+    def _left(self, now: float) -> str:
+        """How long the rest will take if each task takes as long as those of its run that have
+        finished; empty where a run has none."""
+        known: dict[str, list[float]] = {}
+        for name, seconds in self.took.items():
+            known.setdefault(self.tasks[name].run, []).append(seconds)
+        elapsed = {name: now - child.begun for name, child in self.running.items()}
+        left = []
+        for name, task in self.tasks.items():
+            if name not in self.took and name not in self.failed:
+                if task.run not in known:
+                    return ""
+                mean = statistics.mean(known[task.run])
+                left.append(max(0.0, mean - elapsed.get(name, 0.0)))
+        return f"; left about {duration(max(*left, sum(left) / self.parallel))}" if left else ""

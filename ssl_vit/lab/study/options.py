@@ -54,11 +54,6 @@ class StudyOptions(ToolOptions):
         " without it.",
         ("exaflop",),
     )
-    labels_seen: bool = option(
-        False,
-        "true: run a study although weights have learned labels of images that they are measured"
-        " on, which is refused else; its report says of how many.",
-    )
     launcher: str = one_of("local", "What starts the runs.", LAUNCHERS)
     slurm: str = option(
         "",
@@ -80,10 +75,12 @@ class StudyOptions(ToolOptions):
         False, "With recipe=study/worth: start although the hours are too few to answer."
     )
     only: str | None = option(
-        None, "With index=: run one task, as an element of a job array does.", metavar="RUN"
+        None,
+        "With index=: run one of these tasks, as an element of a job array does.",
+        metavar="TASK/TASK/...",
     )
     index: int | None = option(
-        None, "The task's place in the run, from 0.", minimum=0, maximum=10**9, metavar="N"
+        None, "The task's place in only=, from 0.", minimum=0, maximum=10**9, metavar="N"
     )
     check: bool = flag(
         "Start nothing: print the first mistake of the study's file, or its tasks and what they"

@@ -10,22 +10,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, TypeAdapter
 
 from ...config import records
 from ...config.fields import is_name
 from ...config.records import Record, Scalar, Whole
 from ...errors import UserError
 from ...runs.files import write_atomically
-from .. import engine
+from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
 from .launch import planned
-from .read import REFERENCE, UNTRAINED, Study, compared
-from .tasks import Task, Tasks
+from .read import REFERENCE, Study
+from .tasks import Task, Tasks, words_of
 
 FILE = "study.json"
+Values = Mapping[str, Any]  # {dotted key: value} of a resolved recipe
 
 
 class TaskRecord(Record):
@@ -45,17 +46,6 @@ class TaskRecord(Record):
     recipe: dict[str, Any] = Field(default_factory=dict)
 
 
-class RuleRecord(Record):
-    """verdict.Rule as JSON."""
-
-    test: str
-    axis: str | None
-    arms: list[str]
-    places: list[dict[str, str]]
-    asked: list[list[Any]]  # [A, B, {axis: name}]
-    measure: str | None = None
-
-
 class StudyRecord(Record):
     """study.json."""
 
@@ -63,11 +53,10 @@ class StudyRecord(Record):
     axes: dict[str, list[str]]
     seeds: list[Whole]
     report: dict[str, Any]
-    rule: RuleRecord | None
+    rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: list[TaskRecord]
     # {run: {key: value} that all of its tasks have}
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    untrained: str | None = None  # the run of fresh weights that the study has added
 
     def values(self, task: TaskRecord) -> dict[str, Any]:
         """{dotted key: value} of a task's resolved recipe that decide what it computes and what its
@@ -77,79 +66,56 @@ class StudyRecord(Record):
 
 def rule_of(study: Study) -> Rule | None:
     """The rule by which the study's report speaks; None of a study that compares nothing."""
-    report = study.report
+    report, arms = study.report, study.compared
     if report.test is None:
         return None
-    run = study.runs[report.test]
-    arms = compared(study, report.test)
-    places: list[tuple[tuple[str, str], ...]] = [()]
-    for axis in run.over[1:]:
-        places = [(*one, (axis, name)) for one in places for name in study.names(run, axis)]
+    first, *others = study.runs[report.test].over or (None,)
+    named = ([(axis, name) for name in study.names(report.test, axis)] for axis in others if axis)
+    places = tuple(itertools.product(*named))
     asked: tuple[Comparison, ...] = ()
     if report.pairs or report.baseline or not report.mean_over:
         asked = comparisons(arms, places, report.pairs, report.baseline)
     measure = report.measures[0] if report.measures else None
-    compares = run.over[0] if run.over else None
-    return Rule(report.test, compares, arms, tuple(places), asked, measure)
+    return Rule(report.test, first, arms, places, asked, measure)
 
 
 def content(
-    study: Study, tasks: Tasks, values: Mapping[str, Mapping[str, Any]] | None = None
+    study: Study, tasks: Tasks, values: Mapping[str, Values] | None = None
 ) -> dict[str, Any]:
     """study.json of a study.
 
     Args:
         study, tasks: the study and its tasks.
-        values: {task: {dotted key: value} of its resolved recipe}.
+        values: of each task's recipe.
     """
-    values, rule = values or {}, rule_of(study)
-    report = asdict(study.report)
-    runs = dict.fromkeys(task.run for task in tasks.values())
-    shared = {run: _shared(run, tasks, values) for run in runs}
+    rule = rule_of(study)
+    of_run: dict[str, list[Values]] = {}
+    for task in tasks.values():
+        of_run.setdefault(task.run, []).append((values or {}).get(task.name, {}))
+    shared = {
+        run: {key: one for key, one in own[0].items() if all(_has(key, one, each) for each in own)}
+        for run, own in of_run.items()
+    }
+    listed = []
+    for task in tasks.values():
+        among, by = task.best or (None, None)
+        own = (values or {}).get(task.name, {})
+        beyond = {key: one for key, one in own.items() if key not in shared[task.run]}
+        changed = {"best": among, "by": by, "options": words_of(task.options), "recipe": beyond}
+        listed.append(asdict(task) | changed)
     return {
         "title": study.title,
-        "axes": {name: list(axis.settings) for name, axis in study.axes.items()},
+        "axes": {axis: list(names) for axis, names in study.axes.items()},
         "seeds": list(study.seeds),
-        "report": {key: value for key, value in report.items() if value},
-        "rule": None if rule is None else _rule_content(rule),
-        "untrained": UNTRAINED if UNTRAINED in shared else None,
+        "report": {key: value for key, value in study.report.model_dump().items() if value},
+        "rule": None if rule is None else asdict(rule),
         "recipes": shared,
-        "tasks": [
-            _task_content(task) | {"recipe": _beyond(values.get(task.name, {}), shared[task.run])}
-            for task in tasks.values()
-        ],
+        "tasks": listed,
     }
 
 
-def _shared(run: str, tasks: Tasks, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What all tasks of a run have in common."""
-    first, *others = (values.get(task.name, {}) for task in tasks.values() if task.run == run)
-    return {
-        key: value
-        for key, value in first.items()
-        if all(key in one and one[key] == value for one in others)
-    }
-
-
-def _beyond(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in shared}
-
-
-def _rule_content(rule: Rule) -> dict[str, Any]:
-    return {
-        "test": rule.test,
-        "axis": rule.axis,
-        "arms": list(rule.arms),
-        "places": [dict(place) for place in rule.places],
-        "asked": [[one.a, one.b, dict(one.at)] for one in rule.asked],
-        "measure": rule.measure,
-    }
-
-
-def _task_content(task: Task) -> dict[str, Any]:
-    among, by = task.best or (None, None)
-    options = [f"{key}={text}" for key, text in task.options.items()]
-    return asdict(task) | {"best": among, "by": by, "options": options}
+def _has(key: str, value: Any, values: Values) -> bool:
+    return key in values and bool(values[key] == value)
 
 
 def read(folder: Path) -> StudyRecord:
@@ -188,18 +154,6 @@ def write(folder: Path, found: dict[str, Any]) -> None:
         write_atomically(path, text)
 
 
-def rule_from(found: RuleRecord) -> Rule:
-    """The rule that study.json has."""
-    return Rule(
-        found.test,
-        found.axis,
-        tuple(found.arms),
-        tuple(tuple(place.items()) for place in found.places),
-        tuple(Comparison(a, b, tuple(at.items())) for a, b, at in found.asked),
-        found.measure,
-    )
-
-
 def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """The tasks with the names of the folders that hold them, or that are free.
 
@@ -217,40 +171,25 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         moved = _renamed(task, names)
         place = moved.name
         for number in itertools.count(2):
-            why = _not_planned(folder, replace(moved, name=place), settled)
+            here = replace(moved, name=place)
+            why = run_folder.not_planned(folder / place, *planned(here, settled, folder))
             if not why and place not in settled:
                 break
             others[place] = why
             place = f"{moved.name}-{number}"
         names[task.name] = place
-        settled[place] = replace(moved, name=place)
+        settled[place] = here
     for path in sorted(folder.glob("*/recipe.yaml")):
         others.setdefault(path.parent.name, "the study does not ask for it")
     return settled, {name: why for name, why in others.items() if name not in settled}
 
 
-def _not_planned(folder: Path, task: Task, settled: Tasks) -> str:
-    """Why the folder of a task's name holds another run; empty where it holds the task's or none.
-
-    Args:
-        folder: of the study.
-        task: with the name of that folder.
-        settled: the tasks that it needs.
-    """
-    if not (folder / task.name).exists():
-        return ""
-    options, undecided = planned(task, settled, folder)
-    return engine.not_planned(folder / task.name, options, undecided)
-
-
-def _renamed(task: Task, names: dict[str, str]) -> Task:
+def _renamed(task: Task, names: Mapping[str, str]) -> Task:
     """The task with the settled names of those that it needs."""
     options = {
         key: REFERENCE.sub(lambda found: f"{{{names.get(found[1], found[1])}}}", text)
         for key, text in task.options.items()
     }
-    best = None
-    if task.best:
-        best = tuple(names[name] for name in task.best[0]), task.best[1]
     needs = tuple(names[name] for name in task.needs)
+    best = task.best and (tuple(names[name] for name in task.best[0]), task.best[1])
     return replace(task, options=options, needs=needs, best=best)

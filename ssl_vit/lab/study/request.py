@@ -1,6 +1,5 @@
 """A study as the words of a command line, or a mapping of Python, ask for it."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from .tasks import Tasks, plan, without_missing
 
 OF_PLACES = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
-SEED = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -69,40 +67,56 @@ def requested(
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
+    plugin = {key: text for key, text in given.items() if key == "plugin"}
     opening: list[str] = []
     if own.recipe == worth.NAME:
-        planned = _worth(own, given, keep=not (stand_ins or own.dry))
-        own, content, opening = planned
-        given = {key: text for key, text in given.items() if key == "plugin"}
+        own, content, opening = _worth(own, given, keep=not (stand_ins or own.dry))
+        given = plugin
     elif own.hours is not None or own.anyway:
-        given_key = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
-        raise UserError(f"{given_key}: has no effect without recipe={worth.NAME}")
-    found, name, options = _read(own, given, swept, content)
-    if own.seeds is not None:
-        found = replace(found, seeds=_seeds(own.seeds))
-    places = {
-        place: _absolute(given[place])
-        for place in found.places
-        if given.get(place, "null").lower() not in NULLS
-    }
-    for key, text in options.items():
-        _check_option(key, text, found.places)
-    here = look
-    lines: list[str] = []
-    if stand_ins:
-        here = look and places.keys() == {*found.places}
-        places = {place: _stand_in(found, place) for place in found.places} | places
+        option = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
+        raise UserError(f"{option}: has no effect without recipe={worth.NAME}")
+    if content is not None:
+        if own.name is None or own.recipe is not None:
+            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
+        study, stem = read.build(content, "the study"), own.name
+    elif swept is not None:
+        study, stem = _sweep(own, given, swept)
+        given = plugin  # the study's runs have the others
     else:
-        found, lines = without_missing(found, places)
-    tasks = plan(found, places, options)
-    recipes = check.recipes(found, tasks, here, own.labels_seen)
-    fresh, of_fresh = check.untrained(found, tasks, recipes)
+        path = _find(own.recipe)
+        study, stem = read.read(path), path.stem
+    if own.match is not None and swept is None:
+        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        raise UserError(f"match={own.match}: {text}")
+    if own.seeds is not None:
+        study = study.model_copy(update={"seeds": _seeds(own.seeds)})
+    for place in study.places:
+        taken = place in StudyOptions.options() or place in engine.own_keys()
+        if taken and place not in OF_PLACES:
+            raise UserError(f"places: {place}= means something else already; take another name")
+    name = own.name or stem
+    engine.check_value("name", name)
+    places, options = {}, {}
+    for key, text in given.items():
+        if key not in study.places:
+            options[key] = _checked(key, text, study.places)
+        elif text.lower() not in NULLS:
+            places[key] = _absolute(text)
+    lines: list[str] = []
+    here = look and (not stand_ins or places.keys() == {*study.places})
+    if stand_ins:
+        places = {place: _stand_in(study, place) for place in study.places} | places
+    else:
+        study, lines = without_missing(study, places)
+    tasks = plan(study, places, options)
+    recipes = check.recipes(study, tasks, here)
+    fresh, of_fresh = check.untrained(study, tasks, recipes)
     if here:
-        lines += check.images(found, tasks, recipes)
-    lines += check.architectures(found, tasks, recipes)
-    plugin, folder = given.get("plugin"), Path(own.out) / name
-    every, their = tasks | fresh, recipes | of_fresh
-    return Request(found, every, their, name, folder, own, plugin, lines, opening)
+        lines += check.images(study, tasks, recipes)
+    lines += check.architectures(study, tasks, recipes)
+    every, of_every = tasks | fresh, recipes | of_fresh
+    folder = Path(own.out) / name
+    return Request(study, every, of_every, name, folder, own, plugin.get("plugin"), lines, opening)
 
 
 def _worth(
@@ -122,38 +136,15 @@ def _worth(
     return own, planned.study, planned.lines
 
 
-def _read(
-    own: StudyOptions,
-    given: Mapping[str, str],
-    swept: list[str] | None,
-    content: Mapping[str, Any] | None,
-) -> tuple[read.Study, str, dict[str, str]]:
-    """The study, the name of its folder, and the options that go to its tasks."""
-    if content is not None:
-        if own.name is None or own.recipe is not None:
-            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
-        found, stem = read.build(content, "the study"), own.name
-    elif swept is None:
-        path = _find(own.recipe)
-        found, stem = read.read(path), path.stem
-    else:
-        for key, text in given.items():
-            _check_option(key, text, ())
-        keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
-        raw, stem = sweep.content(own.recipe, given, keys, own.match)
-        found = read.build(raw, sweep.SWEEP)
-        # the study's runs have them
-        given = {key: text for key, text in given.items() if key == "plugin"}
-    if own.match is not None and swept is None:
-        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
-        raise UserError(f"match={own.match}: {text}")
-    for place in found.places:
-        taken = place in StudyOptions.options() or place in engine.own_keys()
-        if taken and place not in OF_PLACES:
-            raise UserError(f"places: {place}= means something else already; take another name")
-    name = own.name or stem
-    engine.check_name(name)
-    return found, name, {key: text for key, text in given.items() if key not in found.places}
+def _sweep(
+    own: StudyOptions, given: Mapping[str, str], swept: Sequence[str]
+) -> tuple[read.Study, str]:
+    """The study of a sweep, and the name of its folder."""
+    for key, text in given.items():
+        _checked(key, text, ())
+    keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
+    content, name = sweep.content(own.recipe, given, keys, own.match)
+    return read.build(content, sweep.SWEEP), name
 
 
 def _find(name: str | None) -> Path:
@@ -169,18 +160,22 @@ def _find(name: str | None) -> Path:
     if name in known:
         return known[name]
     path = parse_path(name, "recipe")
-    if path.suffix not in (".yaml", ".yml"):
-        if name in engine.recipe_names():
-            text = "is no study; to sweep it, say sweep and keys with several values"
-            raise UserError(f"recipe={name}: {text}")
-        raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
-    if not path.is_file():
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
         raise UserError(f"recipe={name}: no such file")
-    return path
+    if name in engine.recipe_names():
+        text = "is no study; to sweep it, say sweep and keys with several values"
+        raise UserError(f"recipe={name}: {text}")
+    raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
 
 
-def _check_option(key: str, text: str, places: Collection[str]) -> None:
-    """Check that an option is a recipe's key that a command line may set for a whole study."""
+def _checked(key: str, text: str, places: Collection[str]) -> str:
+    """The text of a recipe's key that a command line may set for a whole study.
+
+    Raises:
+        UserError: it is no such key, or the text is for a file.
+    """
     if key == "seed":
         seeds = text if "," in text else f"{text},"
         raise UserError(f"seed={text}: say seeds={seeds} for just that, or seeds=N for the first N")
@@ -192,6 +187,7 @@ def _check_option(key: str, text: str, places: Collection[str]) -> None:
         raise UserError(f"unknown option {key}; {nearest}{choices}")
     if read.REFERENCE.search(text):
         raise UserError(f"{key}={text}: braces are for the study's file")
+    return text
 
 
 def _absolute(place: str) -> str:
@@ -199,19 +195,23 @@ def _absolute(place: str) -> str:
     return str(Path(place).resolve()) if engine.exists(place) else place
 
 
-def _stand_in(found: read.Study, place: str) -> str:
+def _stand_in(study: read.Study, place: str) -> str:
     """What stands for a place that is not given: its name, or where initial weights come from
     itself, in braces."""
-    settings = [one for run in found.runs.values() for one in read.settings_of(found, run)]
+    settings = (one for run in study.runs for one in read.settings_of(study, run))
     is_init = any(one.options.get("init") == f"{{{place}}}" for one in settings)
     return f"{{{place}}}" if is_init else place
 
 
 def _seeds(text: str) -> tuple[int, ...]:
     """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
-    listed = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    parts = listed.removesuffix(",").split(",")
-    if not all(SEED.fullmatch(part) for part in parts):
-        raise UserError(f"seeds={text}: expected how many (seeds=3) or which ones (seeds=0,2)")
-    node = int(text) if text == parts[0] else [int(part) for part in parts]
-    return read.read_seeds(node, read.Place("seeds")) or ()
+    parts = text.removeprefix("[").removesuffix("]").removesuffix(",").split(",")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        expected = "expected how many (seeds=3) or which ones (seeds=0,2)"
+        raise UserError(f"seeds={text}: {expected}") from None
+    try:
+        return read.seeds_of(numbers[0] if text == parts[0] else numbers)
+    except ValueError as error:
+        raise UserError(f"seeds: {error}") from None

@@ -2,9 +2,10 @@
 # An element of a study's job array, which runs one task; slurm.py beside this file submits it as
 #     sbatch OPTIONS slurm_array.sh PLACE COMMAND...
 # COMMAND index=ELEMENT runs the task. A task that was signalled before its time limit saves, ends with
-# status 75, and goes back into the queue. So does one that was killed or lost a process (status 69), up
-# to eight times since it last saved: PLACE-ELEMENT.failures has a line for each.
-failures=$1-$SLURM_ARRAY_TASK_ID.failures
+# status 75, and goes back into the queue. So does one that was killed or lost a process (status 69), or
+# was signalled before it can have trained, up to eight times since it last saved: a file has a line for
+# each.
+failures=$1-$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.failures
 shift
 
 if [ "$SLURM_NTASKS" -gt 1 ]; then # processes that find one another
@@ -24,11 +25,11 @@ exec "$@"' process "$@" index="$SLURM_ARRAY_TASK_ID"
 status=$?
 
 again=
-if [ $status -eq 69 ] || [ $status -gt 128 ]; then
-    echo $status >> "$failures" && [ "$(wc -l < "$failures")" -le 8 ] && again=yes
-elif [ $status -eq 75 ]; then
+if [ $status -eq 75 ] && [ "$SECONDS" -ge 120 ]; then
     rm -f "$failures"
     again=yes
+elif [ $status -eq 69 ] || [ $status -eq 75 ] || [ $status -gt 128 ]; then
+    echo $status >> "$failures" && [ "$(wc -l < "$failures")" -le 8 ] && again=yes
 fi
 if [ -z "$again" ]; then
     rm -f "$failures"

@@ -3,18 +3,19 @@
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
 from ...formatting import option_text, some
 from .. import engine
-from . import match_compute
-from .read import REFERENCE, SEED, Run, Study, needs, references, settings_at
+from .read import REFERENCE, SEED, Study, needs, references, settings_at
 
 # what a name of a run's folder may hold as it is
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
+TOLERANCE = 0.25  # share of the cost by which whole steps may miss that of the others
+SCALED = ("optim.steps", "optim.warmup")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ def where(run: str, at: Mapping[str, str]) -> str:
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
+def words_of(options: Mapping[str, str], known: bool = False) -> list[str]:
+    """Options as on a command line; `known`: those alone that name no other task, and no place that
+    is not given."""
+    texts = options.items()
+    return [f"{key}={text}" for key, text in texts if not (known and REFERENCE.search(text))]
+
+
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
     """The study without the names whose place is not given, or has no such folder in it; and a line
     for each of them.
@@ -59,38 +67,33 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     Raises:
         UserError: a place is missing that all need, or an axis has no name left.
     """
-    if not study.places:
-        return study, []
-    missing = [place for place in study.places if place not in places]
-    axes, lines = dict(study.axes), []
-    for axis in study.axes.values():
+    missing = {*study.places} - places.keys()
+    axes, lines = {}, []
+    for axis, names in study.axes.items():
         lacking: dict[str, str] = {}
-        for name, settings in axis.settings.items():
+        for name, settings in names.items():
             found = (_lacks(one.options, places, missing) for one in settings.values())
             if reason := next(filter(None, found), ""):
                 lacking[name] = reason
-        if lacking and len(lacking) == len(axis.settings):
+        axes[axis] = {name: one for name, one in names.items() if name not in lacking}
+        if not axes[axis]:
             reasons = some([*dict.fromkeys(lacking.values())])
-            raise UserError(f"{axis.name}: none of its names can be run: {reasons}")
-        lines += [f"{axis.name} {name} is left out: {why}" for name, why in lacking.items()]
-        kept = {name: one for name, one in axis.settings.items() if name not in lacking}
-        axes[axis.name] = replace(axis, settings=kept)
-    runs = {name: _without(run, axes) for name, run in study.runs.items()}
-    for run in runs.values():
-        for place in sorted(references(run.options) & {*missing}):
-            raise UserError(f"{place}= is missing: run {run.name} needs it")
-    report = study.report
-    arms = {name for axis in axes.values() for name in axis.settings}
-    pairs = tuple(pair for pair in report.pairs if {*pair} <= arms)
-    baseline = report.baseline if report.baseline in arms else None
-    report = replace(report, pairs=pairs, baseline=baseline)
-    return replace(study, axes=axes, runs=runs, report=report), lines
+            raise UserError(f"{axis}: none of its names can be run: {reasons}")
+        lines += [f"{axis} {name} is left out: {why}" for name, why in lacking.items()]
+    for name, run in study.runs.items():
+        for place in sorted(references(study.options | run.options) & missing):
+            raise UserError(f"{place}= is missing: run {name} needs it")
+    report, left = study.report, study.model_copy(update={"axes": axes})
+    compared = {
+        "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*left.compared}),
+        "baseline": report.baseline if report.baseline in left.compared else None,
+    }
+    return left.model_copy(update={"report": report.model_copy(update=compared)}), lines
 
 
-def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: Sequence[str]) -> str:
+def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
     """Why a name cannot be run; "" where it can."""
-    named = references(options)
-    if place := next((one for one in missing if one in named), None):
+    for place in sorted(references(options) & missing):
         return f"{place}= is missing"
     for text in options.values():
         place, _, below = text.partition("}/")
@@ -98,14 +101,6 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: Seque
         if place.startswith("{") and place[1:] in places and below and not folder.exists():
             return f"no {folder}"
     return ""
-
-
-def _without(run: Run, axes: Mapping[str, Any]) -> Run:
-    only = {
-        axis: tuple(name for name in names if name in axes[axis].settings)
-        for axis, names in run.only.items()
-    }
-    return replace(run, only=only)
 
 
 def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> Tasks:
@@ -123,37 +118,31 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
     seeds = _seeds(study)
     tasks: Tasks = {}
     unused = dict(given)
-    for run in study.runs.values():
-        axes = [[(axis, name) for name in study.names(run, axis)] for axis in run.over]
-        for cell in itertools.product(*axes):
-            at = dict(cell)
-            setting = settings_at(study, run, at)
-            placed = _filled(setting.options, places)
-            used = {key: text for key, text in given.items() if engine.uses(run.tool, key, placed)}
+    for run, own in study.runs.items():
+        axes = [[(axis, name) for name in study.names(run, axis)] for axis in own.over]
+        for at in map(dict, itertools.product(*axes)):
+            options, tries = settings_at(study, run, at)
+            options = _filled(options, places)
+            used = {key: text for key, text in given.items() if engine.uses(own.tool, key, options)}
             unused = {key: text for key, text in unused.items() if key not in used}
-            for key in setting.tries.keys() & used.keys():
-                raise UserError(f"{key}={used[key]}: run {run.name} tries it; leave it out")
-            options = placed | used
-            if study.match in run.over and run.tool == "pretrain":
-                base = _filled(settings_at(study, run, _except(at, study.match)).options, places)
-                place = f"match: {where(run.name, at)}"
-                options |= match_compute.steps(base | used, options, place)
-            for seed in seeds[run.name]:
-                for values in itertools.product(*setting.tries.values()):
-                    tried = dict(zip(setting.tries, values, strict=True))
-                    task = _task(study, run, at, seed, tried, options, tasks)
-                    engine.check_name(task.name)
-                    if task.name in tasks:
-                        text = "two names or values give the same name of a folder"
-                        raise UserError(f"run {run.name}: {task.name}: {text}; write one otherwise")
-                    tasks[task.name] = task
+            for key in tries.keys() & used.keys():
+                raise UserError(f"{key}={used[key]}: run {run} tries it; leave it out")
+            options |= used
+            if study.match and study.match.exaflop in own.over and own.tool == "pretrain":
+                others = {axis: at[axis] for axis in own.over if axis != study.match.exaflop}
+                base = _filled(settings_at(study, run, others).options, places) | used
+                options |= _matched(base, options, f"match: {where(run, at)}")
+            for seed, *values in itertools.product(seeds[run], *tries.values()):
+                tried = dict(zip(tries, values, strict=True))
+                task = _task(study, run, at, seed, tried, options, tasks)
+                engine.check_value("name", task.name)
+                if task.name in tasks:
+                    text = "two names or values give the same name of a folder"
+                    raise UserError(f"run {run}: {task.name}: {text}; write one otherwise")
+                tasks[task.name] = task
     for key, text in unused.items():
         raise UserError(f"{key}={text}: no run of the study uses it")
     return tasks
-
-
-def _except(at: Mapping[str, str], axis: str | None) -> dict[str, str]:
-    return {one: name for one, name in at.items() if one != axis}
 
 
 def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
@@ -164,21 +153,46 @@ def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _seeds(study: Study) -> dict[str, tuple[int, ...]]:
+def _seeds(study: Study) -> dict[str, list[int]]:
     """The seeds of each run: its own, else the study's and those of the runs that need it."""
-    found: dict[str, list[int]] = {
-        run.name: list(run.seeds or study.seeds) for run in study.runs.values()
-    }
-    for run in reversed(study.runs.values()):
-        for other in needs(study, run):
+    found = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
+    for name in reversed(study.runs):
+        for other in needs(study, name):
             if study.runs[other].seeds is None:
-                found[other] += [seed for seed in found[run.name] if seed not in found[other]]
-    return {name: tuple(sorted(seeds)) for name, seeds in found.items()}
+                found[other] |= found[name]
+    return {name: sorted(seeds) for name, seeds in found.items()}
+
+
+def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
+    """The options of the steps and the warm-up with which a name of an axis costs as many exaFLOP
+    as the run without that axis.
+
+    Args:
+        base: options without the axis.
+        options: with it.
+        place: opens errors.
+
+    Raises:
+        UserError: options are wrong, they set what is matched, their work is not counted, or so
+            few steps cannot match.
+    """
+    for key in SCALED:
+        if options.get(key) != base.get(key):
+            raise UserError(f"{place}: {key}={options.get(key)}: is what is matched; leave it out")
+    whole = engine.cost(words_of(base, known=True), f"{place}, without it")
+    own = engine.cost(words_of(options, known=True), place)
+    wanted = whole.steps * whole.exaflop_a_step / own.exaflop_a_step
+    count = max(1, round(wanted))
+    if abs(count / wanted - 1) > TOLERANCE:
+        text = f"{count} steps cost {count / wanted:.0%} of the others' and no other number is"
+        raise UserError(f"{place}: {text} nearer; expected more optim.steps=")
+    warmup = min(count - 1, round(own.warmup * count / own.steps))
+    return {"optim.steps": str(count), "optim.warmup": str(warmup)}
 
 
 def _task(
     study: Study,
-    run: Run,
+    run: str,
     at: dict[str, str],
     seed: int,
     tried: dict[str, Any],
@@ -186,43 +200,44 @@ def _task(
     tasks: Tasks,
 ) -> Task:
     """One task; those that it needs are in `tasks`."""
-    options = dict(options) | {key: option_text(value) for key, value in tried.items()}
-    needed: list[str] = []
-    best = None
-    if run.best:
-        of, by = run.best
-        among = tuple(task.name for task in _runs_of(study, run, of, at, tasks))
-        needed += among
-        best = among, by
-    names, named = {SEED: str(seed)}, references(options)
-    for one in best[0] if best else ():  # a value that was tried may name a run
+    texts = {key: option_text(value) for key, value in tried.items()}
+    options = {**options, **texts}
+    named, best = references(options), study.runs[run].best
+    among: tuple[str, ...] = ()
+    if best:
+        among = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
+    for one in among:  # a value that was tried may name a run
         named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
+    filled, needed = {SEED: str(seed)}, [*among]
     # a place that is not given yet stays as it is
     for name in sorted(named - {SEED, *study.places}):
-        found = _runs_of(study, run, name, at, tasks)
+        found = _runs_of(run, name, at, tasks)
         same = next((task.name for task in found if task.seed == seed), found[0].name)
-        names[name] = f"{{{same}}}"
+        filled[name] = f"{{{same}}}"
         needed.append(same)
     # the values that it tries by the last word of their keys: lr=0.1
-    values = [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
-    labels = [run.name, *at.values(), str(seed), *values]
-    name = PLAIN.sub("_", "-".join(labels))
-    filled = _filled(options, names)
-    if "hub.repo" in filled:  # a repository for each run
-        filled["hub.repo"] = engine.repository_beside(filled["hub.repo"], name)
-    return Task(name, run.name, run.tool, at, seed, filled, tried, tuple(needed), best)
+    values = [f"{key.rpartition('.')[2]}={text}" for key, text in texts.items()]
+    name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
+    options = _filled(options, filled)
+    if "hub.repo" in options:  # a repository for each run
+        options["hub.repo"] = engine.repository_beside(options["hub.repo"], name)
+    tool, chosen = study.runs[run].tool, (among, best.by) if best else None
+    return Task(name, run, tool, at, seed, options, tried, tuple(needed), chosen)
 
 
-def _runs_of(study: Study, run: Run, name: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
+def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
     """The tasks of a run at the same names, which another needs.
 
     Raises:
         UserError: there are none.
     """
-    here = {axis: at[axis] for axis in study.runs[name].over}
-    found = [task for task in tasks.values() if task.run == name and task.at == here]
+    found = [
+        task
+        for task in tasks.values()
+        if task.run == needed and task.at == {axis: at[axis] for axis in task.at}
+    ]
     if not found:
-        raise UserError(f"{where(run.name, at)}: needs {name}, which is not there; see its `only`")
+        raise UserError(f"{where(run, at)}: needs {needed}, which is not there; see its `only`")
     return found
 
 

@@ -26,10 +26,11 @@ from .. import engine
 from . import launch, record
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
-from .tasks import Task, Tasks, unreachable, where
+from .tasks import Tasks, unreachable, where
 
 CHECK = "--check"
 OF_ONE = ("only=", "index=")  # as an element of a job array has them
+DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 COSTS = {"exaFLOP": "{:.3g}".format, "hours": "{:.3g}".format, "disk": format_bytes}
 
 
@@ -78,7 +79,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     if not dry:
         launcher.check(_job(request, request.tasks))
     with nullcontext() if dry else engine.locked(request.folder):
-        job, others = _settled(request)
+        tasks, others = record.settle(request.tasks, request.folder)
+        job = _job(request, tasks)
         for line in request.opening:
             print(line)
         for line in [*request.cautions, *_unchecked(job)]:
@@ -88,12 +90,14 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"study       {request.name}: {request.study.title}", flush=True)
         if dry:
             print("\n".join(launcher.preview(job)))
+            print(f"dry         nothing is written: {DRY}")
             return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
             _write(request, job)
             outcome = launcher.start(job)
-            before, (job, _) = job, _settled(request)
+            tasks, _ = record.settle(request.tasks, request.folder)
+            before, job = job, _job(request, tasks)
             # tries that were added may have changed what is best
             if job.tasks == before.tasks or outcome.failed or outcome.submitted:
                 break
@@ -125,13 +129,6 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
     )
 
 
-def _settled(request: Request) -> tuple[launch.Job, dict[str, str]]:
-    """The study with the names of the folders that hold its tasks; the other folders, and why they
-    are none of its tasks'."""
-    tasks, others = record.settle(request.tasks, request.folder)
-    return _job(request, tasks), others
-
-
 def _write(request: Request, job: launch.Job) -> None:
     """Write study.json, with what each task computes as far as it is known before it starts."""
     values = {}
@@ -152,7 +149,7 @@ def _unchecked(job: launch.Job) -> list[str]:
     lines: dict[str, None] = {}
     for name in _finished(job):
         options, _ = launch.planned(job.tasks[name], job.tasks, job.folder)
-        lines |= dict.fromkeys(engine.check_finished(job.folder / name, options))
+        lines |= dict.fromkeys(engine.changed_since(job.folder / name, options))
     return list(lines)
 
 
@@ -177,42 +174,32 @@ def _choices(job: launch.Job) -> Iterator[str]:
 
 
 def _become_one(words: Sequence[str]) -> None:
-    """Become the tool of one task of a run, as an element of a job array; study.json tells which.
+    """Become the tool of one task, as an element of a job array. Which one it is stands in its
+    command, so that a study that is given again while it is queued gives it no other; what it runs
+    stands in study.json.
 
     Raises:
         UserError: there is no such task, or it needs one that has not finished.
     """
     texts, rest = tool_options.split(StudyOptions, words)
     own = tool_options.build(StudyOptions, texts)
+    names = (own.only or "").split("/")
     if own.only is None or own.index is None:
-        raise UserError("only= and index= belong together: a run, and the number of one task")
+        raise UserError("only= and index= belong together: tasks, and the number of one of them")
+    if own.index >= len(names):
+        raise UserError(f"index={own.index}: only= has the tasks 0 to {len(names) - 1}")
     engine.run_plugin(engine.parse(rest).get("plugin"))  # whose metrics are known
     folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
-    tasks = {one.name: _task(one) for one in record.read(folder).tasks}
-    of_run = [task for task in tasks.values() if task.run == own.only]
-    if not of_run:
-        runs = dict.fromkeys(task.run for task in tasks.values())
-        raise UserError(f"only={own.only}: no such run; {suggest(own.only, runs)}")
-    if own.index >= len(of_run):
-        text = f"run {own.only} has the tasks 0 to {len(of_run) - 1}"
-        raise UserError(f"index={own.index}: {text}")
-    task = of_run[own.index]
-    unfinished = [name for name in task.needs if not launch.finished(folder, name)]
-    if missing := unreachable(task, tasks, unfinished):
-        text = f"{task.name} needs {missing}, which is not finished"
-        raise UserError(f"only={own.only} index={own.index}: {text}")
-    line = process_command(*launch.command(task, tasks, folder))
+    tasks, name = record.tasks_from(record.read(folder)), names[own.index]
+    if name not in tasks:
+        raise UserError(f"only={name}: the study has no such task; {suggest(name, tasks)}")
+    unfinished = [other for other in tasks[name].needs if not launch.finished(folder, other)]
+    if missing := unreachable(tasks[name], tasks, unfinished):
+        raise UserError(f"only={name}: it needs {missing}, which is not finished")
+    line = process_command(*launch.command(tasks[name], tasks, folder))
     if os.environ.get("RANK", "0") == "0":  # of several processes of a task
-        print(f"task        {task.name}", flush=True)
+        print(f"task        {name}", flush=True)
     os.execve(line[0], line, process_environment())
-
-
-def _task(one: record.TaskRecord) -> Task:
-    """A task as study.json has it."""
-    options = engine.parse(one.options)
-    best = None if one.best is None else (tuple(one.best), one.by or "")
-    needs = tuple(one.needs)
-    return Task(one.name, one.run, one.tool, one.at, one.seed, options, one.tried, needs, best)
 
 
 def _costs(request: Request) -> Iterator[str]:

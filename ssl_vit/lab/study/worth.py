@@ -341,6 +341,8 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
             "test": "final",
             "measures": ["top1"],
             "pairs": [f"{objective}:{other}"],
+            # without the pair, which the sentence names
+            "condition": condition(question, extent, hours).rpartition(", ")[0],
             "beside": beside,
             "notes": list(_notes(question, extent, hours)),
         },

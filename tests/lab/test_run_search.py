@@ -9,14 +9,20 @@ import pytest
 
 from helpers import arm_studies as arms
 from helpers.run_pages import make_run, rows
+from ssl_vit.config import schema
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
-from ssl_vit.lab import runs_tool
-from ssl_vit.lab.run_table import index_page, listed_run, ranking, run_search
+from ssl_vit.lab.options import RunsOptions
+from ssl_vit.lab.runs import index, listed, ranking, search
+from ssl_vit.lab.runs import tool as runs_tool
 
 
 def names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in run_search.find(folder).runs]
+    return [str(path.relative_to(folder)) for path in search.find(folder).runs]
+
+
+def read_runs(folder: Path) -> list[listed.ListedRun]:
+    return runs_tool.table(RunsOptions(folder=folder, sort="name")).runs
 
 
 def listed_by(
@@ -38,15 +44,15 @@ def test_the_runs_tool_and_the_index_find_the_same_runs(
     (root / "again").symlink_to(root)
     (root / "a link to b").symlink_to(root / "b")
     found = listed_by(runs_tool.main, root, capsys)
-    assert found == listed_by(report_tool.main, root, capsys)
-    own = [str(path.relative_to(root)) for path in found]
+    assert sorted(found) == listed_by(report_tool.main, root, capsys)
+    own = [str(path.relative_to(root)) for path in sorted(found)]
     assert [name for name in own if not name.startswith("old/gap/")] == [
         "b",
         "sweeps/rate/a",
         "sweeps/rate/b",
     ]
     assert len(own) == 3 + 39
-    (study,) = run_search.find(root).studies
+    (study,) = search.find(root).studies
     assert (study.folder, study.finished, study.tasks) == (root / "old" / "gap", 39, 39)
     page = (root / "index.html").read_text()
     assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
@@ -56,8 +62,8 @@ def test_the_runs_tool_and_the_index_find_the_same_runs(
 def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "made")
     make_run(folder / "inside")
-    assert run_search.find(folder).runs == [folder]
-    assert [run.name for run in listed_run.read_runs(folder)] == ["made"]
+    assert search.find(folder).runs == [folder]
+    assert [run.name for run in read_runs(folder)] == ["made"]
     assert names(tmp_path) == ["made"]
 
 
@@ -65,7 +71,7 @@ def test_runs_are_found_down_to_a_depth(tmp_path: Path) -> None:
     deepest = tmp_path.joinpath(*"12345678")
     make_run(deepest / "too deep")
     with pytest.raises(UserError, match="at any depth"):
-        run_search.find(tmp_path)
+        search.find(tmp_path)
     make_run(deepest.parent / "run")
     assert names(tmp_path) == ["1/2/3/4/5/6/7/run"]
 
@@ -100,10 +106,10 @@ def test_the_index_of_a_study_has_what_lies_below_it(tmp_path: Path) -> None:
     study = arms.study(tmp_path / "gap")
     make_run(study / "more" / "made")
     arms.study(study / "nested")
-    index_page.write(tmp_path)
+    index.write(tmp_path)
     from_above = (study / "index.html").read_text()
     assert 'href="more/made/report.html"' in from_above and 'href="nested/index.html"' in from_above
-    index_page.write(study)
+    index.write(study)
     assert (study / "index.html").read_text() == from_above
 
 
@@ -123,21 +129,23 @@ def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:
     (tmp_path / "a" / "recipe.yaml").unlink()
     make_run(tmp_path / "b", "corruption.rate=0.25")
     make_run(tmp_path / "c", "corruption.rate=0.75")
-    runs = listed_run.read_runs(tmp_path)
-    assert listed_run.differing(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
-    assert listed_run.differing(runs[:2]) == {}
+    runs = read_runs(tmp_path)
+    assert listed.differing(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
+    assert listed.differing(runs[:2]) == {}
 
 
 def test_a_key_that_a_run_lacks_ranks_at_its_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listed_run, "export_problem", lambda export: "")
-    make_run(tmp_path / "a", "eval.images=2000", metrics=rows(100))
-    make_run(tmp_path / "b", metrics=rows(100))
+    monkeypatch.setattr(listed, "export_problem", lambda export: "")
+    asked = ranking.question("loss", schema.defaults() | {"objective": "mpp"}, [])
+    for name in ("a", "b"):
+        rate = f"corruption.rate={asked['corruption.rate']}"
+        make_run(tmp_path / name, rate, metrics=rows(100), environment={"held_out": "0123"})
     path = tmp_path / "b" / "recipe.yaml"
     lines = path.read_text().splitlines(keepends=True)
-    made = "".join(line for line in lines if not line.startswith("  images: "))
+    made = "".join(line for line in lines if not line.startswith("  rate: "))
     assert len(made.splitlines()) == len(lines) - 1
     path.write_text(made)
-    (group,) = ranking.rank(listed_run.read_runs(tmp_path), "loss").groups
+    (group,) = ranking.rank(read_runs(tmp_path), "loss")
     assert [run.name for run in group.runs] == ["a", "b"]

@@ -10,11 +10,14 @@ import torch
 from safetensors.torch import save_file
 
 import ssl_vit
+from helpers import arm_studies
 from helpers.options import TINY, altered
+from ssl_vit.config.fields import BESIDE_RUNS
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
-from ssl_vit.lab import runs_tool
-from ssl_vit.lab.run_table import listed_run, ranking, run_columns
+from ssl_vit.lab.options import RunsOptions
+from ssl_vit.lab.runs import listed, ranking
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
 from ssl_vit.runs import lock
 
@@ -113,14 +116,21 @@ def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
         assert [Path(one["name"]).name for one in found] == wanted, sort
     runs_tool.main([str(runs), "sort=loss"])
     *_, last = (line for line in capsys.readouterr().out.splitlines() if "second" in line)
-    assert last.split()[1:3] == [listed_run.NONE, "ijepa"]
+    assert last.split()[1:3] == [listed.NONE, "ijepa"]
 
 
-def test_a_run_of_which_nothing_tells_a_time_has_no_age() -> None:
-    found = listed_run.ListedRun("gone", run_record.read_run(Path("gone")))
+def test_a_run_of_which_nothing_tells_a_time_has_none() -> None:
+    found = listed.ListedRun("gone", run_record.read_run(Path("gone")))
     assert found.ended is None
-    (age,) = (one for one in run_columns.of_terminal() if one.key == "age")
-    assert age.text(found) == listed_run.NONE
+    assert listed.COLUMNS["ended"].text(found) == listed.NONE
+
+
+def ranked(folder: Path, metric: str) -> list[ranking.RankedGroup]:
+    return ranking.rank(listed_runs(folder), metric)
+
+
+def listed_runs(folder: Path) -> list[listed.ListedRun]:
+    return runs_tool.table(RunsOptions(folder=folder)).runs
 
 
 def test_only_runs_of_one_question_are_ranked_together(
@@ -130,29 +140,85 @@ def test_only_runs_of_one_question_are_ranked_together(
         ("seed", "seed: 0", "seed: 1"),
         ("rate", "rate: 0.5", "rate: 0.25"),
         ("data", "name: shapes", "name: others"),
-        ("images", "images: 24", "images: 12"),
     ]:
         shutil.copytree(runs / "first", runs / name)
         path = runs / name / "recipe.yaml"
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
-    shutil.copytree(runs / "first", runs / "test")
-    metrics = json.loads((runs / "test" / "result.json").read_text())["metrics"]
-    alter(
-        runs / "test" / "result.json",
-        metrics={name: one | {"split": "test"} for name, one in metrics.items()},
-    )
     (runs / "study" / "deeper" / "second" / "result.json").unlink()
-    found = ranking.rank(listed_run.read_runs(runs), "loss")
-    groups = [[run.name for run in group.runs] for group in found.groups]
-    assert sorted(groups) == [["data"], ["first", "seed"], ["images"], ["rate"], ["test"]]
-    assert set(found.differing) == {"split", "data", "images", "eval.images", "corruption.rate"}
-    assert [run.name for run in found.left_out] == ["study/deeper/second"]
+    groups = ranked(runs, "loss")
+    assert sorted(run.name for run in groups[0].runs) == ["first", "seed"]
+    assert sorted(group.runs[0].name for group in groups[1:]) == ["data", "rate"]
+    assert set(ranking.differing_facts(groups)) == {"data", "data.name", "corruption.rate"}
     runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
-    assert "loss: lower is better\n5 groups, which do not compare" in text
+    assert "loss: lower is better\n3 groups, which do not compare" in text
+    assert "left out    study/deeper/second: stopped" in text and runs_tool.CAUTION in text
+    assert "validation images of shapes (n = 24), objective=mpp" in text
     runs_tool.main([str(runs), "sort=loss"])
     assert "loss does not compare between all of these runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"held_out": "0123"}, "images"),
+        ({"held_out": None, "data": {"train": "0123", "validation": "4567"}}, "images"),
+        ({"measured_on": {"validation": 12}}, "n"),
+    ],
+)
+def test_runs_measured_on_other_images_are_ranked_apart(
+    change: dict, fact: str, runs: Path
+) -> None:
+    """Each is of the split `validation` of one data set, and its value alone would win."""
+    shutil.rmtree(runs / "study")
+    shutil.copytree(runs / "first", runs / "other")
+    known = json.loads((runs / "other" / "environment.json").read_text()) | change
+    known = {key: value for key, value in known.items() if value is not None}
+    (runs / "other" / "environment.json").write_text(json.dumps(known))
+    alter(runs / "other" / "result.json", measured_on=known["measured_on"])
+    groups = ranked(runs, "loss")
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert ranking.differing_facts(groups) == [fact]
+
+
+def test_runs_of_other_splits_or_unknown_images_are_ranked_apart(
+    runs: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.rmtree(runs / "study")
+    known = json.loads((runs / "first" / "environment.json").read_text())
+    metrics = json.loads((runs / "first" / "result.json").read_text())["metrics"]
+    for name, change in (("tested", {"split": "test"}), ("a", {}), ("b", {})):
+        shutil.copytree(runs / "first", runs / name)
+        found = {metric: one | change for metric, one in metrics.items()}
+        alter(runs / name / "result.json", metrics=found)
+        prints = {"train": "0", "test": "1"}
+        lost = {key: value for key, value in known.items() if key != "held_out"}
+        (runs / name / "environment.json").write_text(json.dumps(lost | {"data": prints}))
+    groups = ranked(runs, "loss")
+    assert sorted([run.name for run in group.runs] for group in groups) == [
+        *(["a"], ["b"], ["first"], ["tested"])
+    ]
+    runs_tool.main([str(runs), "best=loss"])
+    assert "images=those of a, which are not known" in capsys.readouterr().out
+
+
+def test_runs_are_listed_the_newest_first(runs: Path) -> None:
+    for name, time in (("old", "2026-01-01T00:00:00"), ("new", "2036-01-01T00:00:00+00:00")):
+        shutil.copytree(runs / "first", runs / name)
+        alter(runs / name / "result.json", finished=time)
+    names = [run.name for run in listed_runs(runs)]
+    assert (names[0], names[-1]) == ("new", "old")
+
+
+def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) -> None:
+    found = ssl_vit.list_runs(runs, sort="name")
+    assert [*found.frame["name"]] == ["first", "study/deeper/second"]
+    loss = json.loads((runs / "first" / "result.json").read_text())["metrics"]["loss"]["value"]
+    assert found.frame["loss"][0] == loss and found.frame["state"][0] == "finished"
+    assert found._repr_html_().count("<tr") == 3 and "<td>first</td>" in found._repr_html_()
+    ranked = ssl_vit.list_runs(runs, best="loss")
+    assert [run.name for run in ranked.groups[0].runs] == ["first", "study/deeper/second"]
 
 
 def test_a_cleaned_run_reports_and_initialises(
@@ -160,14 +226,13 @@ def test_a_cleaned_run_reports_and_initialises(
 ) -> None:
     folder = runs / "first"
     shutil.rmtree(runs / "study")
-    size = sum(listed_run.disk_use(path) for path in (folder / "checkpoints").iterdir())
+    size = sum(listed.disk_use(path) for path in (folder / "checkpoints").iterdir())
     report_tool.main([str(folder), "--json"])
     before = capsys.readouterr().out.splitlines()[-1]
-    shown = record(capsys, str(runs), "clean=checkpoints")
-    assert (shown["removed"], shown["bytes"]) == (False, size)
-    assert len(list((folder / "checkpoints").iterdir())) == 2
-    done = record(capsys, str(runs), "clean=checkpoints", "yes=true")
-    assert (done["removed"], done["bytes"]) == (True, size)
+    runs_tool.main([str(runs), "clean=checkpoints", "--json"])
+    said, *_, last = capsys.readouterr().out.splitlines()
+    assert said.startswith("removed     first: 2 checkpoints, ")
+    assert json.loads(last)["bytes"] == size
     assert list((folder / "checkpoints").iterdir()) == []
     report_tool.main([str(folder), "--json"])
     assert capsys.readouterr().out.splitlines()[-1] == before
@@ -181,7 +246,7 @@ def test_a_cleaned_run_reports_and_initialises(
         "folder": str(folder),
         **result,
     }
-    assert record(capsys, str(runs), "clean=checkpoints", "yes=true")["clean"] == []
+    assert record(capsys, str(runs), "clean=checkpoints")["clean"] == []
 
 
 def spoil(kind: str, folder: Path) -> None:
@@ -228,6 +293,7 @@ def spoil(kind: str, folder: Path) -> None:
         ("own folder", ".step-000000003.77 holds what is no part of a checkpoint: mine"),
         ("link", "links"),
         ("locked", "a process holds its lock"),
+        ("study", "its study runs is going on"),
     ],
 )
 def test_what_may_be_needed_is_kept(
@@ -241,8 +307,11 @@ def test_what_may_be_needed_is_kept(
     spoil(kind, folder)
     if kind == "locked":
         monkeypatch.setattr(lock, "is_held", lambda path: path == folder)
+    if kind == "study":
+        (runs / "study.json").write_text("{}")
+        monkeypatch.setattr(lock, "is_held", lambda path: path == runs)
     before = sorted(folder.rglob("*"))
-    done = record(capsys, str(runs), "clean=checkpoints", "yes=true")
+    done = record(capsys, str(runs), "clean=checkpoints")
     (kept,) = [one for one in done["clean"] if one["kept"]]
     assert kept["name"] == "first" and says in kept["kept"]
     assert sorted(path for path in folder.rglob("*") if path.name != "lock") == [
@@ -258,8 +327,7 @@ def test_what_may_be_needed_is_kept(
         (["best=los"], "did you mean loss?"),
         (["best=entropy"], "not a baseline"),
         (["clean=export"], "choices: checkpoints"),
-        (["yes=true"], "clean=checkpoints"),
-        (["clean=checkpoints", "yes=1"], "true or false"),
+        (["sort=held out"], "neither a column nor a metric"),
         (["bset=loss"], "did you mean best?"),
         (["more"], "expected one FOLDER"),
     ],
@@ -276,3 +344,21 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(UserError, match="runs in it"):
             runs_tool.main([str(folder)])
+
+
+@pytest.mark.parametrize("name", [*sorted(BESIDE_RUNS), "sweep/index.html"])
+def test_a_run_is_not_called_as_what_tools_write_beside_runs(name: str, tmp_path: Path) -> None:
+    """One called index.html kept the page of all runs from being written."""
+    with pytest.raises(UserError, match=f"name={name}: expected a folder's name") as caught:
+        ssl_vit.pretrain([*OPTIONS, f"out={tmp_path}", f"name={name}"])
+    assert "\n" not in str(caught.value) and not any(tmp_path.iterdir())
+
+
+def test_what_is_written_beside_runs_is_no_name_of_one(tmp_path: Path) -> None:
+    study = arm_studies.study(tmp_path / "gap")
+    runs = {path.name for path in study.iterdir() if path.name != "study.json"}
+    report_tool.main([str(study)])
+    report_tool.main([str(tmp_path)])
+    written = {path.name for path in study.iterdir()} - runs
+    assert written >= {"index.html", "report.md", "figures"} and written <= BESIDE_RUNS
+    assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= BESIDE_RUNS

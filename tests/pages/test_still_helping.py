@@ -1,22 +1,27 @@
 """Whether a run still helps: the probes' last change with its interval."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from ssl_vit import stats
 from ssl_vit.config.records.run import Environment
-from ssl_vit.pages import run_progress
+from ssl_vit.pages import run_page
 from ssl_vit.pages.blocks import Table
-from ssl_vit.pages.run_record import RunRecord
+from ssl_vit.pages.run_record import RunRecord, read_run
 
 
-def record(rows: list[dict], images: int | None = 1000) -> RunRecord:
+def record(rows: list[dict], folder: Path, images: int | None = 1000) -> RunRecord:
+    """A run's folder that has these rows alone."""
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     measured = {} if images is None else {"validation": images}
-    made = dict.fromkeys(RunRecord._fields)
-    return RunRecord(**made | {"rows": rows, "environment": Environment(measured_on=measured)})
+    return replace(read_run(folder), environment=Environment(measured_on=measured))
 
 
 def tables(found: RunRecord) -> list[list[list[str]]]:
-    blocks = run_progress.still_helping(found)
+    blocks = run_page.still_helping(found)
     return [block.rows for block in blocks if isinstance(block, Table)]
 
 
@@ -33,36 +38,36 @@ def test_the_interval_of_a_difference_is_newcombes() -> None:
         (0.30, 0.31, "not told on so few images"),
     ],
 )
-def test_a_probes_last_change(before: float, after: float, verdict: str) -> None:
+def test_a_probes_last_change(before: float, after: float, verdict: str, tmp_path: Path) -> None:
     rows = [
         {"step": step, "probe/knn": value} for step, value in ((10, 0.9), (20, before), (30, after))
     ]
-    (((name, *cells),),) = tables(record(rows))
+    (((name, *cells),),) = tables(record(rows, tmp_path))
     assert (name, cells[0], cells[-1]) == ("knn", f"{before:.1%} at step 20", verdict)
     assert cells[2] == f"{100 * (after - before):+.1f} points"
 
 
-def test_of_one_probe_or_unknown_images_nothing_is_said() -> None:
-    assert tables(record([{"step": 10, "probe/knn": 0.3}])) == []
+def test_of_one_probe_or_unknown_images_nothing_is_said(tmp_path: Path) -> None:
+    assert tables(record([{"step": 10, "probe/knn": 0.3}], tmp_path)) == []
     rows = [{"step": step, "probe/knn": 0.3} for step in (10, 20)]
-    assert tables(record(rows, images=None)) == []
+    assert tables(record(rows, tmp_path, images=None)) == []
 
 
-def test_what_is_no_share_has_no_interval() -> None:
+def test_what_is_no_share_has_no_interval(tmp_path: Path) -> None:
     rows = [
         {"step": step, "probe/knn": 0.3, "probe/feature_norm": norm}
         for step, norm in ((10, 0.9), (20, 1.1))
     ]
-    (((name, *_),),) = tables(record(rows))
+    (((name, *_),),) = tables(record(rows, tmp_path))
     assert name == "knn"
 
 
-def test_features_at_first_and_now() -> None:
+def test_features_at_first_and_now(tmp_path: Path) -> None:
     rows = [
         {"step": 0, "features/effective_rank": 20.0, "features/mean_cosine": 0.3},
         {"step": 10, "features/effective_rank": 12.0, "features/mean_cosine": 0.4},
     ]
-    assert tables(record(rows)) == [
+    assert tables(record(rows, tmp_path)) == [
         [
             ["effective rank of features", "20.000", "12.000"],
             ["mean cosine of two images' features", "0.300", "0.400"],

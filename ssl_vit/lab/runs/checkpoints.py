@@ -1,0 +1,118 @@
+"""Removes the checkpoints of finished runs, whose export holds what later runs read. No torch."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import safe_open
+
+from ...config import records
+from ...errors import UserError
+from ...hub import manifest
+from ...hub.payload import open_run
+from ...pages.run_record import read_run
+from ...runs import lock
+from ...runs.checkpoint_files import STEP, delete, list_checkpoints, other_files, remove
+from ...runs.files import leftovers, sweep
+from ...runs.identity import written_hash
+from ..study.record import FILE
+from .listed import ListedRun, disk_use
+
+
+class Cleaned(NamedTuple):
+    """What was removed of a run's folder.
+
+    Attributes:
+        name: of the run.
+        checkpoints: their number.
+        bytes: that they occupied.
+        kept: why they were not removed; empty where they were.
+    """
+
+    name: str
+    checkpoints: int
+    bytes: int
+    kept: str = ""
+
+    def content(self) -> dict[str, Any]:
+        """What was removed of the run, for --json."""
+        return self._asdict() | {"kept": self.kept or None}
+
+
+def clean(run: ListedRun) -> Cleaned | None:
+    """Remove a run's checkpoints, if nothing needs them any more; None of a run without some."""
+    folder, root = run.record.folder, run.record.folder / "checkpoints"
+    paths = _removable(root)
+    if not paths:
+        return None
+    found = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
+    try:
+        # a run that may go on is not locked: starting it would be refused meanwhile
+        if reason := _unfinished(run):
+            return found._replace(kept=reason)
+        with lock.hold(folder, str(folder.parent), lambda: None):
+            # as it is now; lock.is_held must not be asked in here, as closing the file would end
+            # this process's lock
+            if reason := _needed(ListedRun(run.name, read_run(folder))):
+                return found._replace(kept=reason)
+            sweep(root, STEP, delete=delete)
+            for path in list_checkpoints(root):
+                remove(path)
+    except (UserError, OSError) as error:
+        return found._replace(kept=str(error))
+    return found
+
+
+def _removable(root: Path) -> list[Path]:
+    """The checkpoints, and what is left of those that were being written or removed."""
+    return [*list_checkpoints(root), *leftovers(root, STEP)]
+
+
+def _unfinished(run: ListedRun) -> str:
+    """Why a run may not be locked; empty where it has finished and nobody writes it or, as a study
+    that is going on, reads it."""
+    folder = run.record.folder
+    if lock.is_held(folder) or lock.is_held(folder / "hub"):
+        return "a process holds its lock"
+    if (folder.parent / FILE).exists() and lock.is_held(folder.parent):
+        return f"its study {folder.parent.name} is going on"
+    if run.record.result is None and not run.record.problems:
+        return "it has not finished"
+    return f"it is damaged: {run.damage}" if run.damage else ""
+
+
+def _needed(run: ListedRun) -> str:
+    """Why a finished run keeps its checkpoints; empty where nothing needs them any more."""
+    record, folder, root = run.record, run.record.folder, run.record.folder / "checkpoints"
+    if record.result is None or run.damage:
+        return f"it is damaged: {run.damage or 'it has no result.json any more'}"
+    if record.values.get("objective") == "probe":
+        return "it is an evaluation, which makes no checkpoints: they are not its own"
+    if any(path.is_symlink() for path in (folder, root, *_removable(root))):
+        return "it is a link, or has links among its checkpoints"
+    for path in _removable(root):
+        if others := other_files(path):
+            return f"{path.name} holds what is no part of a checkpoint: {others[0].name}"
+    if record.result.recipe not in (None, written_hash(record.values, record.environment.free)):
+        return "its result.json is of another recipe than its recipe.yaml"
+    with safe_open(folder / "export" / "model.safetensors", framework="numpy") as file:
+        if not all(np.isfinite(file.get_tensor(name)).all() for name in file.keys()):  # noqa: SIM118
+            return "its export has weights that are not finite"
+    return _pending_pushes(folder)
+
+
+def _pending_pushes(folder: Path) -> str:
+    """Why uploads still need the run as it is; empty without any. The repositories are the
+    recipe's and those that the push tool was given."""
+    try:
+        run = open_run(folder)
+        if run.ledger.exists():
+            records.read(run.ledger, dict[str, Any])  # manifest.read takes damage for absence
+        known = manifest.read(run)
+        for repo in dict.fromkeys((run.recipe.hub.repo, *known["pushed"])):
+            run.recipe.hub.repo = repo
+            if repo and (pending := manifest.owed(run)):
+                return f"pushes to {repo} are pending: {', '.join(pending)}"
+    except (OSError, ValueError) as error:  # a UserError is a ValueError
+        return f"whether its uploads are complete is not known: {error}"
+    return f"its last push failed: {known['last_error']}" if known["last_error"] else ""

@@ -1,0 +1,207 @@
+"""metrics.jsonl -> curves -> charts. A file is read once, row by row, and a page holds as many
+points of a curve as a screen shows. No torch here."""
+
+import itertools
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..metrics import (
+    BY_KIND,
+    HELD_OUT,
+    OF_PARTS,
+    all_baselines,
+    all_metrics,
+    find_metric,
+    is_of_model,
+    label,
+)
+from ..runs.folder import parse_row
+from . import metric_tables
+from .blocks import Chart, Line
+
+# Points of a line in a page: two for each of the screen's columns that a chart is wide
+DRAWN = 600
+POINTS = 20  # values up to which each is drawn as a point
+# Charts of several metrics that come first
+FIRST = [f"{chart}{more}" for more in ("", BY_KIND, OF_PARTS) for chart in ("Loss", "Accuracy")]
+
+
+class Curve(NamedTuple):
+    """A metric by step: steps (N,), rising, and values (N,)."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it was measured once, has the same value each time, or is never finite."""
+        finite = np.isfinite(self.values)
+        return not finite.any() or bool(finite.all() and self.values.min() == self.values.max())
+
+
+Curves = Mapping[str, Curve]
+
+
+class Rows(NamedTuple):
+    """What metrics.jsonl holds.
+
+    Attributes:
+        steps: of its rows (R,), rising.
+        curves: {metric: its curve}, in the order of their first rows.
+        damaged: lines that are no rows, but for a last one that is being written.
+        again: rows that are left out, as a later row has their step or an earlier one. A run that
+            is resumed removes what it makes again; files put together by other means have steps
+            twice, which no curve may join.
+    """
+
+    steps: np.ndarray
+    curves: dict[str, Curve]
+    damaged: int = 0
+    again: int = 0
+
+
+def read(path: Path) -> Rows:
+    """The rows of a file; none of one that is not there or no regular file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    steps = array("q")
+    columns: dict[str, tuple[array[int], array[float]]] = {}
+    damaged = again = 0
+    if not path.is_file():  # reading a pipe would block
+        return Rows(np.empty(0, np.int64), {})
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            row = parse_row(line)
+            if row is None:
+                damaged += line.endswith("\n")
+                continue
+            step = row.pop("step")
+            if steps and step <= steps[-1]:
+                again += _drop(step, steps, columns)
+            steps.append(step)
+            for name, value in row.items():
+                if name not in columns:
+                    columns[name] = array("q"), array("d")
+                at, values = columns[name]
+                at.append(step)
+                values.append(value)
+    curves = {name: Curve(*map(np.array, column)) for name, column in columns.items()}
+    return Rows(np.array(steps), curves, damaged, again)
+
+
+def _drop(
+    step: int, steps: "array[int]", columns: Mapping[str, tuple["array[int]", "array[float]"]]
+) -> int:
+    """Drop what is of a step or of a later one; the number of rows that were."""
+    for at, values in columns.values():
+        first = bisect_left(at, step)
+        del at[first:], values[first:]
+    first = bisect_left(steps, step)
+    count = len(steps) - first
+    del steps[first:]
+    return count
+
+
+def of_model(curves: Curves) -> dict[str, Curve]:
+    """The curves of metrics, without baselines and counts."""
+    return {name: curve for name, curve in curves.items() if is_of_model(name)}
+
+
+def charts(curves: Curves) -> list[Chart]:
+    """All metrics of a run that have more than one value: those that share a chart first, the
+    others one by one. A metric of held-out images is in the chart of its namesake in training."""
+    shared = [*FIRST, *(row.chart for row in all_metrics() if row.chart)]
+    by_title: dict[str, list[Line]] = {title: [] for title in shared}
+    for name, curve in of_model(curves).items():
+        if not curve.is_constant:
+            by_title.setdefault(_title(name), []).append(line(written(name), thinned(curve)))
+    levels = [*_levels(curves)]
+    return [
+        Chart(title, [*lines, *(level for its_title, level in levels if its_title == title)])
+        for title, lines in by_title.items()
+        if lines
+    ]
+
+
+def numbers(curves: Curves) -> list[list[str]]:
+    """The metrics that were measured once, or have the same value each time, as rows of a table:
+    name, value, first and last step."""
+    rows = []
+    for name, (steps, values) in of_model(curves).items():
+        if Curve(steps, values).is_constant:
+            span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+            value = metric_tables.number(name.removeprefix(HELD_OUT), values[0])
+            rows.append([written(name), value, span])
+    return rows
+
+
+def _title(name: str) -> str:
+    """The title of a metric's chart."""
+    stem = name.removeprefix(HELD_OUT)
+    row, part = find_metric(stem), stem.rpartition("/")[0]
+    own = label(stem) if row.label else stem
+    if part in ("", "probe"):
+        return row.chart or own
+    return row.chart + OF_PARTS if row.chart and row.compared else own
+
+
+def line(name: str, curve: Curve) -> Line:
+    """A curve as a line of a chart; one of few values has a point at each."""
+    kind = "points" if len(curve.steps) <= POINTS else "line"
+    return Line(name, curve.steps.tolist(), curve.values.tolist(), kind)
+
+
+def written(name: str) -> str:
+    """A metric's name for readers."""
+    return label(name.removeprefix(HELD_OUT)) + (", held out" if name.startswith(HELD_OUT) else "")
+
+
+def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
+    """The baselines with the titles of the charts of the metrics that they are compared with, as
+    constants over the run's steps."""
+    for baseline in all_baselines():
+        known = curves.get(f"{HELD_OUT}{baseline.name}")
+        if known is None or not math.isfinite(known.values[-1]):
+            continue
+        first = min(int(one.steps[0]) for one in curves.values())
+        last = max(int(one.steps[-1]) for one in curves.values())
+        for title in dict.fromkeys(map(_title, baseline.compared_with)):
+            value = float(known.values[-1])
+            yield title, Line(f"baseline: {baseline.called}", [first, last], [value] * 2, "level")
+
+
+def thinned(curve: Curve, most: int = DRAWN) -> Curve:
+    """At most `most` points of a curve, more than 4: its ends, and of each stretch of equally many
+    points the lowest and the highest, so that no peak is lost; what is not finite counts as a peak
+    too."""
+    last = len(curve.steps) - 1
+    if last < most:
+        return curve
+    height = np.where(np.isfinite(curve.values), curve.values, np.inf)
+    stretches = (most - 2) // 2
+    kept = {0, last}
+    for start, end in itertools.pairwise(1 + np.arange(stretches + 1) * (last - 1) // stretches):
+        kept |= {int(start + find(height[start:end])) for find in (np.argmin, np.argmax)}
+    chosen = sorted(kept)
+    return Curve(curve.steps[chosen], curve.values[chosen])
+
+
+def averaged(curve: Curve, most: int) -> Curve:
+    """At most `most` points of a curve: the means of as many stretches of it, each at its last
+    step; a stretch with a value that is not finite is a gap."""
+    count = len(curve.steps)
+    if count <= most:
+        return curve
+    ends = np.arange(1, most + 1) * count // most
+    starts = np.append(0, ends[:-1])
+    with np.errstate(all="ignore"):
+        means = np.add.reduceat(curve.values, starts) / (ends - starts)
+    return Curve(curve.steps[ends - 1], means)
