@@ -49,7 +49,7 @@ WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
 # as they are
 cores = environment.cores
-exaflop = costs.total_exaflop
+exaflop = costs.exaflop
 is_written = lock.is_held
 repository_beside = hub_files.beside
 tensor_bytes = costs.memory_bytes
@@ -106,6 +106,11 @@ def cost(options: Sequence[str], where: str) -> Cost:
         text = f"objective={recipe.objective}: its work is not counted, as its step needs values"
         raise UserError(f"{where}: {text} (docs/extend.md); expected no match")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
+
+
+def trained_objectives(recipe: Recipe) -> list[str]:
+    """The objectives that are trained: of `joint` those whose weight is not 0."""
+    return [one.name for one in recipe.declared.trained(recipe)]
 
 
 def own_keys() -> list[str]:
@@ -279,8 +284,7 @@ def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None
     Raises:
         UserError: there is no such device.
     """
-    seen = costs.images_seen(recipe)
-    exaflop = None if seen is None else costs.exaflop(recipe, seen)
+    exaflop = costs.exaflop(recipe, costs.images_seen(recipe))
     hours = None
     if device is not None:
         if device not in devices():
@@ -314,7 +318,8 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
 @dataclass(frozen=True)
 class Size:
     """A network: parameters that are trained and the encoder's, patches of an image (0 of a
-    convolutional one), and multiply-adds of an image's forward pass, None where they are not counted."""
+    convolutional one), and multiply-adds of an image's forward pass, None where they are not
+    counted."""
 
     parameters: int
     encoder_parameters: int

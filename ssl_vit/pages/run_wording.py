@@ -32,7 +32,7 @@ def what(record: RunRecord) -> str:
         if not model.convolutional:
             sizes = [f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px"]
         sizes += [] if size is None else [f"{rounded_count(size)} parameters"]
-        text += f" of {model.name or model.timm} ({', '.join(sizes)})"
+        text += f" of {model.name or model.timm}" + (f" ({', '.join(sizes)})" if sizes else "")
     start = str(values.get("init"))
     start = "random weights" if InitSource(start).is_scratch else start
     return f"{text} on {values.get('data.name')} at {values.get('data.size')} px, from {start}."
