@@ -26,7 +26,8 @@ def count(recipe: Recipe) -> Work:
     network = _build(recipe)
     encoder = network.encoder if isinstance(network, Objective) else network
     with FlopCounterMode(display=False) as features, torch.no_grad():
-        encoder.feature(_batch(recipe, 1).image)
+        encoder.eval().feature(_batch(recipe, 1).image)
+    network.train()
     forward, training = _step(network, recipe) if isinstance(network, Objective) else (None, None)
     return Work(
         parameters=_total(network.parameters()),

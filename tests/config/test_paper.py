@@ -116,8 +116,8 @@ def test_an_mpp_recipe_is_that_of_the_appendix(
     whole = 6 * costs.work(recipe).features * steps * 4096 / 1e18
     assert whole == pytest.approx(exaflop, rel=0.01)
     # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.5%; the head
-    # adds 0.2%
-    assert 0.966 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
+    # adds 0.2%, and the gradient of the pixels that nobody needs is 0.2%
+    assert 0.964 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
 
 
 def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
