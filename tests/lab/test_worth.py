@@ -217,7 +217,7 @@ def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
 def test_the_least_difference_is_told_as_assumed() -> None:
     """3 seeds find 1.0, 2.3, 3.9 points, 5 find 0.5, 1.2, 2.0; by 400 images of which a fifth is
     answered differently 2.8 standard errors of sqrt(0.2 / 400)."""
-    lines = list(worth.power_lines(ASKED))
+    lines = list(worth.power(400))
     text = "\n".join(lines)
     assert lines[0].startswith("assumed") and "80%" in lines[0]
     table = [line.split() for line in lines if re.match(r" +\d", line)]
