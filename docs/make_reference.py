@@ -22,7 +22,7 @@ from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures
 from ssl_vit.jobs.embed import EmbeddedImages
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.plan import PartEstimate, RunEstimate, StudyEstimate
+from ssl_vit.lab.plan import RunEstimate, StudyEstimate
 from ssl_vit.lab.report import Report
 from ssl_vit.lab.report_pages import RunPages
 from ssl_vit.lab.runs_tool import RunTable
@@ -58,7 +58,6 @@ RESULTS = (
     StudyOutcome,
     RunEstimate,
     StudyEstimate,
-    PartEstimate,
     Report,
     RunPages,
     RunTable,

@@ -1,7 +1,7 @@
-"""What a run or a study will cost before it runs: parameters, FLOPs, memory, time, price and the
-cores that decode its images; and warnings of common mistakes. No torch here.
+"""What a run or a study will cost before it runs: work, memory, time, price, disk, and the cores
+that decode its images. No torch here.
 
-Counts are exact. Time is measured with --probe, else assumed from the device's peak; each line says
+Work is counted. Time is measured with --probe, else assumed from the device's peak; each line says
 what is assumed.
 """
 
@@ -9,8 +9,7 @@ import copy
 import dataclasses
 import difflib
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,26 +19,21 @@ from ..config.fields import KEY
 from ..config.parsing import load_yaml
 from ..config.schema import Recipe, defaults
 from ..errors import UserError, suggest
-from ..formatting import NOT_COUNTED, duration, plain_table
+from ..formatting import NOT_COUNTED, duration, format_bytes, plain_table
 from . import engine
 from .options import PlanOptions
-from .study.request import requested
+from .study.request import Request, requested
 
 if TYPE_CHECKING:
     from ..jobs.pace import Pace
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-PAPER = Path(__file__).with_name("paper.yaml")
-PAPER_SIZE = 224  # pixels; all of the paper's pre-training
-PAPER_BATCH = 4096
-PAPER_MPP = 2e-4  # learning rate of MPP: paper, B.1.2
-# learning rates of supervised pre-training by data set: paper, Table 3
-PAPER_LABELS = {"jft": (2e-4, 3e-4, 4e-4, 6e-4, 8e-4), "imagenet21k": (1e-3,), "imagenet": (3e-3,)}
-CORE = "tpuv3_core"  # row of hardware.yaml whose days the paper counts
-# Images that one core decodes, crops and stacks in a second, by the side of the training image up
-# to which they are taken for such files: docs/speed.md, Loading, image folder
-DECODED = ((64, 8_189, "WebP files of 32 px"), (math.inf, 604, "JPEG files of 500 x 375 px"))
+# Images that one core decodes, crops and stacks in a second: docs/speed.md, Loading, image folder.
+# Training images of at most SMALL px a side are taken for the first kind of files
+SMALL = 64
+DECODED_SMALL = 8_189, "WebP files of 32 px"
+DECODED_LARGE = 604, "JPEG files of 500 x 375 px"
 
 
 @dataclass(frozen=True)
@@ -93,18 +87,6 @@ class Decoding:
     assumed: str | None
 
 
-@dataclass(frozen=True)
-class PaperFigures:
-    """What the paper says of a run: exaFLOP (Table 6) and TPUv3-core-days (Table 2); None where it
-    has none. Counted over stated exaFLOP minus 1, and the share of a core's bfloat16 peak at which
-    the counted exaFLOP take these core-days."""
-
-    exaflop: float | None
-    difference: float | None
-    core_days: float | None
-    efficiency: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunEstimate:
     """What a run will cost; what is not known is None. Of an evaluation steps and batch are 0.
@@ -116,6 +98,7 @@ class RunEstimate:
         images: forward passes in all; `exaflop` their work.
         precision, device_batch: how it is trained.
         image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
+        disk_bytes: that its checkpoints and its export take.
         asked: the tool's options.
         device: of device=.
         seconds: how long it takes on all processes, from the device's peak and `efficiency`, or
@@ -123,7 +106,6 @@ class RunEstimate:
         device_hours: on all devices together; `price` of them.
         decoding: the cores that it needs; None where the time is not known, or nothing is decoded.
         probe: with probe=True what was measured here.
-        paper: what the paper says of this run.
         warnings: common mistakes, a line each.
         notice: which images are taken where none are named.
     """
@@ -141,6 +123,7 @@ class RunEstimate:
     device_batch: int | None
     image_bytes: int
     tensor_bytes: dict[str, dict[str, int]]
+    disk_bytes: int
     asked: PlanOptions
     device: Device | None
     seconds: float | None
@@ -148,14 +131,8 @@ class RunEstimate:
     price: float | None
     decoding: Decoding | None
     probe: "Pace | None"
-    paper: PaperFigures | None
     warnings: list[str]
     notice: str | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Tensors of a process."""
-        return sum(self.tensor_bytes[STAGES[self.asked.zero]].values())
 
     def __repr__(self) -> str:
         """What the command line prints."""
@@ -172,12 +149,11 @@ class RunEstimate:
         yield "model", f"{self.model}: {size}; {self.size.patches or 'no'} patches, {work}"
         yield "length", self._length()
         if self.steps:
-            yield from self._memory()
+            yield "memory", self._memory()
+            yield "disk", f"{format_bytes(self.disk_bytes)} of checkpoints and export"
         yield from self._time()
         if self.decoding:
             yield "decoding", _decoding_text(self.decoding)
-        if self.paper:
-            yield "paper", _paper_text(self.paper)
         if self.price is not None:
             of = "assumed" if self.device else "measured"
             each = f"at {self.asked.price:g} a device-hour of the {of} time"
@@ -196,27 +172,23 @@ class RunEstimate:
             epochs = f"epochs={self.epochs:.4g} of {self.training_images:,}"
         return f"optim.steps={self.steps} x {self.batch} = {length}; {epochs}"
 
-    def _memory(self) -> Iterator[tuple[str, str]]:
-        """What the tensors are, and what they come to."""
-        kinds, batch = self.tensor_bytes[STAGES[self.asked.zero]], self.device_batch
-        listed = ", ".join(f"{name} {_bytes(n)}" for name, n in kinds.items() if n)
-        yield "memory", f"{listed}; {self.precision}"
-        passes = f", {batch} images a pass" if batch else ": say device= or compute.batch="
-        yield "", f"activations {_bytes(self.image_bytes)} an image, by a formula{passes}"
-        totals = [f"{stage} {_bytes(sum(n.values()))}" for stage, n in self.tensor_bytes.items()]
-        where = f"a process (processes={self.asked.processes})"
-        where += "" if batch else " before activations"
+    def _memory(self) -> str:
+        """What the tensors of a process come to, by the stage of ZeRO."""
+        totals = [f"{one} {format_bytes(sum(n.values()))}" for one, n in self.tensor_bytes.items()]
+        where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
+        each = f"{format_bytes(self.image_bytes)} of activations an image, by a formula"
+        batch = f"with {self.device_batch} images a pass, {each}"
+        if not self.device_batch:
+            batch = f"before activations, {each}: say device= or compute.batch="
         has = f"; {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
-        yield "in all", f"{', '.join(totals)} {where}{has}"
+        return f"{where} in {self.precision}, {batch}{has}"
 
     def _time(self) -> Iterator[tuple[str, str]]:
         """On the device that is named, and as measured here."""
         on, pace = self.device, self.probe
-        if on and self.seconds is not None and self.device_hours is not None:
+        if on and self.seconds is not None:
             about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
             spent = f"{_number(self.device_hours)} device-hours"
-            if on.name == CORE:  # the paper counts days
-                spent = f"{_number(self.device_hours / 24)} TPUv3-core-days"
             peak = f"{on.rate(self.precision):g} TFLOP/s"
             peak += "" if on.verified else ", a figure not checked"
             yield "time", f"{about}, {spent}: {_assumed(self.asked)} of {peak}"
@@ -231,35 +203,6 @@ class RunEstimate:
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
 
-@dataclass(frozen=True)
-class PartEstimate:
-    """What a run of a study will cost, or all of them.
-
-    Attributes:
-        tasks: how many there are.
-        images, exaflop, device_hours, price: of those whose they are known.
-        most_bytes: of a process of the largest task.
-        cores: that decode the images of the fastest task.
-        untimed: tasks whose time is not known; `uncounted` those whose work is not.
-    """
-
-    tasks: int
-    images: int | None
-    exaflop: float | None
-    device_hours: float | None
-    price: float | None
-    most_bytes: int | None
-    cores: float | None
-    untimed: int
-    uncounted: int
-
-    def cells(self) -> list[str]:
-        images = "-" if self.images is None else f"{self.images:,}"
-        size = "-" if self.most_bytes is None else _bytes(self.most_bytes)
-        numbers = map(_number, (self.exaflop, self.device_hours, self.price))
-        return [str(self.tasks), images, *numbers, size, _number(self.cores)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyEstimate:
     """What a study will cost.
@@ -268,42 +211,43 @@ class StudyEstimate:
         name, title: of the study.
         asked: the tool's options.
         device: of device=.
-        runs: {name: its tasks}; `in_all` all of them.
-        load: with probe=True the load average before, the highest.
+        runs: {name: what its tasks will cost, as `sum_up` gives it}; `in_all` all of them.
         warnings: common mistakes, a line each, after the runs that they are of.
+        opening: lines to say before it.
     """
 
     name: str
     title: str
     asked: PlanOptions
     device: Device | None
-    runs: dict[str, PartEstimate]
-    in_all: PartEstimate
-    load: float | None
+    runs: dict[str, dict[str, Any]]
+    in_all: dict[str, Any]
     warnings: list[str]
+    opening: list[str]
 
     def __repr__(self) -> str:
         """What the command line prints."""
-        head = ["run", "tasks", "images", "exaFLOP", "device-hours", "price", "a process", "cores"]
-        parts = {**self.runs, "in all": self.in_all}
-        table = plain_table(head, [[name, *part.cells()] for name, part in parts.items()])
-        return _text(
-            [f"study       {self.name}: {self.title}", *table], self._rows(), self.warnings
-        )
+        shown = {key: one for key, one in COLUMNS.items() if self.in_all[key] is not None}
+        head = ["run", *(title for title, _ in shown.values())]
+        rows = [
+            [name, *(text(part[key]) for key, (_, text) in shown.items())]
+            for name, part in {**self.runs, "in all": self.in_all}.items()
+        ]
+        lines = [*self.opening, f"study       {self.name}: {self.title}", *plain_table(head, rows)]
+        return _text(lines, self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        whole = self.in_all
+        timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
             yield "time", f"on {self.device.name}: {_assumed(self.asked)} of its peak"
-        elif whole.device_hours is not None:
-            load = f"load average {self.load:.2f} before"
-            yield "time", f"measured here, one task after the other, {load}"
+        elif timed:
+            yield "time", "measured here, one task after the other"
         else:
             yield "time", _no_time()
-        if whole.device_hours is not None and whole.untimed:
-            yield "left out", f"the time of {whole.untimed} tasks, which is not known"
-        if whole.uncounted:
-            yield "left out", f"the exaFLOP of {whole.uncounted} tasks, which are {NOT_COUNTED}"
+        if timed and (untimed := self.in_all["untimed"]):
+            yield "left out", f"the time of {untimed} tasks, which is not known"
+        if uncounted:
+            yield "left out", f"the exaFLOP of {uncounted} tasks, which are {NOT_COUNTED}"
 
 
 def _text(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iterable[str]) -> str:
@@ -325,20 +269,6 @@ def _decoding_text(found: Decoding) -> str:
     return f"{found.cores:.1f} cores: {each}, {source if found.assumed else 'measured here'}"
 
 
-def _paper_text(stated: PaperFigures) -> str:
-    """What the paper says of this run, and how the count differs."""
-    parts = []
-    if stated.exaflop is not None and stated.difference is not None:
-        apart = f"{abs(stated.difference):.1%}"
-        side = "above" if stated.difference > 0 else "below"
-        differs = "as counted here" if apart == "0.0%" else f"counted here: {apart} {side}"
-        parts.append(f"{stated.exaflop:,} exaFLOP (Table 6), {differs}")
-    if stated.core_days is not None:
-        peak = f"{stated.efficiency:.0%} of a core's peak"
-        parts.append(f"{stated.core_days:,} TPUv3-core-days (Table 2), or {peak}")
-    return "; ".join(parts)
-
-
 def _number(value: float | None) -> str:
     """Three significant digits, and all before the point."""
     if value is None:
@@ -346,8 +276,16 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _bytes(count: int) -> str:
-    return f"{count / GIB:.2f} GiB" if count >= 0.1 * GIB else f"{count / 2**20:.1f} MiB"
+# of a study's table: {key: (heading, how it is written)}
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "tasks": ("tasks", str),
+    "exaflop": ("exaFLOP", _number),
+    "device_hours": ("hours", _number),
+    "price": ("price", _number),
+    "disk_bytes": ("disk", format_bytes),
+    "most_bytes": ("memory", format_bytes),
+    "cores": ("cores", _number),
+}
 
 
 def main(words: list[str]) -> None:
@@ -376,7 +314,9 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     leave = ("images", "epochs") if of_study else ()
     texts, rest = tool_options.split(PlanOptions, words, leave)
     own = tool_options.build(PlanOptions, texts)
-    return _study(rest, own) if of_study else _run(rest, own)
+    if of_study:
+        return of_request(requested(rest, stand_ins=True, look=own.probe), own)
+    return _run(rest, own)
 
 
 def _is_study(words: Sequence[str]) -> bool:
@@ -460,10 +400,12 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, own.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else own.processes)
+    size, whole = engine.size(recipe), tensors["DDP"]
+    saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * size.parameters
     return RunEstimate(
         name=recipe.name,
         model=recipe.model.name,
-        size=engine.size(recipe),
+        size=size,
         steps=recipe.optim.steps if trains else 0,
         batch=recipe.optim.batch if trains else 0,
         training_images=count,
@@ -474,6 +416,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
         device_batch=batch,
         image_bytes=engine.activation_bytes(recipe, fused),
         tensor_bytes=tensors,
+        disk_bytes=saved if trains else 0,
         asked=own,
         device=device,
         seconds=seconds,
@@ -481,8 +424,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
         price=None if hours is None or own.price is None else hours * own.price,
         decoding=_decoding(recipe, images, seconds, pace),
         probe=pace,
-        paper=_paper(recipe, exaflop),
-        warnings=list(_warnings(recipe, own.processes, device, tensors[STAGES[own.zero]])),
+        warnings=list(_warnings(recipe, own.processes, device, tensors)),
     )
 
 
@@ -503,131 +445,96 @@ def _decoding(
     drawn = recipe.data.name == defaults()["data.name"] and not recipe.data.path
     if drawn or not images or not seconds:
         return None
-    _, per_core, files = next(one for one in DECODED if recipe.data.size <= one[0])
+    per_core, files = DECODED_SMALL if recipe.data.size <= SMALL else DECODED_LARGE
     taken = images / seconds
     if pace:
         return Decoding(taken, pace.images_per_core, taken / pace.images_per_core, None)
     return Decoding(taken, per_core, taken / per_core, files)
 
 
-def _paper(recipe: Recipe, counted: float | None) -> PaperFigures | None:
-    """The paper's figures for this pre-training; None for a run that is not the paper's."""
-    images, _ = engine.image_counts(recipe, None)
-    of_paper = recipe.objective == "supervised" and recipe.data.size == PAPER_SIZE
-    if not of_paper or not images or counted is None:
-        return None
-    epochs = recipe.optim.steps * recipe.optim.batch / images
-    for row in load_yaml(PAPER).values():
-        same = (row["model"], row["data"]) == (recipe.model.name, recipe.data.name)
-        if same and abs(epochs / row["epochs"] - 1) < 0.001:
-            stated, days = row.get("exaflop"), row.get("core_days")
-            whole = devices()[CORE].hours(counted, "bfloat16", 1) / 24
-            apart = None if stated is None else counted / stated - 1
-            return PaperFigures(stated, apart, days, None if days is None else whole / days)
-    return None
-
-
 def _warnings(
-    recipe: Recipe, processes: int, on: Device | None, need: Mapping[str, int]
+    recipe: Recipe, processes: int, on: Device | None, tensors: dict[str, dict[str, int]]
 ) -> Iterator[str]:
     """Warnings about settings that are likely mistakes, one line each."""
-    o, patches = recipe.optim, engine.size(recipe).patches
+    o = recipe.optim
     if recipe.declared.trains and 3 * o.warmup > o.steps:
         share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={max(1, o.steps // 10)}"
-    # recipes never scale the learning rate with the batch, so a smaller batch keeps the paper's
-    if o.name == "adamw" and o.batch != PAPER_BATCH and _has_paper_lr(recipe):
-        ratio = o.batch / PAPER_BATCH
-        text = f"optim.lr={o.lr:g} is the paper's for a batch of {PAPER_BATCH}, and is never"
-        tried = (
-            f"{o.lr * ratio:.2g} (in proportion) to {o.lr * ratio**0.5:.2g} (by the square root)"
-        )
-        yield f"{text} scaled; for optim.batch={o.batch} try {tried}"
-    if on is not None and sum(need.values()) > on.memory * GIB:
-        yield _too_large(recipe, processes, on, need)
+    if on is None:
+        return
+    totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
+    if totals["DDP"] > on.memory * GIB:
+        text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={on.name} has"
+        left = on.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
+        most = int(left / engine.activation_bytes(recipe, fused=True))
+        stage = next((one for one, total in totals.items() if total <= on.memory * GIB), None)
+        remedy = "too few for one image; try ZeRO with more processes="
+        if most > 0:
+            remedy = f"compute.batch={engine.device_batch(recipe, processes, None, most)} would fit"
+        elif stage:
+            remedy = f"{stage} would fit"
+        yield f"{text} {on.memory:g}; {remedy}"
     each = o.batch // processes
-    batch = _device_batch(recipe, processes, on) if on and engine.compared_views(recipe) else None
+    batch = _device_batch(recipe, processes, on) if engine.compared_views(recipe) else None
     if batch and batch < each:
         fits = f"{batch} of {each} images a process are estimated to fit"
         remedy = f"expected more processes=, or compute.batch={each} to try"
         yield f"objective={recipe.objective} takes a step in one pass, and {fits}; {remedy}"
-    if not recipe.model.convolutional and patches < 16:
-        remedy = engine.suggest_model(recipe)
-        yield f"{patches} patches an image are few to learn from; {remedy}"
 
 
-def _has_paper_lr(recipe: Recipe) -> bool:
-    """Whether the learning rate is the paper's own for this objective and data."""
-    rates = {"mpp": (PAPER_MPP,), "supervised": PAPER_LABELS.get(recipe.data.name, ())}
-    return any(
-        abs(recipe.optim.lr / rate - 1) < 1e-6
-        for name in engine.trained_objectives(recipe)
-        for rate in rates.get(name, ())
-    )
+def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
+    """What a study will cost; with own.probe, tasks whose steps are alike are measured once.
 
-
-def _too_large(recipe: Recipe, processes: int, on: Device, need: Mapping[str, int]) -> str:
-    """The warning that the tensors do not fit, with the device batch that would."""
-    has = f"device={on.name} has {on.memory:g}"
-    text = f"{sum(need.values()) / GIB:.1f} GiB of tensors a process, {has}"
-    left = on.memory * GIB - sum(need.values()) + need["activations"]
-    most = int(left / engine.activation_bytes(recipe, fused=True))
-    if most > 0:
-        batch = engine.device_batch(recipe, processes, None, most)
-        return f"{text}; compute.batch={batch} would fit"
-    return f"{text}, too few for one image; try zero= with more processes="
-
-
-def _study(words: Sequence[str], own: PlanOptions) -> StudyEstimate:
-    request = requested(words, stand_ins=True, look=own.probe)
-    found: dict[str, RunEstimate] = {}
+    Raises:
+        UserError: as `estimate`.
+    """
+    found: dict[str, list[RunEstimate]] = {}
     paces: dict[str, Pace] = {}
+    warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
+        run, pace = request.tasks[name].run, None
         if own.probe and recipe.declared.trains:
             alike = engine.pace_of(recipe)
-            paces[alike] = paces.get(alike) or engine.measure(recipe)
-            found[name] = estimate(recipe, own, paces[alike])
-        else:
-            found[name] = estimate(recipe, own)
-    by_run: dict[str, list[RunEstimate]] = {}
-    warned: dict[str, dict[str, None]] = {}  # {warning: runs}
-    for name, one in found.items():
-        run = request.tasks[name].run
-        by_run.setdefault(run, []).append(one)
+            pace = paces[alike] = paces.get(alike) or engine.measure(recipe)
+        one = estimate(recipe, own, pace)
+        found.setdefault(run, []).append(one)
         for text in one.warnings:
             warned.setdefault(text, {})[run] = None
+    every = [one for ones in found.values() for one in ones]
+    lines = [f"{', '.join(runs)}: {text}" for text, runs in warned.items()]
     return StudyEstimate(
         name=request.name,
         title=request.study.title,
         asked=own,
         device=find_device(own.device),
-        runs={run: _sum(ones) for run, ones in by_run.items()},
-        in_all=_sum(found.values()),
-        load=max((pace.load for pace in paces.values()), default=None),
-        warnings=[f"{', '.join(runs)}: {text}" for text, runs in warned.items()],
+        runs={run: sum_up(ones) for run, ones in found.items()},
+        in_all=sum_up(every),
+        warnings=[*request.cautions, *lines],
+        opening=request.opening,
     )
 
 
-def _sum(found: Iterable[RunEstimate]) -> PartEstimate:
-    """Totals of what is known. Where the work of one is not counted, that of all is not."""
-    found = list(found)
+def sum_up(found: Sequence[RunEstimate]) -> dict[str, Any]:
+    """What several tasks will cost together, None where it is known of none: how many there are,
+    exaFLOP, device-hours, price, bytes on the disk, bytes of a process of the largest, cores that
+    decode the images of the fastest, how many have an unknown time, and how many an unknown work,
+    of which that of all is not known then."""
     uncounted = sum(one.exaflop is None and one.images is not None for one in found)
-    sizes = [one.bytes for one in found if one.device_batch or not one.steps]
     cores = [one.decoding.cores for one in found if one.decoding]
-    return PartEstimate(
-        tasks=len(found),
-        images=_total(one.images for one in found),
-        exaflop=None if uncounted else _total(one.exaflop for one in found),
-        device_hours=_total(one.device_hours for one in found),
-        price=_total(one.price for one in found),
-        most_bytes=max(sizes) if len(sizes) == len(found) else None,
-        cores=max(cores, default=None),
-        untimed=sum(one.device_hours is None for one in found),
-        uncounted=uncounted,
-    )
+    return {
+        "tasks": len(found),
+        "exaflop": None if uncounted else _total(one.exaflop for one in found),
+        "device_hours": _total(one.device_hours for one in found),
+        "price": _total(one.price for one in found),
+        "disk_bytes": sum(one.disk_bytes for one in found),
+        "most_bytes": max(sum(one.tensor_bytes["DDP"].values()) for one in found),
+        "cores": max(cores, default=None),
+        "untimed": sum(one.device_hours is None for one in found),
+        "uncounted": uncounted,
+    }
 
 
-def _total(values: Iterable[Any]) -> Any:
+def _total(values: Iterable[float | None]) -> float | None:
     """The sum of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

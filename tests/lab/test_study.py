@@ -329,7 +329,7 @@ def test_a_check_prints_tasks_hours_and_disk_and_starts_nothing(
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines}
     assert lines[0] == "study       tiny: tiny" and rows["run"] == [
-        *("tasks", "exaFLOP", "hours", "disk"),
+        *("tasks", "exaFLOP", "hours", "disk", "memory", "cores"),
     ]
     assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen", "untrained")] == [
         *("4", "8", "4", "4", "2"),

@@ -302,18 +302,19 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
         pretrain |= {"init": question.init, "optim.lr": float(f"{recipe.optim.lr / 10:.3g}")}
         warmup = 1 / 5
-    supervised = {"recipe": "supervised", "supervised.pool": pool, **MIXED, **question.model}
-    supervised |= _length(steps * question.supervised, 1 / 9)
+    own: dict[str, Any] = {"recipe": "supervised", "supervised.pool": pool, **MIXED}
+    own |= question.model | _length(steps * question.supervised, 1 / 9)
     tuned = {"recipe": "finetune", "supervised.pool": pool, "eval.images": LOOKED_AT}
     tuned |= _length(steps * question.fine, 1 / 10)
     frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"], "probe.pool": pool}
     drawn = {"data.share_seed": "{seed}"}
     shares = {format_share(one): {"all": {"data.share": one, **drawn}} for one in extent.shares}
     parts: dict[str, list[str]] = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
-    runs = {"pretrain": {"tool": "pretrain", "options": pretrain | _length(steps, warmup)}}
+    pretrain |= _length(steps, warmup)
+    runs: dict[str, Any] = {"pretrain": {"tool": "pretrain", "options": pretrain}}
     for part, over in parts.items():
         if not question.init:
-            runs[f"own{part}"] = {"tool": "pretrain", "over": over[1:], "options": supervised}
+            runs[f"own{part}"] = {"tool": "pretrain", "over": over[1:], "options": own}
         both = {"tool": "finetune", "over": over, "only": {"arm": [objective, other]}}
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
         runs[f"tune{part}"] = both | untested
@@ -444,7 +445,7 @@ def spend(
     if (needed := cost(found)) > hours:
         found = longest(replace(found, steps=2), least)
         reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
-        text = f"too short to answer: {reason}; needs {_up(needed):g} hours"
+        text = f"too short to answer: {reason}; needs {math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
         return found, [f"warning     {text}", bought(found)]
@@ -464,12 +465,6 @@ def spend(
     if found.seeds == MOST_SEEDS:
         found = longest(found, LONGEST * length)
     return found, [bought(found)]
-
-
-def _up(value: float) -> float:
-    """Rounded up to two digits."""
-    place = 10 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.ceil(value / place) * place:.2g}")
 
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
