@@ -122,7 +122,7 @@ class Question(NamedTuple):
 
     def epochs(self, steps: int) -> str:
         found = steps * self.recipe.optim.batch / self.images.train
-        return f"{found:,.0f} epochs" if found >= EPOCHS else f"{found:.2g} epochs"
+        return f"{math.floor(found) if found >= EPOCHS else math.floor(10 * found) / 10:,g} epochs"
 
 
 @dataclass(frozen=True)
