@@ -37,7 +37,10 @@ OURS = {
 }
 STUDY_KEYS = ("title", "places", "seeds", "match", "axes", "options", "runs", "report")
 RUN_KEYS = ("tool", "over", "only", "options", "seeds", "try", "best")
-REPORT_KEYS = ("test", "baseline", "measures", "pairs", "beside", "paper", "notes", "mean_over")
+REPORT_KEYS = (
+    *("test", "baseline", "measures", "pairs", "beside", "paper", "notes", "mean_over"),
+    "condition",
+)
 # of places, axes and runs; a name of an axis may have a percent sign too
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.%=,+-]*")
@@ -104,6 +107,7 @@ class Report:
         paper: {name: the paper's figure}.
         notes: lines.
         mean_over: {axis: {group: its names}} that a mean is over.
+        condition: words that the first sentence begins with.
     """
 
     test: str | None = None
@@ -114,6 +118,7 @@ class Report:
     paper: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     mean_over: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    condition: str = ""
 
 
 @dataclass(frozen=True)
@@ -477,6 +482,7 @@ def _report(node: Any, study: Study, place: Place) -> Report:
         mean_over=_mean_over(raw["mean_over"], study, raw["test"], place.at("mean_over"))
         if raw.get("mean_over")
         else {},
+        condition=str(raw.get("condition") or ""),
     )
 
 

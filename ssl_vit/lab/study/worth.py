@@ -9,6 +9,7 @@ longer training. How long a run takes is measured on this machine before it is p
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import tempfile
@@ -36,9 +37,10 @@ from ...runs.files import write_atomically
 from .. import engine
 from ..compare import FEWEST, least_difference
 from . import launch, read
+from .options import WORTH
 from .tasks import Tasks, plan
 
-NAME = "study/worth"
+NAME = WORTH
 FILE = "worth.json"
 EPOCHS = 20  # of pre-training, below which nothing is answered
 MOST_SEEDS = 8
@@ -321,8 +323,9 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
         runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
     runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
     condition = _condition(question, extent, hours)
+    asked = f"{condition}, {objective} minus {other}"
     return {
-        "title": f"Does pre-training help on these images? {condition}",
+        "title": f"Does pre-training help on these images? {asked}",
         "seeds": list(range(extent.seeds)),
         "axes": {"arm": _arms(question, extent, parts)} | ({"share": shares} if shares else {}),
         "options": dict(question.shared),
@@ -332,7 +335,8 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
             "measures": ["top1"],
             "pairs": [f"{objective}:{other}"],
             "beside": ["frozen", *(f"final{part}" for part in parts if part)],
-            "notes": [f"{condition}: the claim is of no other.", *_notes(question, extent)],
+            "condition": condition,
+            "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
         },
     }
 
@@ -394,11 +398,9 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
 
 
 def _condition(question: Question, extent: Extent, hours: float) -> str:
-    """Of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"""
-    recipe = question.recipe
-    length = f"With {hours:g} hours ({question.epochs(extent.steps)})"
-    network = f"{recipe.model.name} at {recipe.data.size} px"
-    return f"{length} of {network}, {' minus '.join(question.arms)}"
+    """Of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px"""
+    recipe, epochs = question.recipe, question.epochs(extent.steps)
+    return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
 
 
 def spend(
@@ -554,7 +556,8 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
     text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
-    yield f"measured    in {spent:.0f} s: {text}"
+    busy = f"a load average of {os.getloadavg()[0]:.1f} on {engine.cores()} cores"
+    yield f"measured    in {spent:.0f} s at {busy}: {text}"
 
 
 def power(test: int) -> Iterator[str]:
