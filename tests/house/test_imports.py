@@ -40,6 +40,7 @@ RUN_TABLE = ("listed_run", "questions", "ranking")
 LAB_ORDER = (
     "options",
     "engine",
+    "estimate",
     "compare",
     "study",
     "run_folder",

@@ -19,9 +19,10 @@ from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import pace
-from ssl_vit.lab import engine, plan
+from ssl_vit.lab import engine, estimate, plan
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study import tool
+from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.request import requested
 
 Planned = Callable[..., tuple[dict[str, Any], list[str]]]
@@ -97,13 +98,13 @@ def test_the_papers_table_6(name: str, stated: tuple[float, float], planned: Pla
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak() -> None:
     """Table 2: 2.5k and 0.68k TPUv3-core-days for the 4262 and 1567 exaFLOP of H/14's and L/16's
     14 epochs (Table 6): L/16's ImageNet figure of Table 2 is that of Table 5's 14-epoch row."""
-    core = plan.devices()["tpuv3_core"]
+    core = estimate.devices()["tpuv3_core"]
     assert core.hours(4262, "bfloat16", 0.32) / 24 == pytest.approx(2500, rel=0.02)
     assert core.hours(1567, "bfloat16", 0.434) / 24 == pytest.approx(680, rel=0.02)
 
 
 def test_every_device_can_be_planned_for(planned: Planned) -> None:
-    for name in plan.devices():
+    for name in estimate.devices():
         record, _ = planned("recipe=mpp", f"device={name}")
         assert record["device_hours"] > 0 and record["device"]["memory"] > 0
 
@@ -239,6 +240,7 @@ def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
     "words",
     [
         ["recipe=mpp"],
+        ["recipe=mpp", "optim.steps=2", "optim.warmup=1"],  # fewer would be none
         ["recipe=paper/mpp_b16_imagenet"],
         ["recipe=paper/finetune_cifar10"],
         ["recipe=evaluate"],
@@ -256,7 +258,7 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
     record, lines = planned("recipe=study/gap", "device=h100", "price=2")
     request = requested(["recipe=study/gap"])
     own = PlanOptions(device="h100", price=2.0)
-    tasks = [plan.estimate(recipe, own) for recipe in request.recipes.values()]
+    tasks = [estimate.estimate(recipe, own) for recipe in request.recipes.values()]
     whole, runs = record["in_all"], record["runs"]
     assert whole["tasks"] == len(tasks) and whole["untimed"] == 0 and not record["warnings"]
     for key in ("exaflop", "device_hours", "price", "disk_bytes"):
@@ -292,11 +294,11 @@ def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
     """Without the old head, with one linear layer of 10 classes."""
     recipes, own = requested(["recipe=study/gap"]).recipes, PlanOptions()
     sizes = {
-        plan.estimate(recipe, own).size.parameters
+        estimate.estimate(recipe, own).size.parameters
         for name, recipe in recipes.items()
         if name.startswith("final")
     }
-    encoder = plan.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
+    encoder = estimate.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
     assert sizes == {encoder + 10 * (96 + 1)}
 
 
@@ -327,7 +329,7 @@ def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine, "measure", stand_in)
     found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
-    assert isinstance(found, plan.StudyEstimate)
+    assert isinstance(found, StudyEstimate)
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
     tasks = requested(["recipe=study/gap"]).tasks.values()
     steps = sum(int(one.options["optim.steps"]) for one in tasks if one.run == "pretrain")

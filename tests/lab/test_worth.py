@@ -207,6 +207,7 @@ def besides(question: Question, extent: Extent) -> dict[str, Any]:
     report = content["report"]
     report["beside"] = [name for name in report["beside"] if not name.endswith("_fewer")]
     report["notes"] = report["notes"][1:]
+    del report["condition"]
     return {key: one for key, one in content.items() if key not in ("title", "seeds")}
 
 
@@ -299,6 +300,7 @@ def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
     condition = "With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"
     notes = content["report"]["notes"]
     assert notes[0].startswith(condition) and content["title"].endswith(condition)
+    assert f"{content['report']['condition']}, mae minus scratch" == condition
     assert "8 tries" in notes[1] and "seed 99" in notes[1] and "150 validation images" in notes[1]
 
 

@@ -23,6 +23,7 @@ from ...formatting import (
 from .. import engine
 from ..options import PlanOptions
 from . import launch, record
+from .estimate import of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
 from .tasks import Task, Tasks, unreachable, where
@@ -51,8 +52,6 @@ def main(words: Sequence[str]) -> int:
         UserError: an option or the study's file is wrong; nothing was started.
     """
     if CHECK in words:
-        from ..plan import of_request  # which reads studies by this package
-
         request = requested(words, stand_ins=True)
         print(of_request(request, PlanOptions(device=request.own.device)))
         return 0
