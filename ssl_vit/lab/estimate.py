@@ -167,6 +167,8 @@ class RunEstimate:
     def _memory(self) -> str:
         """What the tensors of a process come to, by the stage of ZeRO."""
         totals = [f"{one} {format_bytes(sum(n.values()))}" for one, n in self.tensor_bytes.items()]
+        if self.asked.processes == 1:  # of which every stage is the same
+            totals = totals[:1]
         where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
         each = f"{format_bytes(self.image_bytes)} of activations an image, by a formula"
         batch = f"with {self.device_batch} images a pass, {each}"

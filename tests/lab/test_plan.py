@@ -187,6 +187,7 @@ def test_memory_by_the_stages_of_zero(planned: Planned) -> None:
     for stage, total in totals.items():
         assert f"{stage} {format_bytes(total)}" in row(lines, "memory")
     assert "by a formula" in row(lines, "memory")
+    assert "ZeRO" not in row(planned("recipe=mpp", "device=h100")[1], "memory")
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,9 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
         *(str(len(pretrain)), f"{runs['pretrain']['exaflop']:.3g}"),
     ]
     assert whole["most_bytes"] == max(sum(task.tensor_bytes["DDP"].values()) for task in tasks)
+    # without a device the images of a pass are not known, and so no activations
+    unknown, lines = planned("recipe=study/gap")
+    assert unknown["in_all"]["most_bytes"] is None and "memory" not in row(lines, "run")
 
 
 def test_a_check_of_a_study_prints_its_plan(
