@@ -22,10 +22,11 @@ from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures
 from ssl_vit.jobs.embed import EmbeddedImages
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.plan import PartEstimate, RunEstimate, StudyEstimate
+from ssl_vit.lab.estimate import RunEstimate
 from ssl_vit.lab.report import Report
 from ssl_vit.lab.report_pages import RunPages
 from ssl_vit.lab.runs.tool import RunTable
+from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.tool import StudyOutcome
 
 OPTIONS = """# Options
@@ -58,7 +59,6 @@ RESULTS = (
     StudyOutcome,
     RunEstimate,
     StudyEstimate,
-    PartEstimate,
     Report,
     RunPages,
     RunTable,

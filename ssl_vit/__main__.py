@@ -16,7 +16,7 @@ from .config import recipe_files, tools
 from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
 from .lab import options as lab_options
-from .lab.study.options import StudyOptions
+from .lab.study.options import WORTH, WORTH_TITLE, StudyOptions
 
 FLAGS = frozenset({"-h", "--help"})
 ALL = "--all"
@@ -50,8 +50,9 @@ def usage(every: bool = False) -> str:
         *_columns({name: recipe_files.summary(name) for name in recipes}),
     ]
     if every:
-        studies = {name: recipe_files.summary(name) for name in recipe_files.study_names()}
-        lines += ["", "Studies, as in ssl-vit study recipe=study/gap", *_columns(studies)]
+        files = {name: recipe_files.summary(name) for name in recipe_files.study_names()}
+        studies = _columns({WORTH: WORTH_TITLE} | files)
+        lines += ["", "Studies, as in ssl-vit study recipe=study/gap", *studies]
     return "\n".join(lines)
 
 

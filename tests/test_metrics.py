@@ -203,7 +203,7 @@ def test_one_row_shows_a_metric_everywhere(
     study = made_studies.study(tmp_path / "first", content, measured)
     measure = report.write(study).verdict.measure
     assert measure is not None and measure.label == "held-out confusion"
-    assert measure.scale == 100 and not measure.higher
+    assert (measure.scale, measure.sign) == (100, -1)
     text = (study / "report.md").read_text()
     assert [row[0] for row in table(text, "arm")[1:]] == ["mae", "mpp"], "the lowest first"
     assert "held-out confusion on validation images, in percent" in text

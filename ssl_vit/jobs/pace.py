@@ -21,9 +21,11 @@ from ..training import loop
 from . import resources, setup
 from .setup import Job
 
-STEPS = 20  # measured steps
-WARM = 5  # of them, which do not count
-PATIENCE = 2.0  # seconds in which images are made by one core
+WARM = 5  # first steps, which do not count
+STEPS = 15  # steps that are measured, at least; and
+SETTLED = 10.0  # for so many seconds, but at most
+MOST = 1000
+DECODED = 2.0  # seconds in which images are made by one core
 
 
 @dataclass(frozen=True)
@@ -70,39 +72,29 @@ def measure(recipe: Recipe) -> Pace:
         with resources.run_session(run) as accelerator:
             splits = resources.load_splits(recipe, accelerator, test=False)
             job = setup.set_up(run, accelerator, splits)
-            return _pace(job, load)
-
-
-def _pace(job: Job, load: float) -> Pace:
-    took = _steps(job)
-    timed = took[min(WARM, len(took) - 1) :]
-    on_gpu = job.accelerator.device.type == "cuda"
-    return Pace(
-        seconds=statistics.median(timed),
-        least=min(timed),
-        most=max(timed),
-        steps=len(timed),
-        images_per_core=_images_per_core(job),
-        device=torch.cuda.get_device_name() if on_gpu else "cpu",
-        threads=torch.get_num_threads(),
-        precision=job.recipe.compute.precision,
-        device_batch=job.batch_layout.device_batch,
-        load=load,
-    )
+            took = _steps(job)
+            timed = took[min(WARM, len(took) - 1) :]
+            on_gpu = accelerator.device.type == "cuda"
+            return Pace(
+                seconds=statistics.median(timed),
+                least=min(timed),
+                most=max(timed),
+                steps=len(timed),
+                images_per_core=_images_per_core(job),
+                device=torch.cuda.get_device_name() if on_gpu else "cpu",
+                threads=torch.get_num_threads(),
+                precision=recipe.compute.precision,
+                device_batch=job.batch_layout.device_batch,
+                load=load,
+            )
 
 
 def _steps(job: Job) -> list[float]:
     """Seconds of each of the first steps, including the wait for data."""
     recipe = job.recipe
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
-    ends = [time.perf_counter()]
     # the schedule is made already, and stays the run's
-    recipe.optim.steps = min(STEPS, recipe.optim.steps)
-
-    class StepEnds(Callback):
-        def on_step(self, step: int) -> None:
-            ends.append(time.perf_counter())
-
+    recipe.optim.steps = min(MOST, recipe.optim.steps)
     loader = loaders.training_loader(
         job.images,
         recipe.data,
@@ -114,6 +106,15 @@ def _steps(job: Job) -> list[float]:
         compared_views(recipe),
         job.decoded,
     )
+    ends = [time.perf_counter()]
+
+    class StepEnds(Callback):
+        def on_step(self, step: int) -> None:
+            ends.append(time.perf_counter())
+
+    def settled(step: int) -> bool:
+        return step >= WARM + STEPS and ends[-1] - ends[WARM] >= SETTLED
+
     with InterruptibleLoader(loader) as passes:
         loop.train(
             job.state,
@@ -122,6 +123,7 @@ def _steps(job: Job) -> list[float]:
             job.batch_layout,
             job.accelerator,
             callbacks=loop.Callbacks([StepEnds()]),
+            stop=settled,
         )
     return [after - before for before, after in itertools.pairwise(ends)]
 
@@ -131,7 +133,7 @@ def _images_per_core(job: Job) -> float:
     recipe, threads = job.recipe, torch.get_num_threads()
     source, views = job.splits.train, compared_views(recipe)
     loader = loaders.training_loader(
-        source, recipe.data, job.batch_layout, recipe.seed, 0, STEPS, 0, views
+        source, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0, views
     )
     torch.set_num_threads(1)
     made, took, started = 0, 0.0, time.perf_counter()
@@ -139,7 +141,7 @@ def _images_per_core(job: Job) -> float:
         for batch in loader:
             made += len(batch.index)
             took = time.perf_counter() - started
-            if took > PATIENCE:
+            if took > DECODED:
                 break
     finally:
         torch.set_num_threads(threads)

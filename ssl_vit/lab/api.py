@@ -10,10 +10,11 @@ from .options import PlanOptions, ReportOptions, RunsOptions
 from .study.options import StudyOptions
 
 if TYPE_CHECKING:
-    from .plan import RunEstimate, StudyEstimate
+    from .estimate import RunEstimate
     from .report import Report
     from .report_pages import RunPages
     from .runs.tool import RunTable
+    from .study.estimate import StudyEstimate
     from .study.tool import StudyOutcome
 
 

@@ -21,7 +21,6 @@ from ..config.parsing import load_yaml
 from ..config.plugins import run_plugin as run_plugin
 from ..config.recipe_files import file_values, find_recipe
 from ..config.recipe_files import recipe_names as recipe_names
-from ..config.recipe_files import suggest_model as suggest_model
 from ..config.recipe_images import image_notice as image_notice
 from ..config.resolve import resolve as resolve_options
 from ..config.schema import Recipe, all_groups
@@ -31,7 +30,7 @@ from ..config.validate import check_value as check_value
 from ..config.validate import has_use
 from ..config.values import parse as parse
 from ..data.batch_layout import BatchLayout
-from ..errors import UserError, suggest
+from ..errors import UserError
 from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..runs import environment, lock
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from ..jobs.pace import Pace
 
 DEVICES = Path(__file__).with_name("hardware.yaml")
-EFFICIENCY = 0.4  # share of a device's peak that training reaches
 HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
@@ -271,33 +269,6 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
 def devices() -> dict[str, dict[str, Any]]:
     """{name: its peak rates in TFLOP/s by precision, and its memory in GiB}."""
     return load_yaml(DEVICES)
-
-
-def work(recipe: Recipe, device: str | None) -> tuple[float | None, float | None, float]:
-    """ExaFLOP and hours of a run, None where they are not known, and the bytes that it leaves on
-    the disk.
-
-    Args:
-        recipe: of the run.
-        device: on which it takes the hours, at EFFICIENCY of its peak.
-
-    Raises:
-        UserError: there is no such device.
-    """
-    exaflop = costs.exaflop(recipe, costs.images_seen(recipe))
-    hours = None
-    if device is not None:
-        if device not in devices():
-            raise UserError(f"device={device}: unknown; {suggest(device, devices())}")
-        rates, precision = devices()[device], recipe.compute.precision
-        rate = rates["float32"] if precision == "float32" else rates["bfloat16"] or rates["float32"]
-        if exaflop is not None and rate is not None:
-            hours = exaflop * 1e18 / (rate * 1e12 * EFFICIENCY) / 3600
-    if not recipe.declared.trains:
-        return exaflop, hours, 0
-    tensors = costs.memory_bytes(recipe, 1, 0, 1, fused=True)
-    state = tensors["weights"] + tensors["moments"]
-    return exaflop, hours, recipe.checkpoint.keep * state + 4 * costs.work(recipe).trained
 
 
 def changed_since(run: Path, options: Sequence[str]) -> list[str]:

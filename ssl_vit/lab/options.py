@@ -15,8 +15,8 @@ class PlanOptions(ToolOptions):
     recipes = ALSO
     command_line_only = ("json",)
     purpose = (
-        "Estimate what a run or a study costs before it runs: parameters, FLOPs, memory, time,"
-        " price, cores that decode its images; and warn of common mistakes."
+        "Estimate what a run or a study costs before it runs: work, memory, time, price, disk, and"
+        " cores that decode its images."
     )
     examples = (
         "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
@@ -30,7 +30,6 @@ class PlanOptions(ToolOptions):
     price: float | None = option(
         None, "Price of a device-hour, in any currency.", minimum=0, below=1e12, metavar="NUMBER"
     )
-    zero: int = option(0, "ZeRO stage.", minimum=0, maximum=3, expected="0 (plain DDP), 1, 2 or 3")
     efficiency: float = option(
         0.4,
         "Share of the device's peak that training reaches.",

@@ -39,6 +39,7 @@ ORDER = (
 LAB_ORDER = (
     "options",
     "engine",
+    "estimate",
     "compare",
     "run_folder",
     "study",

@@ -17,9 +17,12 @@ from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.errors import UserError
+from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import pace
-from ssl_vit.lab import engine, plan
+from ssl_vit.lab import engine, estimate, plan
 from ssl_vit.lab.options import PlanOptions
+from ssl_vit.lab.study import tool
+from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.request import requested
 
 Planned = Callable[..., tuple[dict[str, Any], list[str]]]
@@ -61,54 +64,47 @@ def test_the_papers_exaflop(recipe: str, exaflop: float, planned: Planned) -> No
     assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
 
 
-# Table 6 and Table 2: exaFLOP, and counted over that minus 1 within half a point; core-days
+# Table 6: exaFLOP, and counted over that minus 1. The table rounds; its ResNets are all 3 to 4% below
+# what they count here, for which the paper gives no reason
 STATED = {
-    "l16_jft_14": (1567, 0.0, 680),
-    "h14_jft": (4262, 0.0, 2500),
-    "l16_imagenet21k": (None, None, 230),
-    "r50_l16_jft": (859, -0.029, None),  # half of the next row would be 834
-    "r50_l16_jft_14": (1668, 0.0, None),
-    "bit_r50x1_jft": (50, 0.04, None),
-    "bit_r200x3_jft_14": (3306, 0.034, None),
+    "b32_jft": (55, 0.02),
+    "b16_jft": (224, 0),
+    "l32_jft": (196, 0),
+    "l16_jft": (783, 0),
+    "l16_jft_14": (1567, 0),
+    "h14_jft": (4262, 0),
+    "bit_r50x1_jft": (50, 0.04),
+    "bit_r50x2_jft": (199, 0.034),
+    "bit_r101x1_jft": (96, 0.034),
+    "bit_r152x1_jft": (141, 0.034),
+    "bit_r152x2_jft": (563, 0.034),
+    "bit_r152x2_jft_14": (1126, 0.034),
+    "bit_r200x3_jft_14": (3306, 0.034),
+    "r50_b32_jft": (106, 0.015),
+    "r50_b16_jft": (274, 0),
+    "r50_l32_jft": (246, 0),
+    "r50_l16_jft": (859, -0.029),  # half of the next row would be 834
+    "r50_l16_jft_14": (1668, 0),
 }
 
 
 @pytest.mark.parametrize(("name", "stated"), STATED.items(), ids=STATED)
-def test_it_says_where_the_papers_figure_differs(
-    name: str, stated: tuple[float | None, float, int | None], planned: Planned
-) -> None:
-    record, lines = planned(f"recipe=paper/supervised_{name}", "device=tpuv3_core")
-    exaflop, difference, days = stated
-    found = record["paper"]
-    assert (found["exaflop"], found["core_days"]) == (exaflop, days)
-    if exaflop:
-        assert found["difference"] == pytest.approx(difference, abs=0.005)
-        assert f"{exaflop:,} exaFLOP (Table 6)" in row(lines, "paper")
-    if days:
-        # by hand: at the share of 61.5 TFLOP/s that is found, the count takes the paper's days
-        seconds = record["exaflop"] * 1e18 / (found["efficiency"] * 61.5e12)
-        assert seconds / 86400 == pytest.approx(days)
-        assert f"{days:,} TPUv3-core-days (Table 2)" in row(lines, "paper")
-    hours = record["device_hours"]
-    assert f"{hours / 24:,.0f} TPUv3-core-days" in row(lines, "time") or hours < 2400
+def test_the_papers_table_6(name: str, stated: tuple[float, float], planned: Planned) -> None:
+    record, _ = planned(f"recipe=paper/supervised_{name}", "device=tpuv3_core")
+    exaflop, difference = stated
+    assert record["exaflop"] / exaflop - 1 == pytest.approx(difference, abs=0.005)
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak() -> None:
     """Table 2: 2.5k and 0.68k TPUv3-core-days for the 4262 and 1567 exaFLOP of H/14's and L/16's
     14 epochs (Table 6): L/16's ImageNet figure of Table 2 is that of Table 5's 14-epoch row."""
-    core = plan.devices()["tpuv3_core"]
+    core = estimate.devices()["tpuv3_core"]
     assert core.hours(4262, "bfloat16", 0.32) / 24 == pytest.approx(2500, rel=0.02)
     assert core.hours(1567, "bfloat16", 0.434) / 24 == pytest.approx(680, rel=0.02)
 
 
-@pytest.mark.parametrize("option", ["optim.steps=20000", "data.size=192", "model=vit_s16"])
-def test_a_run_that_is_not_the_papers_has_no_figure_of_it(option: str, planned: Planned) -> None:
-    record, lines = planned("recipe=paper/supervised_l16_jft", option)
-    assert record["paper"] is None and not any(line.startswith("paper") for line in lines)
-
-
 def test_every_device_can_be_planned_for(planned: Planned) -> None:
-    for name in plan.devices():
+    for name in estimate.devices():
         record, _ = planned("recipe=mpp", f"device={name}")
         assert record["device_hours"] > 0 and record["device"]["memory"] > 0
 
@@ -181,14 +177,17 @@ def test_the_cores_that_decode_by_hand(planned: Planned) -> None:
     assert planned("recipe=mpp", "device=h100")[0]["decoding"] is None
 
 
-def test_zero_chooses_what_is_told(planned: Planned) -> None:
+def test_memory_by_the_stages_of_zero(planned: Planned) -> None:
     words = ["recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8"]
-    plain, _ = planned(*words)
-    record, lines = planned(*words, "zero=3")
+    record, lines = planned(*words)
     size = 85_798_656 + 768 + 769 * 512  # timm's ViT-B/16 without a head, the mask token, the head
-    assert record["tensor_bytes"] == plain["tensor_bytes"]
     assert record["tensor_bytes"]["ZeRO-3"]["weights"] == size * 4 // 8
-    assert "buckets" not in row(lines, "memory") and "ZeRO-3" in row(lines, "in all")
+    totals = {stage: sum(kinds.values()) for stage, kinds in record["tensor_bytes"].items()}
+    assert [*totals.values()] == sorted(totals.values(), reverse=True)
+    for stage, total in totals.items():
+        assert f"{stage} {format_bytes(total)}" in row(lines, "memory")
+    assert "by a formula" in row(lines, "memory")
+    assert "ZeRO" not in row(planned("recipe=mpp", "device=h100")[1], "memory")
 
 
 @pytest.mark.parametrize(
@@ -219,24 +218,12 @@ def test_the_device_batch_is_that_of_a_run(
             "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
         ),
         (
-            ["recipe=paper/mpp_b16_imagenet", "optim.batch=1024"],
-            "for optim.batch=1024 try 5e-05 (in proportion) to 0.0001",
-        ),
-        (
-            ["recipe=paper/supervised_b16_jft", "optim.batch=1024"],
-            "optim.lr=0.0008 is the paper's for a batch of 4096",
-        ),
-        (
             ["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"],
             "compute.batch=256 would fit",
         ),
         (
             ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
-            "too few for one image; try zero=",
-        ),
-        (
-            ["recipe=mpp", "data.size=16"],
-            "4 patches an image are few to learn from; try model=vit_n4",
+            "too few for one image; try ZeRO",
         ),
         (
             ["recipe=moco_v3_b16", "device=h100", "processes=8"],
@@ -253,8 +240,8 @@ def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["recipe=mpp"],  # batch 128, but not the paper's learning rate
-        ["recipe=supervised"],  # ImageNet-21k's rate, on other images
+        ["recipe=mpp"],
+        ["recipe=mpp", "optim.steps=2", "optim.warmup=1"],  # fewer would be none
         ["recipe=paper/mpp_b16_imagenet"],
         ["recipe=paper/finetune_cifar10"],
         ["recipe=evaluate"],
@@ -272,28 +259,50 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
     record, lines = planned("recipe=study/gap", "device=h100", "price=2")
     request = requested(["recipe=study/gap"])
     own = PlanOptions(device="h100", price=2.0)
-    tasks = [plan.estimate(recipe, own) for recipe in request.recipes.values()]
+    tasks = [estimate.estimate(recipe, own) for recipe in request.recipes.values()]
     whole, runs = record["in_all"], record["runs"]
     assert whole["tasks"] == len(tasks) and whole["untimed"] == 0 and not record["warnings"]
-    for key in ("images", "exaflop", "device_hours", "price"):
+    for key in ("exaflop", "device_hours", "price", "disk_bytes"):
         assert whole[key] == pytest.approx(sum(getattr(task, key) for task in tasks))
         assert whole[key] == pytest.approx(sum(run[key] for run in runs.values()))
     pretrain = [task for task in request.tasks.values() if task.run == "pretrain"]
-    images = sum(128 * int(task.options["optim.steps"]) for task in pretrain)
-    assert runs["pretrain"]["images"] == images
-    assert row(lines, "pretrain").split()[1:3] == [str(len(pretrain)), f"{images:,}"]
-    assert whole["most_bytes"] == max(task.bytes for task in tasks)
+    assert row(lines, "run").split()[1:] == [
+        *("tasks", "exaFLOP", "hours", "price", "disk", "memory"),
+    ]
+    assert row(lines, "pretrain").split()[1:3] == [
+        *(str(len(pretrain)), f"{runs['pretrain']['exaflop']:.3g}"),
+    ]
+    assert whole["most_bytes"] == max(sum(task.tensor_bytes["DDP"].values()) for task in tasks)
+    # without a device the images of a pass are not known, and so no activations
+    unknown, lines = planned("recipe=study/gap")
+    assert unknown["in_all"]["most_bytes"] is None and "memory" not in row(lines, "run")
+
+
+def test_a_check_of_a_study_prints_its_plan(
+    planned: Planned, capsys: pytest.CaptureFixture
+) -> None:
+    _, lines = planned("recipe=study/gap", "device=h100")
+    assert tool.main(["recipe=study/gap", "--check", "device=h100"]) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_what_a_run_leaves_on_the_disk_by_hand(planned: Planned) -> None:
+    """Checkpoints of weights and AdamW's two moments, two of them kept; and an export."""
+    record, lines = planned("recipe=mpp", "checkpoint.keep=2")
+    size = record["size"]["parameters"] * 4
+    assert record["disk_bytes"] == 2 * 3 * size + size
+    assert format_bytes(7 * size) in row(lines, "disk")
 
 
 def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
     """Without the old head, with one linear layer of 10 classes."""
     recipes, own = requested(["recipe=study/gap"]).recipes, PlanOptions()
     sizes = {
-        plan.estimate(recipe, own).size.parameters
+        estimate.estimate(recipe, own).size.parameters
         for name, recipe in recipes.items()
         if name.startswith("final")
     }
-    encoder = plan.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
+    encoder = estimate.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
     assert sizes == {encoder + 10 * (96 + 1)}
 
 
@@ -309,7 +318,7 @@ def test_a_studys_places_need_not_be_here(
     path.write_text(f"title: mine\nplaces: [images]\nruns:\n{runs}")
     record, lines = planned(f"recipe={path}", *words)
     whole = record["in_all"]
-    assert whole["images"] == 2 * 30 * 128 and whole["device_hours"] is None
+    assert whole["exaflop"] > 0 and whole["device_hours"] is None
     assert "say device= (h200" in row(lines, "time")
     (warning,) = record["warnings"]
     assert "one, two: optim.warmup=20 takes 67%" in warning
@@ -324,14 +333,14 @@ def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine, "measure", stand_in)
     found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
-    assert isinstance(found, plan.StudyEstimate)
+    assert isinstance(found, StudyEstimate)
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
     tasks = requested(["recipe=study/gap"]).tasks.values()
     steps = sum(int(one.options["optim.steps"]) for one in tasks if one.run == "pretrain")
-    assert found.runs["pretrain"].device_hours == pytest.approx(steps * 0.5 / 3600)
-    assert found.runs["probe"].device_hours is None
-    assert found.in_all.untimed == found.runs["probe"].tasks
-    assert found.in_all.price == pytest.approx(3 * (found.in_all.device_hours or 0))
+    assert found.runs["pretrain"]["device_hours"] == pytest.approx(steps * 0.5 / 3600)
+    assert found.runs["probe"]["device_hours"] is None
+    assert found.in_all["untimed"] == found.runs["probe"]["tasks"]
+    assert found.in_all["price"] == pytest.approx(3 * found.in_all["device_hours"])
 
 
 # Measured steps
@@ -343,10 +352,11 @@ def test_steps_are_measured_with_the_runs_own_engine(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(pace, "SETTLED", 0.0)
     words = altered(TINY, recipe, "optim.steps=1000", "optim.warmup=10")
     record, lines = planned(*words, f"out={tmp_path}/runs", "--probe", "price=10")
     found = record["probe"]
-    assert found["steps"] == pace.STEPS - pace.WARM
+    assert found["steps"] == pace.STEPS
     assert 0 < found["least"] <= found["seconds"] <= found["most"]
     assert record["seconds"] == pytest.approx(1000 * found["seconds"])
     assert record["price"] == pytest.approx(10 * record["device_hours"])
@@ -354,6 +364,16 @@ def test_steps_are_measured_with_the_runs_own_engine(
     assert where == ("cpu", "float32", record["device_batch"])
     assert "measured" in row(lines, "here") and "load average" in row(lines, "here")
     assert not list(tmp_path.iterdir())
+
+
+def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 after 5 that warm up are too few where they take less than the seconds that are wanted;
+    the most, and the run's own end, end it."""
+    monkeypatch.setattr(pace, "SETTLED", 1e9)
+    monkeypatch.setattr(pace, "MOST", 40)
+    words = altered(TINY, "recipe=mpp", "optim.steps=1000", "optim.warmup=10")
+    assert pace.measure(resolve(words)).steps == 40 - pace.WARM
+    assert pace.measure(resolve(altered(words, "optim.steps=30"))).steps == 30 - pace.WARM
 
 
 def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> None:
@@ -377,7 +397,6 @@ def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> No
         (["device=h10"], "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80"),
         (["devise=h100"], "unknown option devise; did you mean device?"),
         (["corruption.rat=0.5"], "did you mean corruption.rate?"),
-        (["zero=4"], "zero=4: expected 0 (plain DDP), 1, 2 or 3"),
         (["processes=2.5"], "processes=2.5: expected a whole number"),
         (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
         (["efficiency=40"], "efficiency=40: expected a share"),

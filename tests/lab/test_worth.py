@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +188,89 @@ def test_the_hours_go_to_one_thing_after_the_other(hours: float, parallel: int) 
         assert spent > 0.8 * hours
 
 
+def promised(extent: Extent) -> tuple[Any, ...]:
+    """What the hours go to, the first first."""
+    whole = min(extent.steps, MAE.optim.steps)
+    return extent.tries, whole, extent.seeds, len(extent.shares), extent.steps
+
+
+def besides(question: Question, extent: Extent) -> dict[str, Any]:
+    """A study without what more hours change: lengths, seeds, shares, and texts that name them."""
+    content = worth.content(question, extent, 1)
+    lengths = ("optim.steps", "optim.warmup", "eval.every", "checkpoint.every")
+    for run in content["runs"].values():
+        run["options"] = {key: one for key, one in run["options"].items() if key not in lengths}
+    for settings in (content["runs"], *content["axes"]["arm"].values()):
+        for name in [name for name in settings if name.endswith("_fewer")]:
+            del settings[name]
+    content["axes"].pop("share", None)
+    report = content["report"]
+    report["beside"] = [name for name in report["beside"] if not name.endswith("_fewer")]
+    report["notes"] = report["notes"][1:]
+    del report["condition"]
+    return {key: one for key, one in content.items() if key not in ("title", "seeds")}
+
+
+@pytest.mark.parametrize(("question", "fewest"), [(ASKED, 1.0), (FURTHER, 0.72)])
+def test_more_hours_change_length_seeds_and_shares_alone_in_the_promised_order(
+    question: Question, fewest: float
+) -> None:
+    found = [bought(float(hours), question) for hours in np.geomspace(fewest, 200, 40)]
+    assert [promised(one) for one in found] == sorted(promised(one) for one in found)
+    assert {one.tries for one in found} == {4, 8, 12} and {one.seeds for one in found} >= {3, 8}
+    assert {one.shares for one in found} == {(), (0.1,), (0.1, 0.3)}
+    longest = [one for one in found if one.tries == 12]
+    assert all(besides(question, one) == besides(question, longest[0]) for one in longest)
+
+
+def test_what_has_been_spent_is_bought_no_more() -> None:
+    found, lines = worth.spend(ASKED, 2.5, CLOCKS, 1, anyway=False, spent=1800)
+    assert found == bought(2)
+    assert lines[0].startswith("hours       2.5 of 2.5: ")
+
+
+def test_runs_are_timed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind once: a step as the mean of two that were measured at once, 1 and 3 s; and 100 s of
+    a run of 8 steps, of fine-tuning 4, of which 2 s a step are the steps."""
+    seen: list[list[str]] = []
+
+    def stand_in(words: list[str], out: str, parallel: int) -> tuple[float, list[str]]:
+        assert parallel == 2
+        seen.append(words)
+        return 100, [json.dumps({"probe": {"seconds": seconds}}) for seconds in (1, 3)]
+
+    monkeypatch.setattr(worth, "_timed", stand_in)
+    clocks = worth.measure(ASKED, 2)
+    trained, tuned = Clock(2, 84), Clock(2, 92)
+    by_hand = {"pretrain": trained, "own": trained, "tune": tuned, "final": tuned}
+    assert clocks == by_hand | {"frozen": Clock(0, 100)}
+    plans = [words for words in seen if words[0] == "plan"]
+    assert len(plans) == 3 and all("optim.steps=200" in words for words in plans[:1])
+    tools = ["pretrain", "pretrain", "finetune", "evaluate"]
+    assert [words[0] for words in seen if words[0] != "plan"] == tools
+    # what confirms is tested, and so are the runs that are timed
+    assert not any("eval.test=false" in words for words in seen if words[0] != "plan")
+
+
+SAYS = "import sys; print(sorted(sys.argv[1:]))"
+FAILS = "import sys; print('warning: x', 'error: y=1: no', sep='\\n', file=sys.stderr); sys.exit(2)"
+
+
+def test_as_many_processes_are_timed_as_will_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(engine, "cores", lambda: 6)
+    command = [sys.executable, "-c"]
+    monkeypatch.setattr(worth, "process_command", lambda *words: [*command, SAYS, *words])
+    took, texts = worth._timed(["pretrain", "out=/x", "name=a"], "/x", 3)
+    places = ["/x", "/x/1", "/x/2"]
+    words = [["compute.threads=2", "name=a", f"out={place}", "pretrain"] for place in places]
+    assert texts == [str(one) for one in words] and took > 0
+    monkeypatch.setattr(worth, "process_command", lambda *words: [*command, FAILS])
+    with pytest.raises(UserError) as error:
+        worth._timed(["pretrain", "out=/x"], "/x", 2)
+    assert str(error.value) == "study/worth: pretrain, which is timed: y=1: no"
+
+
 def test_too_few_hours_are_refused_with_those_that_are_needed() -> None:
     with pytest.raises(UserError, match="epochs of pre-training, and 20 are needed"):
         bought(0.9)
@@ -195,6 +279,11 @@ def test_too_few_hours_are_refused_with_those_that_are_needed() -> None:
     needed = re.search(r"needs ([\d.]+) hours", str(error.value))
     assert needed and float(needed[1]) >= 3490 / 3600
     assert bought(float(needed[1])).steps >= 200
+
+
+def test_nearly_twenty_epochs_are_not_told_as_twenty() -> None:
+    assert ASKED.epochs(199) == "19.9 epochs" and ASKED.epochs(200) == "20 epochs"
+    assert ASKED.epochs(3) == "0.3 epochs" and ASKED.epochs(570) == "57 epochs"
 
 
 def test_anyway_starts_with_fewer_epochs() -> None:
@@ -211,13 +300,14 @@ def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
     condition = "With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"
     notes = content["report"]["notes"]
     assert notes[0].startswith(condition) and content["title"].endswith(condition)
+    assert f"{content['report']['condition']}, mae minus scratch" == condition
     assert "8 tries" in notes[1] and "seed 99" in notes[1] and "150 validation images" in notes[1]
 
 
 def test_the_least_difference_is_told_as_assumed() -> None:
     """3 seeds find 1.0, 2.3, 3.9 points, 5 find 0.5, 1.2, 2.0; by 400 images of which a fifth is
     answered differently 2.8 standard errors of sqrt(0.2 / 400)."""
-    lines = list(worth.power_lines(ASKED))
+    lines = list(worth.power(400))
     text = "\n".join(lines)
     assert lines[0].startswith("assumed") and "80%" in lines[0]
     table = [line.split() for line in lines if re.match(r" +\d", line)]
@@ -394,6 +484,32 @@ def test_a_chosen_way_is_that_of_the_own_seed(better: str, init: str, tmp_path: 
     words = launch.command(final, found, tmp_path)
     place = init if init == "scratch" else str(tmp_path / init)
     assert f"init={place}" in words and words.count("model=vit_n8") == 1
+
+
+def test_each_arm_confirms_what_its_own_tuning_chose(tmp_path: Path) -> None:
+    """At all labels and at a tenth, of eight tries: on every seed."""
+    found = tasks_of(ASKED, Extent(8, 3, 20, (0.1,)))
+    chosen = {
+        ("tune", "mae"): {"optim.lr": 0.3, "data.mixup": "0.8"},
+        ("tune", "scratch"): {"init": "scratch", "optim.lr": 0.1, "data.mixup": "0.0"},
+        ("tune_fewer", "mae"): {"optim.lr": 0.01, "data.mixup": "0.0"},
+        ("tune_fewer", "scratch"): {"init": "scratch", "optim.lr": 0.03, "data.mixup": "0.8"},
+    }
+    best = 0
+    for name, task in found.items():
+        if task.run.startswith("tune"):
+            is_best = task.tried == chosen[task.run, task.at["arm"]]
+            best += is_best
+            finish(tmp_path, name, 0.5 + 0.1 * is_best)
+    assert best == len(chosen)
+    finals = [task for task in found.values() if task.run.startswith("final")]
+    assert len(finals) == 2 * 2 * 3
+    for task in finals:
+        words = launch.command(task, found, tmp_path)
+        values = chosen[task.run.replace("final", "tune"), task.at["arm"]]
+        assert {f"{key}={value}" for key, value in values.items()} < {*words}
+        if task.at["arm"] == "mae":
+            assert f"init={tmp_path}/pretrain-{task.seed}" in words
 
 
 @pytest.mark.parametrize("better", ["own", "scratch"])

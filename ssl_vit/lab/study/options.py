@@ -6,6 +6,9 @@ from ...config.fields import option
 from ...config.tool_options import ALSO, RecipeKeys, ToolOptions
 from ...config.tools import count, flag, one_of, out
 
+# built by worth.py; the other studies are files of recipes/study/
+WORTH = "study/worth"
+WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 

@@ -14,16 +14,16 @@ from ...config import tool_options
 from ...errors import UserError, suggest
 from ...formatting import (
     duration,
-    format_bytes,
     option_text,
-    plain_table,
     process_command,
     process_environment,
     shell_command,
     tool_command,
 )
 from .. import engine
+from ..options import PlanOptions
 from . import launch, record
+from .estimate import of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
 from .tasks import Tasks, unreachable, where
@@ -31,7 +31,6 @@ from .tasks import Tasks, unreachable, where
 CHECK = "--check"
 OF_ONE = ("only=", "index=")  # as an element of a job array has them
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
-COSTS = {"exaFLOP": "{:.3g}".format, "hours": "{:.3g}".format, "disk": format_bytes}
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ def main(words: Sequence[str]) -> int:
     """
     if CHECK in words:
         request = requested(words, stand_ins=True)
-        cautions = [f"warning: {line}" for line in request.cautions]
-        print("\n".join([*request.opening, *_costs(request), *cautions]))
+        print(of_request(request, PlanOptions(device=request.own.device)))
         return 0
     if any(word.startswith(OF_ONE) for word in words):
         _become_one(words)
@@ -200,21 +198,3 @@ def _become_one(words: Sequence[str]) -> None:
     if os.environ.get("RANK", "0") == "0":  # of several processes of a task
         print(f"task        {name}", flush=True)
     os.execve(line[0], line, process_environment())
-
-
-def _costs(request: Request) -> Iterator[str]:
-    """The study's tasks, hours and disk, a line for each of its runs."""
-    yield f"study       {request.name}: {request.study.title}"
-    rows = []
-    for run in [*dict.fromkeys(task.run for task in request.tasks.values()), None]:
-        names = [name for name, task in request.tasks.items() if run in (task.run, None)]
-        works = [engine.work(request.recipes[name], request.own.device) for name in names]
-        cells = [run or "in all", str(len(names))]
-        for values, text in zip(zip(*works, strict=True), COSTS.values(), strict=True):
-            known = [value for value in values if value is not None]
-            more = " and more" if len(known) < len(values) else ""
-            cells.append(f"{text(sum(known))}{more}" if known else "not known")
-        rows.append(cells)
-    yield from plain_table(["run", "tasks", *COSTS], rows)
-    if request.own.device is None:
-        yield f"hours       say device= ({', '.join(engine.devices())})"

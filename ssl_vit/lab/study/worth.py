@@ -4,18 +4,21 @@ labels that are there and the hours that are given.
 One comparison is primary: with all labels, fine-tuned, the objective minus tuned training from
 scratch; with init= going on from it minus the start itself. The hours go, in this order, to tries,
 three seeds, steps up to the recipe's length, seeds up to eight, further shares of the labels, and
-longer training. How long a step takes is measured on this machine before it is planned.
+longer training. How long a run takes is measured on this machine before it is planned.
 """
 
 import json
 import math
+import os
+import statistics
 import subprocess
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +37,10 @@ from ...runs.files import write_atomically
 from .. import engine
 from ..compare import FEWEST, least_difference
 from . import launch, read
+from .options import WORTH
 from .tasks import Tasks, plan
 
-NAME = "study/worth"
+NAME = WORTH
 FILE = "worth.json"
 EPOCHS = 20  # of pre-training, below which nothing is answered
 MOST_SEEDS = 8
@@ -65,8 +69,7 @@ SHARED = ("data", "model", "compute")  # groups of keys that go to every run
 HOURS, OBJECTIVE = 4.0, "mae"
 
 
-@dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """The images that are there.
 
     Attributes:
@@ -85,8 +88,7 @@ class Images:
     test: int
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """What is asked.
 
     Attributes:
@@ -111,17 +113,18 @@ class Question:
     supervised: float
     fine: float
 
-    def epochs(self, steps: float) -> float:
-        return steps * self.recipe.optim.batch / self.images.train
+    @property
+    def arms(self) -> tuple[str, str]:
+        """The two that the primary comparison is of."""
+        return self.objective, "start" if self.init else "scratch"
 
     @property
     def least_steps(self) -> int:
         return math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
 
-    @property
-    def arms(self) -> tuple[str, str]:
-        """The two that the primary comparison is of."""
-        return self.objective, "start" if self.init else "scratch"
+    def epochs(self, steps: int) -> str:
+        found = steps * self.recipe.optim.batch / self.images.train
+        return f"{math.floor(found) if found >= EPOCHS else math.floor(10 * found) / 10:,g} epochs"
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,7 @@ class Extent:
     shares: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Clock:
+class Clock(NamedTuple):
     """Seconds that a run takes: of each step, and of all else."""
 
     step: float
@@ -172,7 +174,7 @@ def build(
 
     Args:
         given: {key: text} of objective, init and keys of recipes.
-        hours: that it may take.
+        hours: that it may take, with the measuring.
         anyway: start although they are too few to answer.
         folder: of the study.
         parallel: how many runs at once.
@@ -186,14 +188,14 @@ def build(
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
             return before
+    began = time.perf_counter()
     question = ask(given)
     clocks = measure(question, parallel)
-    extent, lines = spend(question, hours, clocks, parallel, anyway)
-    found = Worth(
-        words=words,
-        study=content(question, extent, hours),
-        lines=[*_images_lines(question), *_clock_lines(clocks), *lines, *power_lines(question)],
-    )
+    spent = time.perf_counter() - began
+    extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
+    study = content(question, extent, hours)
+    lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
+    found = Worth(words=words, study=study, lines=lines)
     if keep:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
@@ -211,23 +213,26 @@ def ask(given: Mapping[str, str]) -> Question:
     if objective not in known:
         what = "is no recipe of training without labels"
         raise UserError(f"objective={objective}: {what}; {suggest(objective, known)}")
-    of_objective = engine.groups_of(f"recipe={objective}")
-    shared = {key: text for key, text in given.items() if key.split(".")[0] in SHARED}
-    taken = (*shared, "objective", "init", "plugin")
-    others = {key: text for key, text in given.items() if key not in taken}
-    for key, text in others.items():
-        if key.split(".")[0] not in of_objective:
-            choices = ", ".join(f"{group}." for group in (*SHARED, *of_objective))
-            text = f"{NAME} sets it; choices: objective, init, hours, {choices}"
-            raise UserError(f"{key}={given[key]}: {text}")
+    groups = [*SHARED, *engine.groups_of(f"recipe={objective}")]
+    shared: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for key, text in given.items():
+        if key in ("objective", "init", "plugin"):
+            continue
+        group = key.split(".")[0]
+        if group not in groups:
+            choices = ", ".join(f"{one}." for one in groups)
+            reason = f"{NAME} sets it; choices: objective, init, hours, {choices}"
+            raise UserError(f"{key}={text}: {reason}")
+        (shared if group in SHARED else own)[key] = text
     if "data.share" in shared:
         raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    found = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
-    shared |= found.options
+    images = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
+    shared |= images.options
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *_words(shared | others | start)]
+    words = [f"recipe={objective}", *_words(shared | own | start)]
     recipe = engine.resolve(words, NAME)
     model = {} if init else engine.model_options(recipe, _words(shared))
     supervised = engine.cost(["recipe=supervised", *_words(shared | model | start)], NAME)
@@ -235,8 +240,8 @@ def ask(given: Mapping[str, str]) -> Question:
         objective,
         init,
         shared,
-        others,
-        found,
+        own,
+        images,
         recipe,
         model,
         engine.pool(recipe),
@@ -266,32 +271,24 @@ def find_images(data: Data) -> Images:
         raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
     if labels.train.ndim > 1:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
-    given = data.validation if isinstance(data.validation, float) else 0.0
-    shares = [given, *HELD_OUT] if given else list(HELD_OUT)
     enough = labels.apart and _labelled(labels.validation) >= FEW_IMAGES
-    while not enough and shares:  # a share of all, before shares of the labels are taken
-        data = replace(data, validation=shares.pop(0), validation_from="train")
+    given = [data.validation] if isinstance(data.validation, float) and data.validation else []
+    for share in [] if enough else [*given, *HELD_OUT]:
+        data = replace(data, validation=share, validation_from="train")
+        options |= {"data.validation": str(share), "data.validation_from": "train"}
         labels = engine.split_labels(data)
-        enough = _labelled(labels.validation) >= FEW_IMAGES
+        if enough := _labelled(labels.validation) >= FEW_IMAGES:
+            break
     if not enough:
         both = _labelled(labels.train) + _labelled(labels.validation)
         text = f"{both} labelled images besides those of the test"
         raise UserError(f"{NAME}: {text}; {FEW_IMAGES} of them at least choose settings alone")
-    if not labels.apart:
-        options |= {"data.validation": str(data.validation), "data.validation_from": "train"}
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
         raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
-    return Images(
-        options,
-        len(train_N),
-        int(size_C.sum()),
-        len(size_C),
-        int(size_C.min()),
-        _labelled(labels.validation),
-        _labelled(labels.test),
-    )
+    counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
+    return Images(options, *counts, _labelled(labels.validation), _labelled(labels.test))
 
 
 def _labelled(label_N: np.ndarray | None) -> int:
@@ -300,51 +297,46 @@ def _labelled(label_N: np.ndarray | None) -> int:
 
 def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     """The study as a file has it."""
-    (objective, other), pool = question.arms, question.pool
-    steps, recipe = extent.steps, question.recipe
-    first: dict[str, Any] = {"recipe": question.objective, **question.own}
+    objective, other = question.arms
+    steps, recipe, pool = extent.steps, question.recipe, question.pool
+    pretrain: dict[str, Any] = {"recipe": objective, **question.own}
+    warmup = recipe.optim.warmup / recipe.optim.steps
     if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
-        first |= {"init": question.init, "optim.lr": float(f"{recipe.optim.lr / 10:.3g}")}
-    share = 1 / 5 if question.init else recipe.optim.warmup / recipe.optim.steps
-    pretrain = {"tool": "pretrain", "options": first | _length(steps, share)}
+        pretrain |= {"init": question.init, "optim.lr": float(f"{recipe.optim.lr / 10:.3g}")}
+        warmup = 1 / 5
     own: dict[str, Any] = {"recipe": "supervised", "supervised.pool": pool, **MIXED}
     own |= question.model | _length(steps * question.supervised, 1 / 9)
     tuned = {"recipe": "finetune", "supervised.pool": pool, "eval.images": LOOKED_AT}
     tuned |= _length(steps * question.fine, 1 / 10)
-    untested = {**tuned, "eval.test": False}
-    axes: dict[str, Any] = {"arm": _arms(question, extent)}
-    seeds, over, named = [TUNING_SEED], ["arm"], {"arm": [objective, other]}
-    runs: dict[str, Any] = {"pretrain": pretrain}
-    if not question.init:
-        runs["own"] = {"tool": "pretrain", "options": own}
-    for name, where in (("", over), *([("_fewer", [*over, "share"])] if extent.shares else [])):
-        shared: dict[str, Any] = {"tool": "finetune", "over": where, "only": named}
-        runs[f"tune{name}"] = shared | {"seeds": seeds, "options": untested}
-        runs[f"final{name}"] = shared | {"best": f"tune{name}", "options": tuned}
-    if extent.shares:
-        drawn = {"data.share_seed": "{seed}"}
-        axes["share"] = {
-            format_share(share): {"all": {"data.share": share, **drawn}} for share in extent.shares
-        }
+    frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"], "probe.pool": pool}
+    drawn = {"data.share_seed": "{seed}"}
+    shares = {format_share(one): {"all": {"data.share": one, **drawn}} for one in extent.shares}
+    parts: dict[str, list[str]] = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
+    pretrain |= _length(steps, warmup)
+    runs: dict[str, Any] = {"pretrain": {"tool": "pretrain", "options": pretrain}}
+    for part, over in parts.items():
         if not question.init:
-            runs["own_fewer"] = {"tool": "pretrain", "over": ["share"], "options": own}
-    measured = {"recipe": "evaluate", "probe.measures": ["knn", "linear"], "probe.pool": pool}
-    runs["frozen"] = {"tool": "evaluate", "over": over, "options": measured}
-    beside = ["frozen", *(["final_fewer"] if extent.shares else [])]
+            runs[f"own{part}"] = {"tool": "pretrain", "over": over[1:], "options": own}
+        both = {"tool": "finetune", "over": over, "only": {"arm": [objective, other]}}
+        untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
+        runs[f"tune{part}"] = both | untested
+        runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
+    runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
+    condition = _condition(question, extent, hours)
+    asked = f"{condition}, {objective} minus {other}"
     return {
-        "title": f"Does pre-training help on these images? {condition(question, extent, hours)}",
+        "title": f"Does pre-training help on these images? {asked}",
         "seeds": list(range(extent.seeds)),
-        "axes": axes,
+        "axes": {"arm": _arms(question, extent, parts)} | ({"share": shares} if shares else {}),
         "options": dict(question.shared),
         "runs": runs,
         "report": {
             "test": "final",
             "measures": ["top1"],
             "pairs": [f"{objective}:{other}"],
-            # without the pair, which the sentence names
-            "condition": condition(question, extent, hours).rpartition(", ")[0],
-            "beside": beside,
-            "notes": list(_notes(question, extent, hours)),
+            "beside": ["frozen", *(f"final{part}" for part in parts if part)],
+            "condition": condition,
+            "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
         },
     }
 
@@ -357,39 +349,36 @@ def _length(wanted: float, warmup: float) -> dict[str, int]:
     return of_steps | {"eval.every": every, "checkpoint.every": every}
 
 
-def _arms(question: Question, extent: Extent) -> dict[str, Any]:
+def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
     """What each run has at the names that are compared, and at fresh weights."""
     objective, other = question.arms
     rates, of_a_way = RATES[extent.tries]
     mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
-    arms: dict[str, Any] = {objective: {}, other: {}}
-    for suffix in ("", "_fewer") if extent.shares else ("",):
-        tune, final = f"tune{suffix}", f"final{suffix}"
+    pretrained = {"init": "{pretrain}"}
+    arms: dict[str, Any] = {
+        objective: {"frozen": pretrained},
+        other: {"frozen": {"init": question.init or "{own}"}},
+    }
+    for part in parts:
         tries = {"optim.lr": rates, **mixed}
-        pretrained = {"init": "{pretrain}"}
-        arms[objective] |= {tune: {**pretrained, "try": tries}, final: pretrained}
-        if question.init:
-            start = {"init": question.init}
-            arms[other] |= {tune: {**start, "try": tries}, final: start}
-            continue
-        ways = {"init": [engine.SCRATCH, f"{{own{suffix}}}"], "optim.lr": of_a_way, **mixed}
-        arms[other] |= {tune: {**question.model, "try": ways}, final: question.model}
-    arms[objective]["frozen"] = {"init": "{pretrain}"}
-    arms[other]["frozen"] = {"init": question.init or "{own}"}
+        arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
+        start = {"init": question.init} if question.init else question.model
+        if not question.init:
+            ways = [engine.SCRATCH, f"{{own{part}}}"]
+            tries = {"init": ways, "optim.lr": of_a_way, **mixed}
+        arms[other] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
     if not question.init:
         arms["untrained"] = {"frozen": {"init": engine.SCRATCH, **question.model}}
     return arms
 
 
-def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
-    """Under what condition it was measured, how settings were chosen, and what it does not show."""
+def _notes(question: Question, extent: Extent) -> Iterator[str]:
+    """How settings were chosen, what was seen, and what it does not show."""
     (objective, other), images = question.arms, question.images
-    looked_at = min(LOOKED_AT, images.validation)
-    yield f"{condition(question, extent, hours)}: the claim is of no other."
     yield (
         f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
-        f" {TUNING_SEED}, which confirms nothing; {looked_at:,} validation images, which no run"
-        " trains on, choose."
+        f" {TUNING_SEED}, which confirms nothing; {min(LOOKED_AT, images.validation):,} validation"
+        " images, which no run trains on, choose."
     )
     if question.init:
         yield f"{other} is init={question.init} itself, fine-tuned in the same way."
@@ -408,83 +397,76 @@ def _notes(question: Question, extent: Extent, hours: float) -> Iterator[str]:
     )
 
 
-def condition(question: Question, extent: Extent, hours: float) -> str:
-    """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus
-    scratch"""
-    recipe, epochs = question.recipe, _epochs(question, extent)
-    network = f"{recipe.model.name} at {recipe.data.size} px"
-    return f"With {hours:g} hours ({epochs}) of {network}, {' minus '.join(question.arms)}"
-
-
-def _epochs(question: Question, extent: Extent) -> str:
-    epochs = question.epochs(extent.steps)
-    return f"{epochs:,.0f} epochs" if epochs >= EPOCHS else f"{epochs:.2g} epochs"
+def _condition(question: Question, extent: Extent, hours: float) -> str:
+    """Of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px"""
+    recipe, epochs = question.recipe, question.epochs(extent.steps)
+    return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
 
 
 def spend(
-    question: Question, hours: float, clocks: Clocks, parallel: int, anyway: bool
+    question: Question,
+    hours: float,
+    clocks: Clocks,
+    parallel: int,
+    anyway: bool,
+    spent: float = 0.0,
 ) -> tuple[Extent, list[str]]:
     """What the hours buy, and lines that say it.
+
+    Args:
+        question: what is asked.
+        hours: that it may take.
+        clocks: what each run takes.
+        parallel: how many runs at once.
+        anyway: start although the hours are too few.
+        spent: seconds of them that have gone already.
 
     Raises:
         UserError: they are too few for EPOCHS epochs, and `anyway` is not given.
     """
 
     def cost(extent: Extent) -> float:
-        return seconds(question, extent, clocks, parallel) / 3600
+        return (spent + seconds(question, extent, clocks, parallel)) / 3600
 
     def longest(extent: Extent, most: int) -> Extent:
         """With as many steps as fit, up to `most`."""
-        low, high = extent.steps, max(extent.steps, most)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = cost(replace(extent, steps=middle)) <= hours
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return replace(extent, steps=low)
+        longer = range(extent.steps + 1, most + 1)
+        fit = bisect_right(longer, hours, key=lambda steps: cost(replace(extent, steps=steps)))
+        return replace(extent, steps=extent.steps + fit)
+
+    def bought(extent: Extent) -> str:
+        shares = ", ".join(["all labels", *map(format_share, extent.shares)])
+        return (
+            f"hours       {cost(extent):.2g} of {hours:g}: {extent.tries} tries for each of"
+            f" {' and '.join(question.arms)}, {extent.seeds} seeds, {extent.steps} steps"
+            f" ({question.epochs(extent.steps)}) of {question.objective}; {shares}"
+        )
 
     least = question.least_steps
     found = Extent(min(RATES), FEWEST, least)
-    needed = cost(found)
-    if needed > hours:
+    if (needed := cost(found)) > hours:
         found = longest(replace(found, steps=2), least)
-        epochs = f"{_epochs(question, found)} of pre-training"
-        text = (
-            f"too short to answer: {epochs}, and {EPOCHS} are needed; needs {_up(needed):g} hours"
-        )
+        reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
+        text = f"too short to answer: {reason}; needs {math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
-        takes = f"it takes {cost(found):.2g} hours"
-        return found, [f"warning     {text}; {takes}", _bought(question, found, hours, cost(found))]
-    steps = max(least, question.recipe.optim.steps)
+        return found, [f"warning     {text}", bought(found)]
+
+    def take(more: Extent) -> Extent:
+        return more if cost(more) <= hours else found
+
+    length = max(least, question.recipe.optim.steps)
     for tries in sorted(RATES):
-        if cost(more := replace(found, tries=tries)) <= hours:
-            found = more
-    found = longest(found, steps)
-    while found.seeds < MOST_SEEDS and cost(more := replace(found, seeds=found.seeds + 1)) <= hours:
-        found = more
+        found = take(replace(found, tries=tries))
+    found = longest(found, length)
+    for seeds in range(FEWEST + 1, MOST_SEEDS + 1):
+        found = take(replace(found, seeds=seeds))
     for share in SHARES:
         if share * question.images.smallest >= A_CLASS:
-            more = replace(found, shares=(*found.shares, share))
-            found = more if cost(more) <= hours else found
+            found = take(replace(found, shares=(*found.shares, share)))
     if found.seeds == MOST_SEEDS:
-        found = longest(found, LONGEST * steps)
-    return found, [_bought(question, found, hours, cost(found))]
-
-
-def _up(value: float) -> float:
-    """Rounded up to two digits."""
-    place = 10 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.ceil(value / place) * place:.2g}")
-
-
-def _bought(question: Question, extent: Extent, hours: float, takes: float) -> str:
-    shares = ", ".join(["all labels", *map(format_share, extent.shares)])
-    epochs = _epochs(question, extent)
-    return (
-        f"hours       {takes:.2g} of {hours:g}: {extent.tries} tries for each of"
-        f" {' and '.join(question.arms)}, {extent.seeds} seeds, {extent.steps} steps ({epochs}) of"
-        f" {question.objective}; {shares}"
-    )
+        found = longest(found, LONGEST * length)
+    return found, [bought(found)]
 
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
@@ -492,7 +474,7 @@ def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -
     needs have finished and a place is free."""
     places = [0.0] * parallel
     ends: dict[str, float] = {}
-    for task in plan(read.build(content(question, extent, 0), NAME), {}, {}).values():
+    for task in _tasks(question, extent).values():
         place = places.index(min(places))
         start = max([places[place], *(ends[name] for name in task.needs)])
         clock = clocks[task.run.partition("_")[0]]
@@ -501,17 +483,21 @@ def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -
     return max(places)
 
 
+def _tasks(question: Question, extent: Extent) -> Tasks:
+    return plan(read.build(content(question, extent, 0), NAME), {}, {})
+
+
 def measure(question: Question, parallel: int) -> Clocks:
-    """Time the study's runs on this machine: a step of each, as tools/plan.py --probe does, and all
-    else (start, evaluations, checkpoints, test, export, page) by whole runs of a few steps.
+    """Time the study's runs on this machine, as many at once as it will run: a step of each, as
+    tools/plan.py --probe does, and all else (start, evaluations, checkpoints, test, export, page)
+    by whole runs of a few steps.
 
     Raises:
         UserError: a run fails.
     """
-    threads = [f"compute.threads={max(1, engine.cores() // parallel)}"]
-    if "compute.threads" in question.shared:
-        threads = []
-    short, real = (_tasks(question, steps) for steps in (SHORT, question.least_steps))
+    short, real = (
+        _tasks(question, Extent(min(RATES), 1, steps)) for steps in (SHORT, question.least_steps)
+    )
     found: dict[str, Clock] = {}
     made: set[str] = set()
     with tempfile.TemporaryDirectory() as out:
@@ -522,50 +508,61 @@ def measure(question: Question, parallel: int) -> Clocks:
             step, steps = 0.0, int(task.options.get("optim.steps", 0))
             if steps:  # first: what it reads from the disk is in memory then, as for most runs
                 words = launch.command(real[name], real, Path(out))[1:]
-                options = [word for word in words if not word.startswith(("out=", "name="))]
-                timed = _run(["plan", *options, *threads, "--probe", "--json"])
-                step = float(json.loads(timed)["probe"]["seconds"])
-            command = [*launch.command(task, short, Path(out)), *threads]
-            began = time.perf_counter()
-            _run([word.replace("eval.test=false", "eval.test=true") for word in command])
-            took = time.perf_counter() - began
+                _, texts = _timed(["plan", *words, "--probe", "--json"], out, parallel)
+                step = statistics.mean(json.loads(text)["probe"]["seconds"] for text in texts)
+            words = launch.command(task, short, Path(out))
+            words = [word.replace("eval.test=false", "eval.test=true") for word in words]
+            took, _ = _timed(words, out, parallel)
             found[task.run] = Clock(step, max(0.0, took - steps * step))
     return found | {"final": found["tune"]}
 
 
-def _tasks(question: Question, steps: int) -> Tasks:
-    return plan(read.build(content(question, Extent(min(RATES), 1, steps), 0), NAME), {}, {})
-
-
-def _run(words: Sequence[str]) -> str:
-    """Run a tool, and the last line that it prints.
+def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[str]]:
+    """Run a tool in as many processes at once, the first in the folder `out`, each with the part of
+    the cores and the GPU that a run of the study has: seconds until all have ended, and the last
+    line that each prints.
 
     Raises:
-        UserError: it fails.
+        UserError: one fails.
     """
-    line = process_command(*words)
-    done = subprocess.run(line, env=process_environment(), capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
-        raise UserError(f"{NAME}: {words[0]}, which is timed: {reason}")
-    return (done.stdout.strip().splitlines() or [""])[-1]
+    from .local import gpus
+
+    share, devices = max(1, engine.cores() // parallel), gpus()
+    own = {"compute.threads": share} | ({"compute.workers": max(1, share - 1)} if devices else {})
+    given = {word.partition("=")[0] for word in words}
+    words = [*words, *(f"{key}={value}" for key, value in own.items() if key not in given)]
+    began, running = time.perf_counter(), []
+    for number in range(parallel):
+        place = f"out={out}/{number}" if number else f"out={out}"
+        line = process_command(*(place if word == f"out={out}" else word for word in words))
+        gpu = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+        pipe, environment = subprocess.PIPE, process_environment() | gpu
+        running.append(subprocess.Popen(line, env=environment, stdout=pipe, stderr=pipe, text=True))
+    texts = [process.communicate() for process in running]
+    took = time.perf_counter() - began
+    for process, (_, errors) in zip(running, texts, strict=True):
+        if process.returncode:
+            reason = (errors.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
+            raise UserError(f"{NAME}: {words[0]}, which is timed: {reason}")
+    return took, [(text.strip().splitlines() or [""])[-1] for text, _ in texts]
 
 
-def _images_lines(question: Question) -> Iterator[str]:
+def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
+    """What there is, and what was measured."""
     images = question.images
     labelled = f"{images.labelled:,} labelled in {images.classes} classes"
     held_out = f"{images.validation:,} validation and {images.test:,} test images"
     yield f"images      {images.train:,} that pre-training sees, {labelled}; {held_out}"
-
-
-def _clock_lines(clocks: Clocks) -> Iterator[str]:
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
-    yield f"measured    a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
+    text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
+    busy = f"a load average of {os.getloadavg()[0]:.1f} on {engine.cores()} cores"
+    yield f"measured    in {spent:.0f} s at {busy}: {text}"
 
 
-def power_lines(question: Question) -> Iterator[str]:
-    """The least difference that can be found, before anything is known of the differences."""
+def power(test: int) -> Iterator[str]:
+    """The least difference that can be found, before anything is known of the differences, also by
+    so many test images alone."""
     yield "assumed     the least difference, in points, that is claimed with a probability of 80%,"
     yield "            by the seeds and the standard deviation of the differences over seeds:"
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
@@ -573,8 +570,8 @@ def power_lines(question: Question) -> Iterator[str]:
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS
     ]
     yield from (f"            {line}" for line in plain_table(head, rows))
-    alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / question.images.test)
+    alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
     yield (
-        f"            by the {question.images.test:,} test images alone {alone:.1f}, where one arm"
+        f"            by the {test:,} test images alone {alone:.1f}, where one arm"
         f" alone is right on {format_share(ASSUMED_APART)} of them"
     )

@@ -1,0 +1,347 @@
+"""What a run will cost before it runs: work, memory, time, price, disk, and the cores that decode
+its images. No torch here.
+
+Work is counted. Time is measured with --probe, else assumed from the device's peak; each line says
+what is assumed.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..config.schema import Recipe, defaults
+from ..errors import UserError, suggest
+from ..formatting import NOT_COUNTED, duration, format_bytes
+from . import engine
+from .options import PlanOptions
+
+if TYPE_CHECKING:
+    from ..jobs.pace import Pace
+
+GIB = 2**30
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+# Images that one core decodes, crops and stacks in a second: docs/speed.md, Loading, image folder.
+# Training images of at most SMALL px a side are taken for the first kind of files
+SMALL = 64
+DECODED_SMALL = 8_189, "WebP files of 32 px"
+DECODED_LARGE = 604, "JPEG files of 500 x 375 px"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A row of hardware.yaml: peak dense rates in TFLOP/s (None where a precision is not
+    supported), memory in GiB."""
+
+    name: str
+    bfloat16: float | None
+    float32: float | None
+    memory: float
+    verified: bool = True
+
+    def rate(self, precision: str) -> float:
+        """Peak TFLOP/s.
+
+        Raises:
+            UserError: the table has none for this precision.
+        """
+        rate = self.bfloat16 if precision == "bfloat16" else self.float32
+        if rate is None:
+            other = "float32" if precision == "bfloat16" else "bfloat16"
+            text = f"device={self.name} is not planned in it; say {other}"
+            raise UserError(f"compute.precision={precision}: {text}")
+        return rate
+
+    def hours(self, exaflop: float, precision: str, efficiency: float) -> float:
+        """Device-hours at a share `efficiency` of the peak."""
+        return exaflop * 1e18 / (self.rate(precision) * 1e12 * efficiency) / 3600
+
+
+def devices() -> dict[str, Device]:
+    """The devices of hardware.yaml by name."""
+    return {name: Device(name, **row) for name, row in engine.devices().items()}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The cores that decode images as fast as the devices take them.
+
+    Attributes:
+        taken: images that all devices take in a second.
+        per_core: images that one core makes of files in a second.
+        cores: that are needed.
+        assumed: of which files `per_core` is, where it was not measured here.
+    """
+
+    taken: float
+    per_core: float
+    cores: float
+    assumed: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEstimate:
+    """What a run will cost; what is not known is None. Of an evaluation steps and batch are 0.
+
+    Attributes:
+        name, model: of the run and its encoder.
+        size: parameters, patches and multiply-adds.
+        steps, batch, training_images, epochs: its length.
+        images: forward passes in all; `exaflop` their work.
+        precision, device_batch: how it is trained.
+        image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
+        disk_bytes: that its checkpoints and its export take.
+        asked: the tool's options.
+        device: of device=.
+        seconds: how long it takes on all processes, from the device's peak and `efficiency`, or
+            with probe=True as measured here.
+        device_hours: on all devices together; `price` of them.
+        decoding: the cores that it needs; None where the time is not known, or nothing is decoded.
+        probe: with probe=True what was measured here.
+        warnings: common mistakes, a line each.
+        notice: which images are taken where none are named.
+    """
+
+    name: str
+    model: str
+    size: engine.Size
+    steps: int
+    batch: int
+    training_images: int | None
+    epochs: float | None
+    images: int | None
+    exaflop: float | None
+    precision: str
+    device_batch: int | None
+    image_bytes: int
+    tensor_bytes: dict[str, dict[str, int]]
+    disk_bytes: int
+    asked: PlanOptions
+    device: Device | None
+    seconds: float | None
+    device_hours: float | None
+    price: float | None
+    decoding: Decoding | None
+    probe: "Pace | None"
+    warnings: list[str]
+    notice: str | None = None
+
+    def __repr__(self) -> str:
+        """What the command line prints."""
+        return as_lines([self.notice] if self.notice else [], self._rows(), self.warnings)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Name and text of each line."""
+        yield "run", self.name
+        parameters, own = self.size.parameters / 1e6, self.size.encoder_parameters / 1e6
+        size = f"{parameters:.2f}M parameters, {own:.2f}M of them the encoder's"
+        work = f"multiply-adds {NOT_COUNTED}"
+        if self.size.multiply_adds is not None:
+            work = f"{self.size.multiply_adds / 1e9:.3g}G multiply-adds an image"
+        yield "model", f"{self.model}: {size}; {self.size.patches or 'no'} patches, {work}"
+        yield "length", self._length()
+        if self.steps:
+            yield "memory", self._memory()
+            yield "disk", f"{format_bytes(self.disk_bytes)} of checkpoints and export"
+        yield from self._time()
+        if self.decoding:
+            yield "decoding", _decoding_text(self.decoding)
+        if self.price is not None:
+            of = "assumed" if self.device else "measured"
+            each = f"at {self.asked.price:g} a device-hour of the {of} time"
+            yield "price", f"{number(self.price)}, {each}"
+
+    def _length(self) -> str:
+        """Steps, images and epochs, as the options that say them."""
+        if self.images is None:
+            return "not known: how many images the splits have"
+        work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
+        length = f"{self.images:,} images, exaFLOP {work}"
+        if not self.steps:
+            return f"{length}: each image forward, once"
+        epochs = "epochs not known: say images="
+        if self.training_images:
+            epochs = f"epochs={self.epochs:.4g} of {self.training_images:,}"
+        return f"optim.steps={self.steps} x {self.batch} = {length}; {epochs}"
+
+    def _memory(self) -> str:
+        """What the tensors of a process come to, by the stage of ZeRO."""
+        totals = [f"{one} {format_bytes(sum(n.values()))}" for one, n in self.tensor_bytes.items()]
+        if self.asked.processes == 1:  # of which every stage is the same
+            totals = totals[:1]
+        where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
+        each = f"{format_bytes(self.image_bytes)} of activations an image, by a formula"
+        batch = f"with {self.device_batch} images a pass, {each}"
+        if not self.device_batch:
+            batch = f"before activations, {each}: say device= or compute.batch="
+        has = f"; {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
+        return f"{where} in {self.precision}, {batch}{has}"
+
+    def _time(self) -> Iterator[tuple[str, str]]:
+        """On the device that is named, and as measured here."""
+        on, pace = self.device, self.probe
+        if on and self.seconds is not None:
+            about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
+            spent = f"{number(self.device_hours)} device-hours"
+            peak = f"{on.rate(self.precision):g} TFLOP/s"
+            peak += "" if on.verified else ", a figure not checked"
+            yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
+        elif not pace:
+            yield "time", no_time()
+        if pace:
+            total = duration(pace.seconds * self.steps)
+            step = f"{pace.seconds:.3g} s a step (median of {pace.steps}, {pace.least:.3g}"
+            step += f" to {pace.most:.3g})"
+            where = f"{pace.device}, {pace.threads} threads, {pace.precision}"
+            load = f"load average {pace.load:.2f} before"
+            yield "here", f"about {total}: measured {step} on {where}, {load}"
+
+
+def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iterable[str]) -> str:
+    lines = [f"{name:<11} {text}" for name, text in rows]
+    return "\n".join([*opening, *lines, *(f"warning: {text}" for text in warnings)])
+
+
+def assumed(asked: PlanOptions) -> str:
+    return f"assumed, for steps alone, {asked.efficiency:.0%} (efficiency=)"
+
+
+def no_time() -> str:
+    return f"not known: say device= ({', '.join(devices())}) or --probe"
+
+
+def _decoding_text(found: Decoding) -> str:
+    each = f"{number(found.taken)} images/s over {number(found.per_core)} of a core"
+    source = f"assumed: {found.assumed}, one crop an image, docs/speed.md; --probe measures"
+    return f"{found.cores:.1f} cores: {each}, {source if found.assumed else 'measured here'}"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, and all before the point."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def find_device(name: str | None) -> Device | None:
+    """
+    Raises:
+        UserError: there is no device of that name.
+    """
+    known = devices()
+    if name is not None and name not in known:
+        raise UserError(f"device={name}: unknown; {suggest(name, known)}")
+    return None if name is None else known[name]
+
+
+def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> RunEstimate:
+    """What a run will cost on the device that is named, else on this machine if its pace was
+    measured.
+
+    Raises:
+        UserError: there is no such device, it is not planned in the precision, or the processes do
+            not divide the batch.
+    """
+    recipe = copy.deepcopy(recipe)
+    device = find_device(own.device)
+    here = pace if device is None else None
+    if here:
+        recipe.compute.precision = here.precision
+    elif recipe.compute.precision == "auto":
+        lower = device is None or device.bfloat16
+        recipe.compute.precision = "bfloat16" if lower else "float32"
+    fused = not (here and here.device == "cpu")
+    batch = here.device_batch if here else _device_batch(recipe, own.processes, device)
+    tensors = {
+        stage: engine.tensor_bytes(recipe, own.processes, zero, batch or 0, fused)
+        for zero, stage in enumerate(STAGES)
+    }
+    count, images = engine.image_counts(recipe, own.images)
+    exaflop, trains = engine.exaflop(recipe, images), recipe.declared.trains
+    hours = None
+    if here:
+        hours = here.seconds * recipe.optim.steps / 3600
+    elif device and exaflop is not None:
+        hours = device.hours(exaflop, recipe.compute.precision, own.efficiency)
+    seconds = None if hours is None else hours * 3600 / (1 if here else own.processes)
+    size, whole = engine.size(recipe), tensors["DDP"]
+    saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * size.parameters
+    return RunEstimate(
+        name=recipe.name,
+        model=recipe.model.name,
+        size=size,
+        steps=recipe.optim.steps if trains else 0,
+        batch=recipe.optim.batch if trains else 0,
+        training_images=count,
+        epochs=images / count if trains and images and count else None,
+        images=images,
+        exaflop=exaflop,
+        precision=recipe.compute.precision,
+        device_batch=batch,
+        image_bytes=engine.activation_bytes(recipe, fused),
+        tensor_bytes=tensors,
+        disk_bytes=saved if trains else 0,
+        asked=own,
+        device=device,
+        seconds=seconds,
+        device_hours=hours,
+        price=None if hours is None or own.price is None else hours * own.price,
+        decoding=_decoding(recipe, images, seconds, pace),
+        probe=pace,
+        warnings=list(_warnings(recipe, own.processes, device, tensors)),
+    )
+
+
+def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
+    """Images of a pass that training chooses; None where neither the device nor compute.batch is
+    known."""
+    if not recipe.declared.trains:
+        return None
+    most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB)
+    found = engine.device_batch(recipe, processes, recipe.compute.batch, most)
+    return found if device or recipe.compute.batch else None
+
+
+def _decoding(
+    recipe: Recipe, images: int | None, seconds: float | None, pace: "Pace | None"
+) -> Decoding | None:
+    """The cores that make images of files as fast as the devices take them."""
+    drawn = recipe.data.name == defaults()["data.name"] and not recipe.data.path
+    if drawn or not images or not seconds:
+        return None
+    per_core, files = DECODED_SMALL if recipe.data.size <= SMALL else DECODED_LARGE
+    taken = images / seconds
+    if pace:
+        return Decoding(taken, pace.images_per_core, taken / pace.images_per_core, None)
+    return Decoding(taken, per_core, taken / per_core, files)
+
+
+def _warnings(
+    recipe: Recipe, processes: int, on: Device | None, tensors: dict[str, dict[str, int]]
+) -> Iterator[str]:
+    """Warnings about settings that are likely mistakes, one line each."""
+    o = recipe.optim
+    fewer = max(1, o.steps // 10)
+    if recipe.declared.trains and 3 * o.warmup > o.steps and o.warmup > fewer:
+        share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
+        yield f"optim.warmup={o.warmup} {share}; try optim.warmup={fewer}"
+    if on is None:
+        return
+    totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
+    if totals["DDP"] > on.memory * GIB:
+        text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={on.name} has"
+        left = on.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
+        most = int(left / engine.activation_bytes(recipe, fused=True))
+        stage = next((one for one, total in totals.items() if total <= on.memory * GIB), None)
+        remedy = "too few for one image; try ZeRO with more processes="
+        if most > 0:
+            remedy = f"compute.batch={engine.device_batch(recipe, processes, None, most)} would fit"
+        elif stage:
+            remedy = f"{stage} would fit"
+        yield f"{text} {on.memory:g}; {remedy}"
+    each = o.batch // processes
+    batch = _device_batch(recipe, processes, on) if engine.compared_views(recipe) else None
+    if batch and batch < each:
+        fits = f"{batch} of {each} images a process are estimated to fit"
+        remedy = f"expected more processes=, or compute.batch={each} to try"
+        yield f"objective={recipe.objective} takes a step in one pass, and {fits}; {remedy}"

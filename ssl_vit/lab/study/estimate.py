@@ -1,0 +1,141 @@
+"""What a study will cost before it runs, by its runs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...formatting import NOT_COUNTED, format_bytes, plain_table
+from .. import engine
+from ..estimate import (
+    Device,
+    RunEstimate,
+    as_lines,
+    assumed,
+    estimate,
+    find_device,
+    no_time,
+    number,
+)
+from ..options import PlanOptions
+from .request import Request
+
+if TYPE_CHECKING:
+    from ...jobs.pace import Pace
+
+# of a study's table: {key: (heading, how it is written)}
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "tasks": ("tasks", str),
+    "exaflop": ("exaFLOP", number),
+    "device_hours": ("hours", number),
+    "price": ("price", number),
+    "disk_bytes": ("disk", format_bytes),
+    "most_bytes": ("memory", format_bytes),
+    "cores": ("cores", number),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyEstimate:
+    """What a study will cost.
+
+    Attributes:
+        name, title: of the study.
+        asked: the tool's options.
+        device: of device=.
+        runs: {name: what its tasks will cost, as `sum_up` gives it}; `in_all` all of them.
+        warnings: common mistakes, a line each, after the runs that they are of.
+        opening: lines to say before it.
+    """
+
+    name: str
+    title: str
+    asked: PlanOptions
+    device: Device | None
+    runs: dict[str, dict[str, Any]]
+    in_all: dict[str, Any]
+    warnings: list[str]
+    opening: list[str]
+
+    def __repr__(self) -> str:
+        """What the command line prints."""
+        shown = {key: one for key, one in COLUMNS.items() if self.in_all[key] is not None}
+        head = ["run", *(title for title, _ in shown.values())]
+        rows = [
+            [name, *(text(part[key]) for key, (_, text) in shown.items())]
+            for name, part in {**self.runs, "in all": self.in_all}.items()
+        ]
+        lines = [*self.opening, f"study       {self.name}: {self.title}", *plain_table(head, rows)]
+        return as_lines(lines, self._rows(), self.warnings)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
+        if self.device:
+            yield "time", f"on {self.device.name}: {assumed(self.asked)} of its peak"
+        elif timed:
+            yield "time", "measured here, one task after the other"
+        else:
+            yield "time", no_time()
+        if timed and (untimed := self.in_all["untimed"]):
+            yield "left out", f"the time of {untimed} tasks, which is not known"
+        if uncounted:
+            yield "left out", f"the exaFLOP of {uncounted} tasks, which are {NOT_COUNTED}"
+
+
+def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
+    """What a study will cost; with own.probe, tasks whose steps are alike are measured once.
+
+    Raises:
+        UserError: as `estimate`.
+    """
+    found: dict[str, list[RunEstimate]] = {}
+    paces: dict[str, Pace] = {}
+    warned: dict[str, dict[str, None]] = {}  # {warning: runs}
+    for name, recipe in request.recipes.items():
+        run, pace = request.tasks[name].run, None
+        if own.probe and recipe.declared.trains:
+            alike = engine.pace_of(recipe)
+            pace = paces[alike] = paces.get(alike) or engine.measure(recipe)
+        one = estimate(recipe, own, pace)
+        found.setdefault(run, []).append(one)
+        for text in one.warnings:
+            warned.setdefault(text, {})[run] = None
+    every = [one for ones in found.values() for one in ones]
+    lines = [f"{', '.join(runs)}: {text}" for text, runs in warned.items()]
+    return StudyEstimate(
+        name=request.name,
+        title=request.study.title,
+        asked=own,
+        device=find_device(own.device),
+        runs={run: sum_up(ones) for run, ones in found.items()},
+        in_all=sum_up(every),
+        warnings=[*request.cautions, *lines],
+        opening=request.opening,
+    )
+
+
+def sum_up(found: Sequence[RunEstimate]) -> dict[str, Any]:
+    """What several tasks will cost together, None where it is known of none: how many there are,
+    exaFLOP, device-hours, price, bytes on the disk, bytes of a process of the largest, cores that
+    decode the images of the fastest, how many have an unknown time, and how many an unknown work,
+    of which that of all is not known then."""
+    uncounted = sum(one.exaflop is None and one.images is not None for one in found)
+    cores = [one.decoding.cores for one in found if one.decoding]
+    sizes = [sum(one.tensor_bytes["DDP"].values()) for one in found]
+    is_known = all(one.device_batch or not one.steps for one in found)
+    return {
+        "tasks": len(found),
+        "exaflop": None if uncounted else _total(one.exaflop for one in found),
+        "device_hours": _total(one.device_hours for one in found),
+        "price": _total(one.price for one in found),
+        "disk_bytes": sum(one.disk_bytes for one in found),
+        "most_bytes": max(sizes) if is_known else None,
+        "cores": max(cores, default=None),
+        "untimed": sum(one.device_hours is None for one in found),
+        "uncounted": uncounted,
+    }
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
