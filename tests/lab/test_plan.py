@@ -67,7 +67,7 @@ def test_the_papers_exaflop(recipe: str, exaflop: float, planned: Planned) -> No
 # Table 6: exaFLOP, and counted over that minus 1. The table rounds; its ResNets are all 3 to 4% below
 # what they count here, for which the paper gives no reason
 STATED = {
-    "b32_jft": (55, 0.02),
+    "b32_jft": (55, 0.015),
     "b16_jft": (224, 0),
     "l32_jft": (196, 0),
     "l16_jft": (783, 0),
