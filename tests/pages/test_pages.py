@@ -498,8 +498,8 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     head = own[0]
     first, second = (dict(zip(head, row, strict=True)) for row in own[1:])
     assert (first["run"], first["state"]) == ("first", "finished")
-    assert second["run"] == "second #2" and second["state"] == "stopped at step 200"
-    assert second["steps"] == "200 of 1,000"
+    assert second["run"] == "second #2" and second["state"] == "stopped at step 200 of 1,000"
+    assert second["steps"] == "200"
     assert not {"objective", "data", "model"} & {*head}, "said once, above"
     assert "objective: mpp; data: shapes; model: vit_n8" in page.text
     assert {row[1] for table in parts for row in table} >= {"pretrain-mpp-0", "final-scratch-1"}
@@ -544,7 +544,7 @@ def test_many_runs_fit_into_an_index(tmp_path):
     """A hundred runs of 600 rows."""
     record = read_run(make_run(tmp_path / "0", metrics=rows(600)))
     records = [replace(record, folder=tmp_path / str(i)) for i in range(100)]
-    text = index_page.render(tmp_path, records, [])
+    text = index_page.render(tmp_path, records, {})
     assert len(text) < 1_500_000
     (data,) = Parsed(text).data
     found = json.loads(data)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ... import costs
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe, compared_views
@@ -155,10 +155,6 @@ class DinoDeclaration(ObjectiveDeclaration):
         own = recipe.group(DinoOptions)
         each = value * (recipe.model.width + 4 * own.hidden + own.width) + 8 * own.width
         return _all_views(recipe) * (each + 8 * own.prototypes) + VIEWS * 8 * own.prototypes
-
-    def question(self, metric: str) -> Question:
-        """The teacher is each run's own, so losses of other encoders are other questions."""
-        return Question(("model.", "init", "data.", "views.", f"{self.name}.", "optim."))
 
     def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
         prototypes = recipe.group(DinoOptions).prototypes
