@@ -60,11 +60,8 @@ class TeacherDeclaration(ObjectiveDeclaration):
         ),
     )
     metrics = (
-        Metric(
-            "teacher_spread",
-            sentence="how far the teacher's features of an image's patches lie apart: near 0 it has"
-            " collapsed",
-        ),
+        # how far the teacher's features of an image's patches lie apart: near 0 it has collapsed
+        Metric("teacher_spread"),
     )
     no_measure = ("loss",)  # a teacher that has collapsed is easily predicted
 

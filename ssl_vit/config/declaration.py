@@ -67,7 +67,7 @@ class ObjectiveDeclaration:
         local_views: whether it takes local views beside those.
         parts: the objectives that it is a sum of.
         rules: relations between its keys and the rest of the recipe (config/rules).
-        metrics: rows of its own metrics and baselines (metrics/rows.py).
+        metrics: rows of its own metrics and baselines (metrics.py).
         pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
             of the patches); of one whose own group of keys has a `pool`, that is it.
         no_measure: names of metrics whose best value may be that of collapsed features; no

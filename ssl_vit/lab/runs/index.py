@@ -95,7 +95,7 @@ def _runs(folder: Path, runs: Sequence[ListedRun], studies: Studies) -> list[Blo
     names = [run.name for run in in_order]
     return [
         RunComparison(tables, "Search the runs", names, _curves(in_order), differing(in_order)),
-        Text("A point of a long curve is the mean of the rows up to it; the run's page has more."),
+        Text("Of a long curve the lowest and the highest of each stretch are drawn."),
         Text(f"{COMPARES} {CAUTION}"),
     ]
 
@@ -134,7 +134,7 @@ def _curves(runs: Sequence[ListedRun]) -> dict[str, list[Line | None]]:
     found: dict[str, list[Line | None]] = {}
     for metric in order:
         found[curves.written(metric)] = [
-            curves.line(run.name, curves.averaged(own[metric], most)) if metric in own else None
+            curves.line(run.name, curves.thinned(own[metric], most)) if metric in own else None
             for run, own in zip(runs, known, strict=True)
         ]
     return found

@@ -92,20 +92,12 @@ class DinoDeclaration(ObjectiveDeclaration):
         Metric(
             "same_prototype",
             SHARE,
-            "the share of views for which the student's first prototype is the one that the teacher"
-            " has for the other view; of collapsed features it is all of them",
+            "views whose first prototype student and teacher share",
             independent=True,
             compared=False,
             chart="Prototypes that student and teacher share",
         ),
-        Metric(
-            "koleo_loss",
-            LOSS,
-            "KoLeo: minus the logarithm of the distance from an image's feature to the nearest one"
-            " of the others",
-            higher=False,
-            compared=False,
-        ),
+        Metric("koleo_loss", LOSS, higher=False, compared=False),
     )
 
     def parameters(self, recipe: Recipe) -> int:

@@ -127,11 +127,8 @@ class IjepaDeclaration(ObjectiveDeclaration):
         ),
     )
     metrics = (
-        Metric(
-            "feature_spread",
-            sentence="how far an image's patches' features lie apart: near 0 the teacher has"
-            " collapsed",
-        ),
+        # how far an image's patches' features lie apart: near 0 the teacher has collapsed
+        Metric("feature_spread"),
     )
 
     def parameters(self, recipe: Recipe) -> int:
