@@ -271,7 +271,7 @@ register(
     Metric("information", SHARE, "information of prototypes", **_SHOWN),
     Metric("patch_information", SHARE, "information of patches' prototypes", **_SHOWN),
     *(Metric(name, chart=chart, **_SHOWN) for name, chart in _TRAINING.items()),
-    *(Metric(name, COUNT) for name in ("step", "images", "seconds", "corrupted")),
+    *(Metric(name, COUNT, **_SHOWN) for name in ("step", "images", "seconds", "corrupted")),
 )
 
 _PATCH_LOSS = ("loss_masked", "loss")
