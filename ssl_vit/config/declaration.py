@@ -247,9 +247,6 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     what = "objective" if known is _OBJECTIVES else "target"
     if not found.name:
         raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
-    if hasattr(found, "check"):  # as in earlier versions; it would be ignored
-        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules"
-        raise UserError(f"{what}={found.name}: {text}")
     before = known.get(found.name)
     if before is not None and before is not found:
         raise UserError(f"{what}={found.name}: declared twice")

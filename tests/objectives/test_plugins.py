@@ -239,7 +239,7 @@ class Turned(ObjectiveDeclaration):
     name = "turned"
     title = "Which way up"
     options = Group("turned", TurnOptions, "Which way up an image stands.")
-    metrics = (Metric("upright", sentence="how many stand upright", label="upright ones"),)
+    metrics = (Metric("upright", label="upright ones"),)
     def sentence(self, recipe):
         return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
     def build(self, settings, encoder, classes):
@@ -388,20 +388,6 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     other = written | {"turned.turns": 1}
     assert written_hash(written, free) == known != written_hash(other, free)
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
-
-
-def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(
-    tmp_path: Path, tiny: list[str]
-) -> None:
-    """Its check would be ignored."""
-    file = tmp_path / "turned.py"
-    check = "    def check(self, recipe): ...\n    def sentence("
-    file.write_text(OWN_KEYS.replace("    def sentence(", check))
-    with pytest.raises(
-        UserError, match=r"objective=turned: its declaration has check\(\); expected"
-    ):
-        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
-    assert "turned" not in declaration.objectives()
 
 
 def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:
