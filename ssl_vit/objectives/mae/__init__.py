@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ... import costs
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule, fewer_than
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
-from ..patch_question import FIGURE, PATCHES, target_sentence
+from ..patch_wording import FIGURE, target_sentence
 
 DECODER_MLP = 4  # the MLP of the decoder over its width
 
@@ -93,9 +93,6 @@ class MaeDeclaration(ObjectiveDeclaration):
         outputs = costs.head_outputs(recipe)
         ends = 8 * t * mae.width + masked * (value * mae.width + 4 * outputs)
         return enter + mae.depth * block + ends
-
-    def question(self, metric: str) -> Question:
-        return Question(PATCHES, ("mae.rate",))
 
     def sentence(self, recipe: Recipe) -> str:
         m = recipe.group(MaeOptions)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ... import costs
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -96,10 +96,6 @@ class MocoDeclaration(ObjectiveDeclaration):
         last = sum(4 * b for part in layers for _, b in part[-1:])
         compared = 8 * recipe.group(MocoOptions).width + 8 * recipe.optim.batch
         return VIEWS * (inputs + hidden + last + compared)
-
-    def question(self, metric: str) -> Question:
-        difficulty = ("moco.temperature", "optim.batch", "views.", "data.crop_area", "data.flip")
-        return Question(("data.name", "data.size"), difficulty)
 
     def sentence(self, recipe: Recipe) -> str:
         temperature = recipe.group(MocoOptions).temperature

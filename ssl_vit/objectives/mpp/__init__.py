@@ -1,11 +1,11 @@
 """Masked patch prediction (paper, 4.6 and B.1.2), declared. No torch here."""
 
 from ... import costs
-from ...config.declaration import ObjectiveDeclaration, Question
+from ...config.declaration import ObjectiveDeclaration
 from ...config.schema import Recipe
 from ...config.shared_groups import CorruptionOptions
 from ...config.split_counts import selected_count
-from ..patch_question import FIGURE, PATCHES, target_sentence
+from ..patch_wording import FIGURE, target_sentence
 
 
 class MppDeclaration(ObjectiveDeclaration):
@@ -48,9 +48,6 @@ class MppDeclaration(ObjectiveDeclaration):
         """Features of the corrupted patches, and their outputs in float32."""
         outputs = costs.head_outputs(recipe)
         return self.corrupted(recipe) * (value * recipe.model.width + 4 * outputs)
-
-    def question(self, metric: str) -> Question:
-        return Question(PATCHES, ("corruption.",))
 
     def sentence(self, recipe: Recipe) -> str:
         c = recipe.group(CorruptionOptions)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ... import costs
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import Values, option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -69,10 +69,6 @@ class SupervisedDeclaration(ObjectiveDeclaration):
 
     def head_bytes(self, recipe: Recipe, value: int, fused: bool) -> int:
         return 4 * (recipe.data.classes or 0)
-
-    def question(self, metric: str) -> Question:
-        loss = ("supervised.loss", "supervised.smoothing") if metric == "loss" else ()
-        return Question(("data.name", *loss))
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(SupervisedOptions)
