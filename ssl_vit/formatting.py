@@ -184,14 +184,6 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def format_age(seconds: float) -> str:
-    """How long ago, in one unit: 45 min, 3 h, 12 d."""
-    minutes = max(0, int(seconds // 60))
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} d"
-
-
 def format_bytes(size: float) -> str:
     """Bytes for people: 14.2 MiB."""
     for unit in BYTES[:-1]:

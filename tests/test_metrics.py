@@ -28,7 +28,6 @@ from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.lab.study.tasks import Task
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
-from ssl_vit.metrics import registry as metric_rows
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.patches import KINDS
@@ -43,11 +42,11 @@ TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
     for name in ("_metrics", "_baselines"):
-        monkeypatch.setattr(metric_rows, name, getattr(metric_rows, name).copy())
+        monkeypatch.setattr(metrics, name, getattr(metrics, name).copy())
 
 
 def has_row(name: str) -> bool:
-    return find_metric(name) != metric_rows._unknown(name.rpartition("/")[2])
+    return find_metric(name) != metrics._unknown(name.rpartition("/")[2])
 
 
 def batch() -> Batch:
@@ -91,9 +90,7 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
         assert has_row(name) and find_metric(name).unit == metrics.SHARE, name
-    assert {find_metric(one).sentence for one in finished} == {
-        "top-1 of a probe on frozen features"
-    }
+    assert find_metric("probe_few_shot_7").words == "few shot 7"
 
 
 def test_baselines_are_compared_with_rows() -> None:
@@ -103,21 +100,21 @@ def test_baselines_are_compared_with_rows() -> None:
 
 
 def test_kinds_of_patches_are_those_that_are_measured() -> None:
-    assert list(metrics.KINDS) == list(KINDS)
+    assert [*metrics.KINDS] == [*KINDS]
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
     entry = Measured(value=0.25, n=100, split="validation")
-    (row,) = metric_tables.result_rows({"agreement": entry})
-    assert (row.meaning, row.value, row.interval) == ("-", "0.25", "-")
+    (row,) = metric_tables.results({"agreement": entry}).rows
+    assert row == ["agreement", "0.25", "-", "validation", "100"]
     assert metrics.format_metrics({"agreement": 0.25}) == ""
     assert not find_metric("loss_of_own").higher and find_metric("agreement").higher
 
 
 def test_a_name_has_one_row(registry: None) -> None:
-    row = Metric("agreement", sentence="how alike two views are")
+    row = Metric("agreement", label="how alike two views are")
     metrics.register(row, row)
-    for other in (replace(row, higher=False), Baseline("agreement", "", "", "", ())):
+    for other in (replace(row, higher=False), Baseline("agreement", "", ())):
         with pytest.raises(ValueError, match="agreement"):
             metrics.register(other)
     with pytest.raises(ValueError, match="higher=False"):
@@ -127,20 +124,16 @@ def test_a_name_has_one_row(registry: None) -> None:
 def test_one_row_shows_a_metric_everywhere(
     registry: None, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Label, unit, what it is and direction of a share of which less is better."""
+    """Label, unit and direction of a share of which less is better."""
     metrics.register(
         Metric(
             "confusion",
             metrics.SHARE,
-            "the share of views taken for others'",
+            "confused views",
             higher=False,
-            label="confused views",
-            short="confused",
             column="held-out confusion",
         ),
-        Baseline(
-            "blind", "guessing blindly", "any view", "confused {:.1%} (blind)", ("confusion",)
-        ),
+        Baseline("blind", "guessing blindly", ("confusion",)),
     )
     values = {"confusion": 0.25, "blind": 0.75}
     entries = {name: {"value": one, "n": 90, "split": "validation"} for name, one in values.items()}
@@ -158,15 +151,14 @@ def test_one_row_shows_a_metric_everywhere(
 
     # terminal
     speed = {"images_per_s": 9.0, "data_wait": 0.0}
-    assert "  confused 50.0%  " in console._summary(rows[0] | speed)
+    assert "  confused views 50.0%  " in console._summary(rows[0] | speed)
     assert metrics.format_metrics(values, values) == "confused views 25.0% (to beat 75.0%)"
-    assert metrics.format_baselines(values) == "confused 75.0% (blind)"
+    assert metrics.format_baselines(values) == "confused views 75.0% (guessing blindly)"
 
     # page and index
     run_page.write(run.folder)
     page = (run.folder / "report.html").read_text()
     assert "beats guessing blindly (25.00% against 75.00%)" in page
-    assert "confusion: the share of views taken for others" in page
     assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
@@ -174,8 +166,9 @@ def test_one_row_shows_a_metric_everywhere(
 
     # card
     text = card.write(run, run.folder / "export")
-    assert "| `confusion` | the share of views taken for others' | validation | 25.00% |" in text
-    assert "| `blind` | any view | 75.00% | 25.00% | `confusion` |" in text
+    assert ["confusion", "25.00%", "-", "validation", "90"] in table(text, "measure")
+    (row,) = table(text, "baseline")[1:]
+    assert row == ["guessing blindly", "-50.00 points", "25.00%", "75.00%", "confusion"]
     assert "type: accuracy\n      name: confusion" in text
 
     # runs tool

@@ -10,7 +10,7 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 
 from dataclasses import dataclass
 
-from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
+from ssl_vit.config.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.config.fields import option
 from ssl_vit.config.rules import Rule, fewer_than
 from ssl_vit.config.split_counts import selected_count
@@ -59,22 +59,15 @@ class TeacherDeclaration(ObjectiveDeclaration):
         ),
     )
     metrics = (
-        Metric(
-            "teacher_spread",
-            sentence="how far the teacher's features of an image's patches lie apart: near 0 it has"
-            " collapsed",
-        ),
+        # how far the teacher's features of an image's patches lie apart: near 0 it has collapsed
+        Metric("teacher_spread"),
     )
+    no_measure = ("loss",)  # a teacher that has collapsed is easily predicted
 
     def build(self, settings, encoder, classes):
         return build(settings.group(TeacherOptions), encoder)
 
     # For pages, model cards and reports
-
-    def question(self, metric):
-        """The teacher is each run's own, so losses of other encoders are other questions."""
-        keys = ("model.", "init", "data.", "optim.", "teacher.momentum")
-        return Question(keys, difficulty=("teacher.rate",))
 
     def sentence(self, recipe):
         seen = 1 - recipe.group(TeacherOptions).rate

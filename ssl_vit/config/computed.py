@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from .fields import Option, Values
-from .schema import GONE, RENAMED, Recipe, defaults, options
+from .schema import Recipe, defaults, options
 
 FACTS = ("data", "init", "plugin")  # of images, first weights and a plugin
 UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
@@ -43,13 +43,13 @@ def keys(chosen: Callable[[Option], object]) -> list[str]:
 
 
 def counts(key: str, free: Collection[str] = ()) -> bool:
-    """Whether a dotted key, also by its name of an earlier version, changes what is computed.
+    """Whether a dotted key changes what is computed.
 
     Args:
         key: the key.
         free: keys that do not, as a run recorded of those that are none here without its plugin.
     """
-    found = options().get(RENAMED.get(key, key))
+    found = options().get(key)
     return key not in free if found is None else found.identity
 
 
@@ -78,7 +78,7 @@ def differences(
         there, here: of what was made, and of what is wanted.
         undecided: keys that do not count.
     """
-    default = defaults() | GONE
+    default = defaults()
     found = (
         Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (there, here)))
         for key in {**there, **here}

@@ -10,7 +10,7 @@ import functools
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
 from ..metrics import Baseline, Metric, register
@@ -33,19 +33,6 @@ class Group:
     name: str
     kind: type
     about: str
-
-
-class Question(NamedTuple):
-    """What of a recipe makes a metric of two runs an answer to the same question.
-
-    Attributes:
-        keys: whose values must be the same; one that ends in a dot stands for its group.
-        difficulty: whose values give each run a difficulty of its own: their metrics compare only
-            with that said.
-    """
-
-    keys: tuple[str, ...]
-    difficulty: tuple[str, ...] = ()
 
 
 def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
@@ -77,11 +64,11 @@ class ObjectiveDeclaration:
         local_views: whether it takes local views beside those.
         parts: the objectives that it is a sum of.
         rules: relations between its keys and the rest of the recipe (config/rules).
-        metrics: rows of its own metrics and baselines (metrics/rows.py).
+        metrics: rows of its own metrics and baselines (metrics.py).
         pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
             of the patches); of one whose own group of keys has a `pool`, that is it.
         no_measure: names of metrics whose best value may be that of collapsed features; no
-            checkpoint is chosen by them.
+            checkpoint is chosen and no runs are ranked by them.
         figure: what the pictures show that its network makes of images (objectives.base, `panels`),
             as the caption of figures/predictions.png; empty: it makes none.
     """
@@ -144,11 +131,6 @@ class ObjectiveDeclaration:
         return ()
 
     # What pages, cards and reports say
-
-    def question(self, metric: str) -> Question | None:
-        """What makes a metric of held-out images (`loss`, `accuracy`, ...) comparable between
-        runs; None: nothing does, or it is not known."""
-        return None
 
     def sentence(self, recipe: "Recipe") -> str:
         """What was trained, for the model card."""
@@ -213,9 +195,6 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     what = "objective" if known is _OBJECTIVES else "target"
     if not found.name:
         raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
-    if hasattr(found, "check"):  # as in earlier versions; it would be ignored
-        text = "its declaration has check(); expected rules, rows as in ssl_vit/config/rules"
-        raise UserError(f"{what}={found.name}: {text}")
     before = known.get(found.name)
     if before is not None and before is not found:
         raise UserError(f"{what}={found.name}: declared twice")

@@ -216,7 +216,7 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     for key in PRESETS:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
-    own = values.current(flatten(mapping), f"{path}: ")
+    own = flatten(mapping)
     # without its plugin an objective's own keys are not known here
     foreign = own.get("objective") not in (None, *declaration.objectives())
     for key in own:

@@ -184,10 +184,6 @@ class Recipe:
 
 # Keys and groups that every recipe has
 FIXED_TOP = {field.name for field in dataclasses.fields(Recipe)} - {"groups", "target", "probe"}
-# Keys of earlier versions and what they are called now
-RENAMED = {"eval.pictures": "eval.images", "probe.pictures": "probe.images"}
-# Keys that have gone and what was their default, which recipe files may still give
-GONE: Values = {}
 
 
 def _groups_of(objective: str) -> Iterator[declaration.Group]:

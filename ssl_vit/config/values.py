@@ -6,15 +6,14 @@ import operator
 import re
 import typing
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UserError
-from ..formatting import option_text
 from . import declaration, schema
 from .fields import Option, Values, type_name
 from .parsing import has_interpolation, yaml_value
-from .schema import GONE, RENAMED, Recipe
+from .schema import Recipe
 
 # Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
@@ -43,29 +42,6 @@ def parse(options: Iterable[str]) -> dict[str, str]:
     return given
 
 
-def check_renamed(key: str, where: str = "") -> None:
-    """Raises UserError with the present name of a key that has another one now, or with the value
-    at which one that has gone stayed."""
-    if key in RENAMED:
-        raise UserError(f"{where}{key} is called {RENAMED[key]} now")
-    if key in GONE:
-        raise UserError(f"{where}{key} has gone: it is what {key}={option_text(GONE[key])} was")
-
-
-def current(written: Mapping[str, Any], where: str) -> Values:
-    """The values of a file that an earlier version may have written, by their present keys and
-    without those that have gone; `where` (the file) opens the error.
-
-    Raises:
-        UserError: a key that has gone has another value than its default, or a key stands there by
-            both of its names.
-    """
-    for key in written:
-        if (key in GONE and written[key] != GONE[key]) or RENAMED.get(key) in written:
-            check_renamed(key, where)
-    return {RENAMED.get(key, key): value for key, value in written.items() if key not in GONE}
-
-
 def check_keys(keys: Iterable[str]) -> None:
     """As `check_key`, of each key; what is wrong with several of them is one error.
 
@@ -91,7 +67,6 @@ def check_key(key: str, where: str = "") -> None:
     Raises:
         UserError: it is not; it names the nearest key, or the choices.
     """
-    check_renamed(key, where)
     if key in ("data.name", "model.name") and not where:
         preset = key.split(".")[0]
         raise UserError(f"{key}: expected {preset}=NAME, which sets it")

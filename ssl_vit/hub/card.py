@@ -30,6 +30,7 @@ from ..formatting import (
     rounded_count,
 )
 from ..pages import figure_blocks, metric_tables
+from ..pages.blocks import block_markdown
 from ..runs import seen_text
 from ..runs.folder import Run
 
@@ -258,11 +259,11 @@ def _results(run: Run, result: Result | None, facts: Environment) -> dict[str, A
     cautions += [escape_markdown(text) for text in seen_text.cautions(facts.seen or ())]
     comparisons = list(metric_tables.comparisons(metrics, measured_on))
     return {
-        "results": metric_tables.results(metrics, measured_on),
+        "results": block_markdown(metric_tables.results(metrics, measured_on)) if metrics else "",
         "cautions": cautions,
         "of_images": bool(measured_on),
-        "baselines": metric_tables.baselines(comparisons) if comparisons else "",
-        "verdict": metric_tables.verdict(comparisons, measured_on) if comparisons else "",
+        "baselines": block_markdown(metric_tables.baselines(comparisons)) if comparisons else "",
+        "verdict": metric_tables.verdict(comparisons) if comparisons else "",
         "curves": bool(result and run.rows()),
         "image": caption if result and (run.figures / "predictions.png").exists() else "",
     }

@@ -16,8 +16,8 @@ def draw(run: Run) -> bytes | None:
     from matplotlib.figure import Figure  # 0.3 s, also of the list of runs, which imports payload
 
     rows = run.rows()
-    short = [f"{HELD_OUT}{row.name}" for row in all_metrics() if row.short]
-    names = [name for name in ("loss", f"{HELD_OUT}loss", *short) if _points(rows, name)]
+    held_out = [f"{HELD_OUT}{row.name}" for row in all_metrics() if row.column]
+    names = [name for name in ("loss", *reversed(held_out)) if _points(rows, name)]
     if not names:
         return None
     panels = {unit: [n for n in names if find_metric(n).unit == unit] for unit in PANELS}

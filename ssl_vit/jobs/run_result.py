@@ -57,9 +57,7 @@ class RunResult(Result):
         for name, entry in self.metrics.items():
             of = "of" if find_metric(name).independent else "on"
             text = f"{entry.value:.1%} {of} {count_of(entry.n or 0, f'{entry.split} images')}"
-            if found := metric_tables.interval(
-                name, entry.value, metric_tables.independent_cases(entry, self.measured_on)
-            ):
+            if found := metric_tables.interval(name, entry, self.measured_on):
                 text += f" (95% interval {found.low:.1%} to {found.high:.1%})"
             yield f"{name:<11} {text}"
         if self.classes:
@@ -85,15 +83,13 @@ class RunResult(Result):
             yield f"{name:<11} {format_metrics(values)}{of}"
             if beat := format_baselines(values):
                 yield f"to beat     {beat}"
-        if fought := metric_tables.finite_comparisons(self.metrics, self.measured_on):
-            yield f"verdict     {metric_tables.verdict(fought, self.measured_on)}"
+        if fought := [*metric_tables.comparisons(self.metrics, self.measured_on)]:
+            yield f"verdict     {metric_tables.verdict(fought)}"
 
     def _test_interval(self) -> str:
         """Of the first metric of test images that has one, as that of a classifier's top-1."""
         for name, entry in self.metrics.items():
-            found = metric_tables.interval(
-                name, entry.value, metric_tables.independent_cases(entry, self.measured_on)
-            )
+            found = metric_tables.interval(name, entry, self.measured_on)
             if entry.split == "test" and found:
                 return f", 95% interval of {name} {found.low:.1%} to {found.high:.1%}"
         return ""

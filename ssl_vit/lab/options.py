@@ -91,14 +91,13 @@ class RunsOptions(ToolOptions):
     folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
     sort: str = option(
         "ended",
-        "What they are sorted by: name, objective, state, step, exaflop, time, disk, ended (the"
-        " newest first), or a metric, the best first; sort=-KEY: the other way round.",
+        "The column that they are sorted by; ended: the newest first; sort=-KEY: the other way"
+        " round.",
         metavar="KEY",
     )
     best: str | None = option(
         None,
-        "Rank finished runs by a metric, in groups of the same images and objective: only those"
-        " compare.",
+        "Rank finished runs by a metric, in groups of the same images and objective.",
         metavar="METRIC",
     )
     clean: str | None = one_of(

@@ -48,14 +48,13 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The first `labels` columns are text, the others numbers; `marked` rows stand apart. With
-    `search`, its label, the HTML table can be sorted and searched; it has the columns whose heads
-    are `behind` as its last ones, so that a phone shows the others."""
+    """The first `labels` columns are text, the others numbers. With `search`, its label, the HTML
+    table can be sorted and searched; it has the columns whose heads are `behind` as its last ones,
+    so that a phone shows the others."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     labels: int = 1
-    marked: frozenset[int] = frozenset()
     search: str = ""
     behind: frozenset[str] = frozenset()
 
@@ -84,13 +83,11 @@ class Chart(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """SVG text, of a file at `path` from the page's folder. In HTML `charts`, where there are any,
-    take the place of the SVG."""
+    """SVG text, of a file at `path` from the page's folder."""
 
     path: str
     caption: str
     svg: str
-    charts: tuple[Chart, ...] = ()
 
 
 class Image(NamedTuple):
@@ -159,11 +156,12 @@ def markdown(title: str, sections: list[Section]) -> str:
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
         parts += [f"## {escape_opening(section.title)}"] if section.title else []
-        parts += [_markdown(block) for block in section.blocks]
+        parts += [block_markdown(block) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _markdown(block: Block) -> str:
+def block_markdown(block: Block) -> str:
+    """A block as Markdown; empty for one that only a browser draws."""
     match block:
         case Text(text, warning):
             return f"> **Note:** {escape_markdown(text)}" if warning else escape_opening(text)

@@ -12,11 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..metrics import (
-    BY_KIND,
     HELD_OUT,
-    OF_PARTS,
     all_baselines,
-    all_metrics,
     find_metric,
     is_of_model,
     label,
@@ -28,8 +25,8 @@ from .blocks import Chart, Line
 # Points of a line in a page: two for each of the screen's columns that a chart is wide
 DRAWN = 600
 POINTS = 20  # values up to which each is drawn as a point
-# Charts of several metrics that come first
-FIRST = [f"{chart}{more}" for more in ("", BY_KIND, OF_PARTS) for chart in ("Loss", "Accuracy")]
+# Charts that come first
+FIRST = ("Loss", "Accuracy")
 
 
 class Curve(NamedTuple):
@@ -116,10 +113,9 @@ def of_model(curves: Curves) -> dict[str, Curve]:
 
 
 def charts(curves: Curves) -> list[Chart]:
-    """All metrics of a run that have more than one value: those that share a chart first, the
-    others one by one. A metric of held-out images is in the chart of its namesake in training."""
-    shared = [*FIRST, *(row.chart for row in all_metrics() if row.chart)]
-    by_title: dict[str, list[Line]] = {title: [] for title in shared}
+    """All metrics of a run that have more than one value, the loss first. A metric of held-out
+    images is in the chart of its namesake in training."""
+    by_title: dict[str, list[Line]] = {title: [] for title in FIRST}
     for name, curve in of_model(curves).items():
         if not curve.is_constant:
             by_title.setdefault(_title(name), []).append(line(written(name), thinned(curve)))
@@ -146,11 +142,8 @@ def numbers(curves: Curves) -> list[list[str]]:
 def _title(name: str) -> str:
     """The title of a metric's chart."""
     stem = name.removeprefix(HELD_OUT)
-    row, part = find_metric(stem), stem.rpartition("/")[0]
-    own = label(stem) if row.label else stem
-    if part in ("", "probe"):
-        return row.chart or own
-    return row.chart + OF_PARTS if row.chart and row.compared else own
+    row, of_part = find_metric(stem), stem.rpartition("/")[0] not in ("", "probe")
+    return row.chart if row.chart and not of_part else label(stem)
 
 
 def line(name: str, curve: Curve) -> Line:
@@ -192,16 +185,3 @@ def thinned(curve: Curve, most: int = DRAWN) -> Curve:
         kept |= {int(start + find(height[start:end])) for find in (np.argmin, np.argmax)}
     chosen = sorted(kept)
     return Curve(curve.steps[chosen], curve.values[chosen])
-
-
-def averaged(curve: Curve, most: int) -> Curve:
-    """At most `most` points of a curve: the means of as many stretches of it, each at its last
-    step; a stretch with a value that is not finite is a gap."""
-    count = len(curve.steps)
-    if count <= most:
-        return curve
-    ends = np.arange(1, most + 1) * count // most
-    starts = np.append(0, ends[:-1])
-    with np.errstate(all="ignore"):
-        means = np.add.reduceat(curve.values, starts) / (ends - starts)
-    return Curve(curve.steps[ends - 1], means)

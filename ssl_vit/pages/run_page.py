@@ -101,17 +101,14 @@ def warnings(record: RunRecord) -> Iterator[Block]:
 def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
     metrics, recipe = record.metrics(), record.recipe
-    rows = metric_tables.result_rows(metrics, record.measured_on)
-    if not rows:
+    table = metric_tables.results(metrics, record.measured_on)
+    if not table.rows:
         return
     if record.result is None:
         images = format_held_out(record.measured_on)
         step = record.latest()[0]
         yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
-        yield Table(["measure", "value"], [[row.name, row.value] for row in rows])
-    else:
-        head = ["measure", "value", "95% interval", "split", "n"]
-        yield Table(head, [[r.name, r.value, r.interval, r.split, r.n] for r in rows])
+    yield table
     chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
     for text in few_images(record.measured_on, chosen, remedy):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
@@ -120,29 +117,14 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Text(text)
     for one in record.environment.seen or ():
         yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
-    fought = list(metric_tables.comparisons(metrics, record.measured_on))
-    if fought:
-        head = ["baseline", "difference", "the model's", "its value", "measure"]
-        yield Table(head, [_baseline(one) for one in fought])
-    meanings = [f"{row.name}: {row.meaning}" for row in rows if row.meaning != "-"]
-    meanings += dict.fromkeys(f"{one.called}: {one.guess}" for one in fought)
-    if meanings:  # no column, which would push the values off a phone
-        yield Fold("What the measures and baselines are", [Listing(meanings)])
-    if any(row.interval != "-" for row in rows):
+    if fought := list(metric_tables.comparisons(metrics, record.measured_on)):
+        yield metric_tables.baselines(fought)
+    if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals are Wilson's, of a share of n independent images; of a share of patches,"
             " which in one image are alike, as wide as for so many images. They are about this one"
             " network: what another seed would give is not in them."
         )
-
-
-def _baseline(one: metric_tables.BaselineComparison) -> list[str]:
-    """A baseline beside the model's metric, by its name for readers; of a joint run with its part
-    before it."""
-    part = one.baseline.rpartition("/")[0]
-    here, there = (metric_tables.number(one.measure, value) for value in (one.here, one.there))
-    apart = metric_tables.difference(one.measure, one.here - one.there)
-    return [f"{part} {one.called}".lstrip(), apart, here, there, one.measure]
 
 
 def still_helping(record: RunRecord) -> Iterator[Block]:

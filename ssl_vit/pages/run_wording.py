@@ -7,7 +7,7 @@ from ..config import declaration
 from ..config.init_source import InitSource
 from ..config.records.run import Environment, Result
 from ..formatting import duration, format_held_out, rounded_count, sharded
-from ..metrics import SHARE, all_metrics, find_metric, format_baselines, format_metrics
+from ..metrics import all_metrics, find_metric, format_baselines, format_metrics
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from . import metric_tables
 from .run_record import RunRecord
@@ -97,10 +97,13 @@ def outcome(record: RunRecord) -> str:
         text = f"On {format_held_out(record.measured_on)} at step {step:,}: "
         baselines = format_baselines(values)
         return f"{text}{format_metrics(values)}{f'; to beat: {baselines}' if baselines else ''}."
-    titled = [row.name for row in all_metrics() if row.title and row.name in metrics]
-    found = [f"{_headline(record, name)}." for name in titled[:1]]
-    if fought := metric_tables.finite_comparisons(metrics, record.measured_on):
-        found.append(metric_tables.verdict(fought, record.measured_on))
+    # of a training run held-out ones stand beside their baselines
+    probed = record.values.get("objective") == "probe"
+    named = [row.name for row in all_metrics() if row.column and row.name in metrics]
+    main = [name for name in named if probed or metrics[name].split == "test"]
+    found = [f"{_headline(record, name)}." for name in main[:1]]
+    if fought := [*metric_tables.comparisons(metrics, record.measured_on)]:
+        found.append(metric_tables.verdict(fought))
     measured = format_metrics({name: entry.value for name, entry in metrics.items()})
     return " ".join(found) or (f"Measured: {measured}." if measured else "")
 
@@ -108,12 +111,13 @@ def outcome(record: RunRecord) -> str:
 def _headline(record: RunRecord, name: str) -> str:
     """A metric of the result with its interval."""
     row, entry = find_metric(name), record.metrics()[name]
-    n = metric_tables.independent_cases(entry, record.measured_on)
-    shown = f"{entry.value:.2%}" if row.unit == SHARE else f"{entry.value:.4g}"
-    text = f"{row.title} on the {entry.split} split is {shown}"
-    found = metric_tables.interval(name, entry.value, n)
+    title = row.tested or row.column
+    value = metric_tables.number(name, entry.value)
+    text = f"{title[0].upper()}{title[1:]} on the {entry.split} split is {value}"
+    found = metric_tables.interval(name, entry, record.measured_on)
     if found is None:
         return text
+    n = metric_tables.independent_cases(entry, record.measured_on)
     return f"{text} (95% interval {found.low:.2%} to {found.high:.2%}, n = {n:,})"
 
 

@@ -35,9 +35,9 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _summary(row: Row) -> str:
     measured = [
-        f"{one.short} {one.text(row[one.name])}"
+        f"{one.words} {one.text(row[one.name])}"
         for one in all_metrics()
-        if one.short and one.name in row
+        if one.column and one.name in row and one.name != "loss"
     ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     if "memory_gib" in row:

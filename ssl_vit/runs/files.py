@@ -86,12 +86,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync(path: Path) -> None:
-    """Wait until a file is on the disk, before it gets its name."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def append(path: Path, content: bytes) -> None:
     """Append to a file, or leave it as it was.
 

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ssl_vit.config import schema
-from ssl_vit.config.computed import computed_values, differences, facts
-from ssl_vit.config.resolve import resolve
+from ssl_vit.config.computed import differences, facts
 
 KEYS = ("optim.lr", "optim.steps", "seed", "data.flip", "mae.rate")
 NAMES = ("data:train", "data:test", "init:file", "init:heads", "unheard.of")
@@ -52,14 +50,6 @@ def test_a_plugin_is_the_same_by_its_file() -> None:
     assert not differences(was, facts("plugin", {"file": "a"}))
     assert [one.key for one in differences(was, facts("plugin", {"file": "b"}))] == ["plugin:file"]
     assert [one.key for one in differences(was, facts("plugin", {}))] == ["plugin:"]
-
-
-def test_a_key_that_has_gone_is_at_its_old_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(schema.GONE, "optim.whirl", 0.5)
-    here = computed_values(resolve(["recipe=mpp"]))
-    assert not differences(here | {"optim.whirl": 0.5}, here)
-    (found,) = differences(here | {"optim.whirl": 0.6}, here)
-    assert str(found) == "optim.whirl (0.6 there, 0.5 here)"
 
 
 def test_a_difference_says_its_kind() -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from helpers.options import FREE, ROOT
-from ssl_vit.config import parsing, recipe_files, schema
+from ssl_vit.config import parsing, recipe_files
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
 from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import RENAMED, Data, Model, Optim, Recipe, dump
+from ssl_vit.config.schema import Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
 from ssl_vit.objectives.mae import MaeOptions
 from ssl_vit.objectives.moco_v3 import MocoOptions
@@ -706,41 +706,10 @@ def test_numbers_too_large_are_refused(word):
     assert refusal("recipe=mpp", word).startswith(word.partition("=")[0])
 
 
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_an_old_key_is_answered_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
-    with pytest.raises(UserError, match=f"^{old} is called {new} now$"):
-        resolve(["recipe=mpp", f"{old}=10"])
-    group, name = old.split(".")
-    path = tmp_path / "old.yaml"
-    path.write_text(f"{group}:\n  {name}: 10\n")
-    assert resolve([f"recipe={path}"], here=False).values()["eval.images"] in (10, 2000)
-    read = recipe_files.load(path)
-    assert read.own == {new: 10}
-    path.write_text(f"{group}:\n  {name}: 10\n  {new.split('.')[1]}: 10\n")
-    with pytest.raises(UserError, match=f"old.yaml: {old} is called {new} now$"):
-        resolve([f"recipe={path}"])
-
-
 def test_a_number_is_taken_for_a_text_where_a_text_is_expected(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text("objective: mpp\nname: 2024\n")
     assert resolve([f"recipe={path}"]).name == "2024"
-
-
-def test_a_key_that_has_gone_is_read_at_its_old_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(schema.GONE, "optim.whirl", 0.5)
-    path = tmp_path / "old.yaml"
-    path.write_text("name: x\noptim:\n  steps: 7\n  whirl: 0.5\n")
-    assert resolve([f"recipe={path}"]).optim.steps == 7
-    path.write_text("name: x\noptim:\n  steps: 7\n  whirl: 0.6\n")
-    with pytest.raises(
-        UserError, match=r"old.yaml: optim\.whirl has gone: .* optim\.whirl=0\.5 was$"
-    ):
-        resolve([f"recipe={path}"])
-    with pytest.raises(UserError, match=r"^optim\.whirl has gone"):
-        resolve(["recipe=mpp", "optim.whirl=0.5"])
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     assert {entry["n"] for entry in result["metrics"].values()} == {4}
     assert result["images"] == 20
     page = (tmp_path / "s" / "report.html").read_text()
-    assert "mIoU of a linear segmentation probe" in page and "the commonest class" in page
+    assert "Segmentation mIoU on the test split" in page and "the commonest class" in page
     assert ssl_vit.evaluate(options) == result
     # pixels of one image are alike: of means over images there is no interval
     assert f"miou        {found['miou']:.1%} on 4 test images" in list(result.lines())
@@ -351,4 +351,4 @@ def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
     fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
     assert fought == {"miou": 0.1, "pixel_accuracy": 0.5}
-    assert [row.interval for row in metric_tables.result_rows(entries)] == ["-", "-"]
+    assert [row[2] for row in metric_tables.results(entries).rows] == ["-", "-"]

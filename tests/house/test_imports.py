@@ -65,11 +65,11 @@ LAB_MAY_IMPORT = {
     "config.fields": ALL,
     "config.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
     **dict.fromkeys(("config.tool_options", "config.tools", "config.python_options"), ALL),
-    "config.computed": ("engine", "run_folder", "runs.listed", "runs.ranking"),
+    "config.computed": ("engine", "run_folder", "runs.listed"),
     **dict.fromkeys(
         ("config.init_source", "config.resolve", "config.values"), ("engine", "run_folder")
     ),
-    "config.declaration": ("engine", "runs.ranking"),
+    "config.declaration": ("engine", "runs.listed"),
     "config.export_files": ("runs.listed",),
     # the folder of a run
     "config.records.run": ("results", "run_folder", "runs.listed"),

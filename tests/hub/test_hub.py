@@ -22,6 +22,7 @@ from helpers.hub_runs import REPO, exported, milestone, pushed, trained
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub, oid
 from helpers.launching import launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
+from helpers.reports import table
 from ssl_vit import hub_files
 from ssl_vit.config.init_source import InitSource
 from ssl_vit.config.records.run import Measured
@@ -673,7 +674,7 @@ def test_a_fresh_process_gets_the_runs_own_outputs(
     assert named.abs().max() > 0.01 and len(classes.strip().split(",")) == 10
     text = pushed(server, repository="someone/classifier")["README.md"].decode()
     assert "AutoModelForImageClassification" in text and "trained from `mpp`" in text
-    assert "| `top1` | the share of images whose class it names first | test |" in text
+    assert "top1" in [row[0] for row in table(text, "measure")]
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -704,8 +705,9 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     found, images = result.metrics["accuracy_masked"], (result.measured_on or {})["validation"]
     # patches of one image are alike: as of so many images
     assert images < (found.n or 0)
-    assert f"| {found.value:.2%} | {proportion(found.value, images).low:.2%} to " in text
-    assert f"| {images:,} |" in text
+    (row,) = (row for row in table(text, "measure") if row[0] == "accuracy_masked")
+    assert row[1] == f"{found.value:.2%}" and row[4] == f"{images:,}"
+    assert row[2].startswith(f"{proportion(found.value, images).low:.2%} to ")
     assert not [
         name
         for name in files
@@ -778,28 +780,17 @@ def test_the_card_says_whether_the_baselines_are_beaten(
     }
     text = written(run, **values)
     assert says in text
-    assert (
-        f"| `neighbors` | the mean colour of the nearest intact patches | {neighbors:.2%} | "
-        f"30.00% | `accuracy_masked` |" in text
-    )
-    measured = text.partition("| baseline |")[0]
-    assert (
-        "`accuracy_masked` | the share predicted correctly, of patches under the mask token "
-        "| validation | 30.00% |" in measured
-    )
-    assert not [
-        name
-        for name in ("entropy", "commonest", "neighbors", "corrupted", "chance")
-        if f"`{name}`" in measured
-    ]
+    fought = {row[0]: row[2:] for row in table(text, "baseline")}
+    assert fought["the neighbours' mean"] == ["30.00%", f"{neighbors:.2%}", "accuracy_masked"]
+    measured = {row[0]: row[1] for row in table(text, "measure")[1:]}
+    assert measured["accuracy_masked"] == "30.00%"
+    assert not {"entropy", "commonest", "neighbors", "corrupted", "chance"} & measured.keys()
 
 
 def test_what_guesses_has_no_interval(run: Run) -> None:
     text = written(run, top1=0.4, chance=0.1)
-    assert (
-        text.count("10.00% to ") == text.count("to 10.00%") == 0
-        and "| 10.00% | 40.00% | `top1` |" in text
-    )
+    assert text.count("10.00% to ") == text.count("to 10.00%") == 0
+    assert ["guessing", "+30.00 points", "40.00%", "10.00%", "top1"] in table(text, "baseline")
 
 
 def test_a_card_repeats_what_its_run_needs(run: Run) -> None:

@@ -126,7 +126,7 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
     listed = ssl_vit.list_runs(made.folder.parent, best="loss")
     assert [run.name for run in listed.runs] == ["run"]
     assert listed.runs[0].value("loss") == made.metrics["loss"].value
-    assert listed.ranking.metric == "loss" and "lower is better" in str(listed)
+    assert listed.content()["best"] == "loss" and "lower is better" in str(listed)
     assert "lower is better" in listed._repr_html_()
     page = ssl_vit.report(made.folder)
     assert page.page == made.folder / "report.html" and page.runs[0].result.steps == 2

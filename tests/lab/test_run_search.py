@@ -13,7 +13,7 @@ from ssl_vit.config import schema
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
-from ssl_vit.lab.runs import index, listed, ranking, search
+from ssl_vit.lab.runs import index, listed, search
 from ssl_vit.lab.runs import tool as runs_tool
 
 
@@ -52,9 +52,9 @@ def test_the_runs_tool_and_the_index_find_the_same_runs(
         "sweeps/rate/b",
     ]
     assert len(own) == 3 + 39
-    (study,) = search.find(root).studies
-    assert (study.folder, study.finished, study.tasks) == (root / "old" / "gap", 39, 39)
+    assert [*search.find(root).studies] == [root / "old" / "gap"]
     page = (root / "index.html").read_text()
+    assert "39 of 39" in page
     assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
     assert (root / "sweeps" / "rate" / "a" / "report.html").exists()
 
@@ -138,14 +138,13 @@ def test_a_key_that_a_run_lacks_ranks_at_its_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listed, "export_problem", lambda export: "")
-    asked = ranking.question("loss", schema.defaults() | {"objective": "mpp"}, [])
     for name in ("a", "b"):
-        rate = f"corruption.rate={asked['corruption.rate']}"
+        rate = f"corruption.rate={schema.defaults()['corruption.rate']}"
         make_run(tmp_path / name, rate, metrics=rows(100), environment={"held_out": "0123"})
     path = tmp_path / "b" / "recipe.yaml"
     lines = path.read_text().splitlines(keepends=True)
     made = "".join(line for line in lines if not line.startswith("  rate: "))
     assert len(made.splitlines()) == len(lines) - 1
     path.write_text(made)
-    (group,) = ranking.rank(read_runs(tmp_path), "loss")
+    (group,) = listed.rank(read_runs(tmp_path), "loss")
     assert [run.name for run in group.runs] == ["a", "b"]

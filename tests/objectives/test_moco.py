@@ -83,7 +83,7 @@ def test_the_guess_that_a_run_names_is_said_to_be_of_the_held_out_images(
     own = ["moco.hidden=16", "moco.width=8", "optim.steps=1", "optim.warmup=0", "eval.images=6"]
     run([*altered(tiny, "recipe=moco_v3", *own), "name=moco"])
     (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("to beat"))
-    assert f"loss {0.8 * math.log(6):.3f} (guessing)" in line
+    assert f"loss {0.8 * math.log(6):.3f} (the loss of guessing)" in line
     assert line.endswith(", among 6 held-out images, not the 16 of a training step")
 
 

@@ -16,7 +16,6 @@ from ssl_vit.config.resolve import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.runs import ranking
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
@@ -228,7 +227,7 @@ def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finis
 OWN_KEYS = """
 # ruff: noqa
 from dataclasses import dataclass
-from ssl_vit.config.declaration import Group, ObjectiveDeclaration, Question, declare
+from ssl_vit.config.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.config.fields import option
 from ssl_vit.metrics import Metric
 
@@ -240,11 +239,9 @@ class Turned(ObjectiveDeclaration):
     name = "turned"
     title = "Which way up"
     options = Group("turned", TurnOptions, "Which way up an image stands.")
-    metrics = (Metric("upright", sentence="how many stand upright", label="upright ones"),)
+    metrics = (Metric("upright", label="upright ones"),)
     def sentence(self, recipe):
         return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
-    def question(self, metric):
-        return Question(("data.name", "turned.turns"))
     def build(self, settings, encoder, classes):
         import torch
         from ssl_vit.objectives.base import Objective, Output
@@ -391,46 +388,6 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     other = written | {"turned.turns": 1}
     assert written_hash(written, free) == known != written_hash(other, free)
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
-
-
-def test_the_question_of_an_own_metric_is_asked_while_its_plugin_is_here(
-    tmp_path: Path, tiny: list[str]
-) -> None:
-    """Without it all keys that differ count."""
-    file = tmp_path / "turned.py"
-    lines = """    def question(self, metric):
-        if metric != "upright":
-            return None
-"""
-    file.write_text(OWN_KEYS.replace("    def question(self, metric):\n", lines))
-    words = altered(tiny, f"plugin={file}", "objective=turned")
-    try:
-        recipes = [
-            resolve([*words, f"seed={seed}", f"data.share={1 / (1 + seed)}"]) for seed in (0, 1)
-        ]
-        written = [recipe.values() for recipe in recipes]
-        known, other = (ranking.question("upright", values, []) for values in written)
-        assert known == other == {"data.name": "shapes", "turned.turns": "2"}
-        every = [ranking.question("loss", values, []) for values in written]
-    finally:
-        declaration.withdraw("turned")
-    differ = {key for key in every[0] if every[0][key] != every[1][key]}
-    assert differ == {"data.share", "seed"} and every[0].keys() == every[1].keys()
-    assert [ranking.question("upright", values, []) for values in written] == every
-
-
-def test_a_declaration_of_an_earlier_version_is_told_what_it_lacks(
-    tmp_path: Path, tiny: list[str]
-) -> None:
-    """Its check would be ignored."""
-    file = tmp_path / "turned.py"
-    check = "    def check(self, recipe): ...\n    def sentence("
-    file.write_text(OWN_KEYS.replace("    def sentence(", check))
-    with pytest.raises(
-        UserError, match=r"objective=turned: its declaration has check\(\); expected"
-    ):
-        resolve(altered(tiny, f"plugin={file}", "objective=turned"))
-    assert "turned" not in declaration.objectives()
 
 
 def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:

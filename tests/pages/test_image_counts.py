@@ -191,18 +191,18 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "top1": Measured(value=0.5272, split="test", n=239),
         "chance": Measured(value=0.25, split="test", n=239),
     }
-    fought = list(metric_tables.comparisons(entries))
-    assert metric_tables.verdict(fought, {"validation": 9, "test": 239}) == (
+    fought = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
+    assert metric_tables.verdict(fought) == (
         "The model beats the loss of guessing (1.357 against 1.386 on 9 held-out images) and"
         " guessing (52.72% against 25.00% on 239 test images)."
     )
-    assert " on " not in metric_tables.verdict(fought[:1], {"validation": 9})
+    assert " on " not in metric_tables.verdict(fought[:1])
 
 
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
-    (row,) = metric_tables.result_rows({"knn": Measured(value=80 / 239, split="test", n=239)})
-    assert (row.value, row.interval) == ("33.47%", "27.79% to 39.68%")
+    (row,) = metric_tables.results({"knn": Measured(value=80 / 239, split="test", n=239)}).rows
+    assert row == ["knn", "33.47%", "27.79% to 39.68%", "test", "239"]
 
 
 def test_patches_of_few_images_decide_nothing() -> None:
@@ -216,5 +216,5 @@ def test_patches_of_few_images_decide_nothing() -> None:
         next(iter(metric_tables.comparisons(metrics, measured_on)))
         for measured_on in ({"validation": 7}, None)
     )
-    assert (of_images.n, of_images.verb) == (7, metric_tables.OPEN)
-    assert (of_patches.n, of_patches.verb) == (186, metric_tables.WON)
+    assert of_images.verb == metric_tables.OPEN
+    assert of_patches.verb == metric_tables.WON

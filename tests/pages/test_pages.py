@@ -33,7 +33,7 @@ from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages import blocks, curves, figure_blocks, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
-from ssl_vit.pages.curves import Curve, averaged, thinned
+from ssl_vit.pages.curves import Curve, thinned
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
@@ -115,9 +115,14 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     }
     assert page.table(["baseline", "difference", "the model's", "its value"]) == [
         ["the commonest colour", "+43.00 points", "50.00%", "7.00%", "accuracy_masked"],
-        ["the neighbours' mean", "+5.00 points", "50.00%", "45.00%", "accuracy_masked"],
+        [
+            "the neighbours' mean",
+            "+5.00 points",
+            "50.00%",
+            "45.00%",
+            "accuracy_masked",
+        ],
     ]
-    assert "the commonest colour: the commonest training colour, always" in page.text
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
     assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
@@ -295,7 +300,7 @@ def test_a_run_that_goes_on(tmp_path):
     page = page_of(folder)
     assert "stopped after step 200 of 1,000; its newest checkpoint is of step 150" in page.text
     assert "On held-out images at step 200" in page.text and "Continue from" in page.text
-    assert page.table(["measure", "value"])[0] == ["loss", "3"]
+    assert page.table(["measure", "value"])[0][:2] == ["loss", "3"]
     with held_by_another_process(folder):
         assert lock.is_held(folder)
         page = page_of(folder)
@@ -498,8 +503,8 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     head = own[0]
     first, second = (dict(zip(head, row, strict=True)) for row in own[1:])
     assert (first["run"], first["state"]) == ("first", "finished")
-    assert second["run"] == "second #2" and second["state"] == "stopped at step 200"
-    assert second["steps"] == "200 of 1,000"
+    assert second["run"] == "second #2" and second["state"] == "stopped at step 200 of 1,000"
+    assert second["steps"] == "200"
     assert not {"objective", "data", "model"} & {*head}, "said once, above"
     assert "objective: mpp; data: shapes; model: vit_n8" in page.text
     assert {row[1] for table in parts for row in table} >= {"pretrain-mpp-0", "final-scratch-1"}
@@ -544,22 +549,13 @@ def test_many_runs_fit_into_an_index(tmp_path):
     """A hundred runs of 600 rows."""
     record = read_run(make_run(tmp_path / "0", metrics=rows(600)))
     records = [replace(record, folder=tmp_path / str(i)) for i in range(100)]
-    text = index_page.render(tmp_path, records, [])
+    text = index_page.render(tmp_path, records, {})
     assert len(text) < 1_500_000
     (data,) = Parsed(text).data
     found = json.loads(data)
     curve = found["curves"]["loss"][7]
     steps = found["steps"][curve["x"]]
     assert len(steps) == len(curve["y"]) > 100 and steps[-1] == 6000
-
-
-def test_averages_are_of_whole_stretches():
-    values = np.array([1.0, 3.0, 5.0, 7.0, float("nan"), 9.0, 2.0])
-    found = averaged(Curve(np.arange(7), values), 3)
-    assert found.steps.tolist() == [1, 3, 6] and found.values[:2].tolist() == [2, 6]
-    assert np.isnan(found.values[2])
-    one = Curve(np.array([4]), np.array([5.0]))
-    assert averaged(one, 3) is one
 
 
 def test_markdown_leaves_out_what_only_a_browser_draws():

@@ -79,7 +79,7 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(clock, capsys):
     (text,) = printed(capsys)
     assert (
         text
-        == "step     50/100  loss 3.142  masked 25.0%  1,234 images/s  data wait 7%  left 2 min "
+        == "step     50/100  loss 3.142  accuracy masked 25.0%  1,234 images/s  data wait 7%  left 2 min "
         "30 s"
     )
 

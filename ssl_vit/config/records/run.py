@@ -163,15 +163,3 @@ class Figures(Record):
     """figures.json, as the page of a run reads it."""
 
     figures: dict[str, Figure]
-
-
-class WithMetrics(Record):
-    """A result of which the metrics alone are read."""
-
-    metrics: dict[str, Measured]
-
-
-class WithSeconds(Record):
-    """A result of which the time alone is read."""
-
-    seconds: Number

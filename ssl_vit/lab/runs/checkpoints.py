@@ -34,10 +34,6 @@ class Cleaned(NamedTuple):
     bytes: int
     kept: str = ""
 
-    def content(self) -> dict[str, Any]:
-        """What was removed of the run, for --json."""
-        return self._asdict() | {"kept": self.kept or None}
-
 
 def clean(run: ListedRun) -> Cleaned | None:
     """Remove a run's checkpoints, if nothing needs them any more; None of a run without some."""
@@ -47,13 +43,17 @@ def clean(run: ListedRun) -> Cleaned | None:
         return None
     found = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
     try:
+        if lock.is_held(folder) or lock.is_held(folder / "hub"):
+            return found._replace(kept="a process holds its lock")
+        if (folder.parent / FILE).exists() and lock.is_held(folder.parent):
+            return found._replace(kept=f"its study {folder.parent.name} is going on")
         # a run that may go on is not locked: starting it would be refused meanwhile
-        if reason := _unfinished(run):
-            return found._replace(kept=reason)
+        if run.record.result is None:
+            return found._replace(kept=why_kept(run))
         with lock.hold(folder, str(folder.parent), lambda: None):
             # as it is now; lock.is_held must not be asked in here, as closing the file would end
             # this process's lock
-            if reason := _needed(ListedRun(run.name, read_run(folder))):
+            if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
             sweep(root, STEP, delete=delete)
             for path in list_checkpoints(root):
@@ -68,24 +68,13 @@ def _removable(root: Path) -> list[Path]:
     return [*list_checkpoints(root), *leftovers(root, STEP)]
 
 
-def _unfinished(run: ListedRun) -> str:
-    """Why a run may not be locked; empty where it has finished and nobody writes it or, as a study
-    that is going on, reads it."""
-    folder = run.record.folder
-    if lock.is_held(folder) or lock.is_held(folder / "hub"):
-        return "a process holds its lock"
-    if (folder.parent / FILE).exists() and lock.is_held(folder.parent):
-        return f"its study {folder.parent.name} is going on"
-    if run.record.result is None and not run.record.problems:
-        return "it has not finished"
-    return f"it is damaged: {run.damage}" if run.damage else ""
-
-
-def _needed(run: ListedRun) -> str:
-    """Why a finished run keeps its checkpoints; empty where nothing needs them any more."""
+def why_kept(run: ListedRun) -> str:
+    """Why a run that nobody writes keeps its checkpoints; empty where nothing needs them."""
     record, folder, root = run.record, run.record.folder, run.record.folder / "checkpoints"
-    if record.result is None or run.damage:
-        return f"it is damaged: {run.damage or 'it has no result.json any more'}"
+    if run.damage:
+        return f"it is damaged: {run.damage}"
+    if record.result is None:
+        return "it has not finished"
     if record.values.get("objective") == "probe":
         return "it is an evaluation, which makes no checkpoints: they are not its own"
     if any(path.is_symlink() for path in (folder, root, *_removable(root))):

@@ -1,7 +1,7 @@
 """The page over all runs of a folder: its studies, a table of runs for each part of one, curves
 laid over each other, and how recipes differ. No torch here."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from ...pages.blocks import (
     Block,
     Cell,
     Line,
-    Listing,
     RunComparison,
     RunGroup,
     Section,
@@ -21,12 +20,13 @@ from ...pages.blocks import (
 from ...pages.run_page import INDEX, PAGE
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
+from ..study.record import StudyRecord
 from . import search
-from .listed import ListedRun, counted, differing, listed, of_page
-from .search import ListedStudy
+from .listed import CAUTION, COMPARES, ListedRun, counted, differing, named, of_page
 
 POINTS = 120_000  # of all curves in a page, about 1 MB
 FEWEST = 20  # of one curve, however many there are
+Studies = Mapping[Path, StudyRecord]
 
 
 def write(folder: Path) -> list[RunRecord]:
@@ -38,44 +38,45 @@ def write(folder: Path) -> list[RunRecord]:
         OSError: it cannot be written.
     """
     found = search.find(folder)
-    records = {path: read_run(path) for path in found.runs}
-    write_atomically(folder / INDEX, render(folder, list(records.values()), found.studies))
-    for place in (study.folder for study in found.studies if study.folder != folder):
-        runs, studies = found.below(place)
-        if runs:
-            with suppress(OSError):  # a folder of others
-                text = render(place, [records[path] for path in runs], studies)
-                write_atomically(place / INDEX, text)
-    for record in records.values():
+    records = [read_run(path) for path in found.runs]
+    write_atomically(folder / INDEX, render(folder, records, found.studies))
+    for place in found.studies.keys() - {folder}:
+        with suppress(OSError):  # a folder of others
+            write_atomically(place / INDEX, render(place, records, found.studies))
+    for record in records:
         page, updated = record.folder / PAGE, record.updated
         if not page.exists() or not updated or page.stat().st_mtime <= updated.timestamp():
             with suppress(OSError):  # a folder of others, which has no page then
                 run_page.write(record.folder, record)
-    return list(records.values())
+    return records
 
 
-def render(folder: Path, records: Sequence[RunRecord], studies: Sequence[ListedStudy]) -> str:
-    """The page as text."""
-    runs = [listed(folder, record) for record in records]
-    hours = sum(run.cost("device_hours") or 0 for run in runs)
+def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
+    """The page as text, of what is in and below the folder."""
+    runs = [named(folder, one) for one in records if one.folder.is_relative_to(folder)]
+    studies = {place: one for place, one in studies.items() if place.is_relative_to(folder)}
+    hours = sum(one.device_hours or 0 for run in runs if (one := run.record.result))
     number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
     sections = [Section("", [Text(f"{number}: {counted(runs)}. {hours:.3g} device-hours in all.")])]
     if studies:
         head = ["study", "title", "finished", "report"]
-        rows = [_study_row(folder, study) for study in studies]
+        rows = [_study_row(folder, place, study) for place, study in studies.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
-    sections.append(Section("Runs", list(_runs(folder, runs, studies))))
-    own = next((study.title for study in studies if study.folder == folder), "")
-    return blocks.html(f"Runs of {own}" if own else f"Runs in {folder.resolve().name}", sections)
+    sections.append(Section("Runs", _runs(folder, runs, studies)))
+    own = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
+    return blocks.html(f"Runs {own}", sections)
 
 
-def _study_row(folder: Path, study: ListedStudy) -> list[str | Cell]:
-    place = _relative(folder, study.folder)
-    report: str | Cell = Cell("report", f"{place}{PAGE}") if study.reported else "none yet"
-    name: str | Cell = study.folder.resolve().name
-    if place:
-        name = Cell(study.folder.name, f"{place}{INDEX}")
-    return [name, study.title, f"{study.finished:,} of {study.tasks:,}", report]
+def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell]:
+    link, name = _relative(folder, place), place.resolve().name
+    report = Cell("report", f"{link}{PAGE}") if (place / PAGE).exists() else "none yet"
+    finished = sum((place / task.name / "result.json").exists() for task in study.tasks)
+    return [
+        Cell(name, f"{link}{INDEX}") if link else name,
+        study.title,
+        f"{finished:,} of {len(study.tasks):,}",
+        report,
+    ]
 
 
 def _relative(folder: Path, other: Path) -> str:
@@ -83,46 +84,42 @@ def _relative(folder: Path, other: Path) -> str:
     return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
 
 
-def _runs(
-    folder: Path, runs: Sequence[ListedRun], studies: Sequence[ListedStudy]
-) -> Iterator[Block]:
+def _runs(folder: Path, runs: Sequence[ListedRun], studies: Studies) -> list[Block]:
     """The tables of runs, those of no study first, and what is said of all of them."""
-    groups: dict[tuple[Path | None, str], list[ListedRun]] = {}
+    groups: dict[tuple[Path, str], list[ListedRun]] = {}
     for run in runs:
-        groups.setdefault(_group_of(run, studies), []).append(run)
-    order = sorted(groups, key=lambda key: key[0] is not None)
+        groups.setdefault(_group_of(folder, run, studies), []).append(run)
+    order = sorted(groups, key=lambda key: key[0] in studies)
     tables = [_table(folder, *key, groups[key]) for key in order]
     in_order = [run for key in order for run in groups[key]]
     names = [run.name for run in in_order]
-    yield RunComparison(tables, "Search the runs", names, _curves(in_order), differing(in_order))
-    yield Listing(
-        [
-            "A point of a long curve is the mean of the rows up to it; the run's page has more.",
-            "Losses and accuracies compare only between runs of one objective, target and data.",
-            "A difference of two runs is no result: studies compare over seeds, with intervals.",
-        ]
-    )
+    return [
+        RunComparison(tables, "Search the runs", names, _curves(in_order), differing(in_order)),
+        Text("Of a long curve the lowest and the highest of each stretch are drawn."),
+        Text(f"{COMPARES} {CAUTION}"),
+    ]
 
 
-def _group_of(run: ListedRun, studies: Sequence[ListedStudy]) -> tuple[Path | None, str]:
-    """The folder of the study that a run is of, and its part; None and "" of no study."""
+def _group_of(folder: Path, run: ListedRun, studies: Studies) -> tuple[Path, str]:
+    """The folder of the study that a run is of, and its part; the listed folder and "" of no
+    study."""
     place = run.record.folder
-    around = [study for study in studies if place.is_relative_to(study.folder)]
+    around = [study for study in studies if place.is_relative_to(study)]
     if not around:
-        return None, ""
-    study = max(around, key=lambda one: len(one.folder.parts))
-    return study.folder, study.parts.get(str(place.relative_to(study.folder)), "")
+        return folder, ""
+    study = max(around, key=lambda path: len(path.parts))
+    parts = {task.name: task.run for task in studies[study].tasks}
+    return study, parts.get(str(place.relative_to(study)), "")
 
 
-def _table(folder: Path, study: Path | None, part: str, runs: Sequence[ListedRun]) -> RunGroup:
+def _table(folder: Path, above: Path, part: str, runs: Sequence[ListedRun]) -> RunGroup:
     """The runs of a part of a study, or those of no study; what all share is said once."""
     columns, shared = of_page(runs)
-    above = study or folder
     rows = []
     for run in runs:
-        name = listed(above, run.record).name
+        name = named(above, run.record).name
         link = Cell(name, f"{_relative(folder, run.record.folder)}{PAGE}")
-        rows.append([link, *(Cell(one.text(run), value=one.value(run)) for one in columns)])
+        rows.append([link, *(Cell(one.text(run), value=one.number(run)) for one in columns)])
     place = "" if above == folder else str(above.relative_to(folder))
     title = ": ".join(filter(None, [place, part]))
     text = "; ".join(f"{name}: {value}" for name, value in shared.items())
@@ -137,7 +134,7 @@ def _curves(runs: Sequence[ListedRun]) -> dict[str, list[Line | None]]:
     found: dict[str, list[Line | None]] = {}
     for metric in order:
         found[curves.written(metric)] = [
-            curves.line(run.name, curves.averaged(own[metric], most)) if metric in own else None
+            curves.line(run.name, curves.thinned(own[metric], most)) if metric in own else None
             for run, own in zip(runs, known, strict=True)
         ]
     return found

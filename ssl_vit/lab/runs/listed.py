@@ -1,9 +1,9 @@
-"""A run of a list: what its folder holds, whether that is whole, and its columns in a terminal and
-in a page. No torch here."""
+"""A run of a list: what its folder holds, whether that is whole, the columns of every list of runs,
+and which of their values compare. No torch here."""
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,16 +13,20 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from ...config import computed, export_files
+from ...config import computed, declaration, export_files
 from ...config.records.run import Measured
+from ...config.schema import defaults
 from ...errors import UserError
-from ...formatting import NOT_COUNTED, duration, format_bytes, format_value, text_line
+from ...formatting import duration, format_bytes, format_value, text_line
 from ...metrics import all_metrics, find_metric, is_of_model, is_split
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...runs import seen_text
 
 NONE = "-"  # of what a run has not
+COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
+CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
+LEARNED = "labels learned before"  # of how many images the first weights had learned theirs
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,22 +56,17 @@ class ListedRun:
 
     @property
     def state(self) -> str:
-        """finished, running, stopped at step N, or damaged with the reason."""
+        """finished, running or stopped at step N, or damaged with the reason."""
         if self.damage:
             return f"damaged: {self.damage}"
-        if self.record.result is None and not self.record.running:
-            return f"stopped at step {self.record.step:,}"
-        return self.record.state
+        if self.record.result is not None:
+            return "finished"
+        of = f" of {self.record.steps:,}" if self.record.steps else ""
+        return f"{'running' if self.record.running else 'stopped'} at step {self.step:,}{of}"
 
     @property
     def step(self) -> int:
         return self.record.result.steps if self.record.result else self.record.step
-
-    def cost(self, name: str) -> float | None:
-        """exaflop, seconds or device_hours; None where they were not counted, and of a run that has
-        not finished."""
-        result = self.record.result
-        return result[name] if result is not None and name in result else None
 
     @property
     def ended(self) -> datetime | None:
@@ -75,7 +74,7 @@ class ListedRun:
         if self.record.result:
             with suppress(ValueError):
                 found = datetime.fromisoformat(self.record.result.finished)
-                return found if found.tzinfo else found.replace(tzinfo=UTC)
+                return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
         return self.record.updated
 
     @cached_property
@@ -100,41 +99,29 @@ class ListedRun:
         not recorded."""
         return seen_text.learned_labels(self.record.environment.seen or (), split)
 
-    def main_metric(self, test: bool) -> str | None:
-        """The name of its first metric, by the order of the index's columns, of the test split or
-        of held-out images; None without one."""
-        of_split = [name for name, one in self.measured.items() if (one.split == "test") == test]
-        order = [*metric_heads()]
-        known = [name for name in of_split if name.rpartition("/")[2] in order]
-        return min(known, key=lambda name: order.index(name.rpartition("/")[2]), default=None)
-
-    def setting(self, key: str) -> str:
-        """The value of a key of its recipe as text."""
-        values = self.record.values
-        return format_value(values[key]) if key in values else NONE
+    def first_metric(self, test: bool) -> str | None:
+        """Its first metric of the test split, or of held-out images, and the value; None without
+        one."""
+        of_split = {name for name, one in self.measured.items() if (one.split == "test") == test}
+        for name in metric_heads():
+            for full in sorted(of_split):
+                if full.rpartition("/")[2] == name:
+                    return f"{full} {metric_text(self, full)}"
+        return None
 
     def content(self) -> dict[str, Any]:
-        """The run for --json."""
+        """The run for --json: its columns, time in seconds and disk in bytes, and its metrics."""
         return {
-            "name": self.name,
+            **{key: COLUMNS[key].value(self) for key in SORTED_BY},
+            "ended": self.ended and self.ended.isoformat(timespec="seconds"),
             "folder": str(self.record.folder),
-            "state": self.state,
-            "objective": self.record.values.get("objective"),
-            "data": self.record.values.get("data.name"),
-            "step": self.step,
             "steps": self.record.steps,
             "metrics": {name: one.content() for name, one in self.record.metrics().items()},
-            "held_out": self.main_metric(test=False),
-            "test": self.main_metric(test=True),
             "seen": [one.content() for one in self.record.environment.seen or ()],
-            "exaflop": self.cost("exaflop"),
-            "seconds": self.cost("seconds"),
-            "bytes": self.disk,
-            "ended": None if self.ended is None else self.ended.isoformat(timespec="seconds"),
         }
 
 
-def listed(folder: Path, record: RunRecord) -> ListedRun:
+def named(folder: Path, record: RunRecord) -> ListedRun:
     """A run in or below a folder."""
     inside = record.folder != folder
     return ListedRun(str(record.folder.relative_to(folder)) if inside else record.name, record)
@@ -154,7 +141,14 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     differ = {one.key for values in known[1:] for one in computed.differences(known[0], values)}
     keys = dict.fromkeys(key for values in known for key in values if key in differ)
     free = {key for run in runs for key in run.record.environment.free}
-    return {key: [run.setting(key) for run in runs] for key in keys if computed.counts(key, free)}
+    return {
+        key: [
+            format_value(run.record.values[key]) if key in run.record.values else NONE
+            for run in runs
+        ]
+        for key in keys
+        if computed.counts(key, free)
+    }
 
 
 def export_problem(export: Path) -> str:
@@ -192,65 +186,77 @@ class Column(NamedTuple):
     """A column of a list of runs.
 
     Attributes:
-        text: a run's cell.
-        value: what runs are sorted by; None where a run has none, and of a column of texts.
-        rising: whether the lowest value comes first.
+        value: of a run; None where it has none.
+        form: a value as text.
     """
 
     head: str
-    text: Callable[[ListedRun], str]
-    value: Callable[[ListedRun], Any] = lambda run: None
-    rising: bool = False
+    value: Callable[[ListedRun], Any]
+    form: Callable[[Any], str] = text_line
+
+    def text(self, run: ListedRun) -> str:
+        value = self.value(run)
+        return NONE if value is None else self.form(value)
+
+    def number(self, run: ListedRun) -> float | None:
+        """What a page sorts by beside the text; None of a text."""
+        value = self.value(run)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        return None if isinstance(value, str) else value
+
+    def ordered(self, runs: Sequence[ListedRun], backwards: bool) -> list[ListedRun]:
+        """The runs by their values, texts rising and numbers falling, or the other way round; those
+        without a value come last."""
+        having = [run for run in runs if self.value(run) is not None]
+        rising = bool(having) and isinstance(self.value(having[0]), str)
+        having.sort(key=self.value, reverse=rising == backwards)
+        return having + [run for run in runs if self.value(run) is None]
 
 
-def of_metric(metric: str) -> Column:
-    """The column of the metric that runs are sorted by."""
-    text = partial(_metric_text, metric=metric)
-    return Column(
-        metric, text, partial(ListedRun.value, metric=metric), not find_metric(metric).higher
-    )
+def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
+    """The value of the first of these keys of a run's recipe that has one, as text."""
+
+    def value(run: ListedRun) -> str | None:
+        found = (run.record.values.get(key) for key in keys)
+        return next((format_value(one) for one in found if one is not None), None)
+
+    return value
 
 
-def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    """The columns of a table of index.html after the run's name, whose values are numbers: metrics
-    come first, those that are split by kind of patch as the last of them, so that a phone shows the
-    others. And what all of its runs share, {head: text}, which needs no column."""
-    measured = set().union(*(run.record.metrics() for run in runs))
-    heads = metric_heads()
-    names = sorted(heads.keys() & measured, key=[*heads].index)
-    names.sort(key=lambda name: is_split(name, measured))
-    shared: dict[str, str] = {}
-    rest = []
-    for column in SETTINGS:
-        texts = {column.text(run) for run in runs}
-        if len(texts) > 1:
-            rest.append(column)
-        elif texts != {NONE}:
-            shared[column.head] = texts.pop()
-    return [*(_of_metric_on_page(name, heads[name], runs) for name in names), *rest, *COSTS], shared
+def of_result(name: str) -> Callable[[ListedRun], float | None]:
+    """A number of result.json; None of a run that has not finished."""
+    return lambda run: getattr(run.record.result, name, None)
 
 
-def _of_metric_on_page(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
-    """With the number of images in the head, where it is one for all runs."""
-    counts = {run.count(metric) for run in runs if metric in run.measured}
-    value = partial(ListedRun.value, metric=metric)
-    if len(counts) != 1 or None in counts:
-        return Column(head, partial(_metric_text, metric=metric), value)
-
-    def text(run: ListedRun) -> str:
-        known = run.value(metric)
-        return NONE if known is None else metric_tables.number(metric, known)
-
-    # of no-break spaces: a narrow column does not part it
-    return Column(f"{head} (n\u00a0=\u00a0{counts.pop():,})", text, value)
+def labels_learned(run: ListedRun) -> str | None:
+    """Of how many test images; None where of none is known."""
+    count = run.learned("test")
+    return f"of {count:,} test images" if count else None
 
 
-def ordered(runs: Iterable[ListedRun], column: Column, backwards: bool = False) -> list[ListedRun]:
-    """Runs in the order of a column, or the other way round; those without a value come last."""
-    runs = list(runs)
-    having = [run for run in runs if column.value(run) is not None]
-    having.sort(key=column.value, reverse=column.rising == backwards)
-    return having + [run for run in runs if column.value(run) is None]
+# {what sort= takes: column} of terminal, notebook and page
+COLUMNS = {
+    "name": Column("run", lambda run: run.name),
+    "objective": Column("objective", of_recipe("objective")),
+    "data": Column("data", of_recipe("data.name")),
+    "model": Column("model", of_recipe("model.name", "model.timm")),
+    "state": Column("state", lambda run: run.state),
+    "step": Column("steps", lambda run: run.step, "{:,}".format),
+    "held out": Column("held out", partial(ListedRun.first_metric, test=False)),
+    "test": Column("test", partial(ListedRun.first_metric, test=True)),
+    "test images": Column("test images", lambda run: run.record.environment.data.get("test")),
+    "learned": Column(LEARNED, labels_learned),
+    "exaflop": Column("exaFLOP", of_result("exaflop"), "{:.3g}".format),
+    "time": Column("time", of_result("seconds"), duration),
+    "disk": Column("disk", lambda run: run.disk, format_bytes),
+    "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
+    "warnings": Column("warnings", lambda run: run.record.warning_count, str),
+}
+SORTED_BY = [key for key in COLUMNS if key not in ("held out", "test", "test images", "learned")]
+IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "test images", "learned", "warnings")]
+# mostly shared
+SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learned")
 
 
 def metric_heads() -> dict[str, str]:
@@ -258,95 +264,107 @@ def metric_heads() -> dict[str, str]:
     return {row.name: row.column for row in all_metrics() if row.column}
 
 
-def _metric_text(run: ListedRun, metric: str) -> str:
-    """The value of a metric and the number of images that it was measured on."""
-    if metric not in run.measured:
-        return NONE
-    return metric_tables.with_count(metric, run.measured[metric], run.record.measured_on)
+def metric_text(run: ListedRun, metric: str) -> str:
+    """The value of a metric, the number of images that it was measured on, and what makes it no
+    measure of new images."""
+    entry = run.measured[metric]
+    text = metric_tables.with_count(metric, entry, run.record.measured_on)
+    if run.learned(entry.split):
+        return f"{text} ({LEARNED}: no sound comparison)"
+    if any(one.unknown for one in run.record.environment.seen or ()):
+        text = f"{text} (whether it was seen before is not known)"
+    return f"{text} (on training images)" if entry.split == "train" else text
 
 
-def _main_metric(run: ListedRun, test: bool) -> str:
-    name = run.main_metric(test)
-    if name is None:
-        return NONE
-    text, split = f"{name} {_metric_text(run, name)}", run.measured[name].split
-    if run.learned(split):
-        return f"{text} (labels learned before)"
-    return f"{text} (on training images)" if split == "train" else text
+def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
+    """The columns of a table of index.html after the run's name: metrics come first, those that are
+    split by kind of patch as the last of them, so that a phone shows the others. And what all of
+    its runs share, {head: text}, which needs no column."""
+    measured = set().union(*(run.record.metrics() for run in runs))
+    heads = metric_heads()
+    names = sorted(heads.keys() & measured, key=[*heads].index)
+    names.sort(key=lambda name: is_split(name, measured))
+    texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
+    shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
+    rest = [key for key, of in texts.items() if len(of) > 1]
+    columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
+    metrics = [_of_metric(name, heads[name], runs) for name in names]
+    return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _objective(run: ListedRun) -> str:
-    """The objective and, of a recipe file with another name, that name."""
-    objective, file = run.setting("objective"), run.record.environment.recipe_file
-    name = file.name if file else objective
-    return text_line(objective if name == objective else f"{objective} ({name})")
+def _of_metric(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
+    """With the number of images in the head, where it is one for all runs."""
+    counts = {run.count(metric) for run in runs if metric in run.measured}
+    if len(counts) == 1 and (n := counts.pop()):
+        # of no-break spaces: a narrow column does not part it
+        head = f"{head} (n\u00a0=\u00a0{n:,})"
+    return Column(
+        head, partial(ListedRun.value, metric=metric), partial(metric_tables.number, metric)
+    )
 
 
-def _data(run: ListedRun) -> str:
-    return run.setting("data.name")
+class RankedGroup(NamedTuple):
+    """Runs whose values of a metric compare.
+
+    Attributes:
+        facts: {what: value} that all of them share.
+        runs: the best one first.
+    """
+
+    facts: dict[str, str]
+    runs: list[ListedRun]
 
 
-def _steps(run: ListedRun) -> str:
-    """The last step and, of a run that trains and has not finished, how many there are to be."""
-    training = run.record.result is None and run.setting("objective") != "probe"
-    known = training and run.record.steps
-    return f"{run.step:,} of {run.record.steps:,}" if known else f"{run.step:,}"
+def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
+    """The finished and sound runs that have a metric, the best first, in groups that compare, the
+    largest group first: one objective, data set and split, measured on the same images."""
+    groups: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
+    known = [
+        run
+        for run in runs
+        if metric in run.measured and run.state == "finished" and not tells_nothing(run, metric)
+    ]
+    higher = find_metric(metric).higher
+    for run in sorted(known, key=lambda run: run.measured[metric].value, reverse=higher):
+        groups.setdefault(tuple(_facts(run, metric).items()), []).append(run)
+    found = [RankedGroup(dict(facts), same) for facts, same in groups.items()]
+    return sorted(found, key=lambda group: -len(group.runs))
 
 
-def _exaflop(run: ListedRun) -> str:
-    value, result = run.cost("exaflop"), run.record.result
-    if value is None:
-        return NOT_COUNTED if result is not None and "exaflop" in result else NONE
-    return f"{value:.3g}"
-
-
-def _time(run: ListedRun) -> str:
-    seconds = run.cost("seconds")
-    return NONE if seconds is None else duration(seconds)
-
-
-def _ended(run: ListedRun) -> str:
-    return NONE if run.ended is None else f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M}"
-
-
-def _model(run: ListedRun) -> str:
+def _facts(run: ListedRun, metric: str) -> dict[str, str]:
+    """What has to be equal for the values of a metric to compare. Of images that the objective
+    corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
+    split, environment = run.measured[metric].split, run.record.environment
     values = run.record.values
-    return str(values.get("model.name") or values.get("model.timm") or NONE)
+    images = environment.data.get(split)
+    if split == "validation":  # of which environment.data names the whole that they are a share of
+        images = environment.held_out or images
+    count, learned = run.count(metric), run.learned(split)
+    facts = {
+        "split": split,
+        "data": COLUMNS["data"].text(run),
+        "n": NONE if count is None else f"{count:,}",
+        "objective": COLUMNS["objective"].text(run),
+        "images": str(images or f"those of {run.name}, which are not known"),
+        LEARNED: f"{learned:,}" if learned else NONE,
+    }
+    if split == "test":
+        return facts
+    known = {**defaults(), **values}
+    declared = declaration.objectives().get(str(values.get("objective")))
+    keys = list(known)  # of an objective that is not known here, as without its plugin
+    if declared is not None:
+        keys = [key for key in known if key.split(".")[0] in declared.groups]
+        keys += ["data.size", "model.patch"]
+        if declared.views:  # which are told apart among those of a batch
+            keys += ["optim.batch", *computed.keys(lambda option: option.preprocessing)]
+    keys += computed.keys(lambda option: option.subset) if split == "train" else []
+    counting = {key for key in keys if computed.counts(key, environment.free)}
+    return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 
 
-def _learned(run: ListedRun) -> str:
-    count = run.learned("test")
-    return f"of {count:,} images of the test split" if count else NONE
-
-
-# {what sort= takes: column} of the terminal
-COLUMNS = {
-    "name": Column("run", lambda run: text_line(run.name), lambda run: run.name, True),
-    "objective": Column("objective", _objective, lambda run: run.setting("objective"), True),
-    "data": Column("data", lambda run: text_line(_data(run)), _data, True),
-    "state": Column("state", lambda run: text_line(run.state), lambda run: run.state, True),
-    "step": Column("steps", _steps, lambda run: run.step),
-    "held out": Column("held out", partial(_main_metric, test=False)),
-    "test": Column("test", partial(_main_metric, test=True)),
-    "exaflop": Column("exaFLOP", _exaflop, partial(ListedRun.cost, name="exaflop")),
-    "time": Column("time", _time, partial(ListedRun.cost, name="seconds")),
-    "disk": Column("disk", lambda run: format_bytes(run.disk), lambda run: run.disk),
-    "ended": Column("ended, UTC", _ended, lambda run: run.ended and run.ended.timestamp()),
-}
-SORTED_BY = [key for key in COLUMNS if key not in ("held out", "test")]
-# Of index.html; runs of a study mostly share them
-SETTINGS = (
-    COLUMNS["state"],
-    COLUMNS["objective"],
-    COLUMNS["data"],
-    Column("model", _model),
-    COLUMNS["step"],
-    Column("labels learned before", _learned),
-    Column("test images", lambda run: str(run.record.environment.data.get("test", NONE))),
-)
-COSTS = (
-    COLUMNS["exaflop"],
-    COLUMNS["time"],
-    COLUMNS["ended"],
-    Column("warnings", lambda run: str(run.record.warning_count)),
-)
+def tells_nothing(run: ListedRun, metric: str) -> bool:
+    """Whether the best value of a metric may be that of collapsed features."""
+    part, _, last = metric.rpartition("/")
+    objective = part or str(run.record.values.get("objective"))
+    return last in declaration.known_or_bare(objective).no_measure

@@ -1,44 +1,23 @@
 """Finds the runs and studies of a folder: one search for all that looks at many runs. No torch."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ...config import records
 from ...errors import UserError
-from ...pages.run_page import PAGE
 from ...pages.run_record import is_run
 from ..study.record import FILE, StudyRecord
 
 DEEPEST = 8  # levels of folders that are looked through
 
 
-class ListedStudy(NamedTuple):
-    """A study's folder: how many of its tasks are finished, whether its report is written, and the
-    part of each task, {name: part}."""
-
-    folder: Path
-    title: str
-    finished: int
-    tasks: int
-    reported: bool
-    parts: dict[str, str]
-
-
 class Found(NamedTuple):
-    """The folders of runs, and the studies, of a folder; each once, by name."""
+    """The folders of runs in a folder, each once, by name; and {folder: study}."""
 
     runs: list[Path]
-    studies: list[ListedStudy]
-
-    def below(self, folder: Path) -> "Found":
-        """Those in and below one of the folders."""
-        return Found(
-            [run for run in self.runs if run.is_relative_to(folder)],
-            [study for study in self.studies if study.folder.is_relative_to(folder)],
-        )
+    studies: dict[Path, StudyRecord]
 
 
 def find(folder: Path) -> Found:
@@ -50,7 +29,7 @@ def find(folder: Path) -> Found:
     Raises:
         UserError: there is no run.
     """
-    found = Found([], [])
+    found = Found([], {})
     seen = set()
     waiting = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
@@ -64,8 +43,8 @@ def find(folder: Path) -> Found:
             if is_run(place):
                 found.runs.append(place)
                 continue
-            if study := _study(place):
-                found.studies.append(study)
+            with suppress(OSError, ValueError):  # none there, or a damaged one
+                found.studies[place] = records.read(place / FILE, StudyRecord)
             for child in _folders(place) if levels else ():
                 (links if child.is_symlink() else waiting).append((child, levels - 1))
     if not found.runs:
@@ -73,23 +52,11 @@ def find(folder: Path) -> Found:
             f"{folder}: expected a run's folder, a study's, or one with runs in it, at any depth;"
             " none is there"
         )
-    return Found(sorted(found.runs), sorted(found.studies))
+    return Found(sorted(found.runs), dict(sorted(found.studies.items())))
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def _folders(folder: Path) -> list[Path]:
     """The folders in a folder, last first."""
     with os.scandir(folder) as entries:  # knows files, of which there can be millions, unasked
         names = [one.name for one in entries if one.is_dir() and not one.name.startswith(".")]
-    return (folder / name for name in sorted(names, reverse=True))
-
-
-def _study(folder: Path) -> ListedStudy | None:
-    """The study of a folder; None where there is none, or a damaged one."""
-    try:
-        plan = records.read(folder / FILE, StudyRecord)
-    except (OSError, ValueError):
-        return None
-    parts = {task.name: task.run for task in plan.tasks}
-    finished = sum((folder / name / "result.json").exists() for name in parts)
-    reported = (folder / PAGE).exists()
-    return ListedStudy(folder, plan.title, finished, len(parts), reported, parts)
+    return [folder / name for name in sorted(names, reverse=True)]

@@ -4,7 +4,6 @@ not needed any more. No torch."""
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...config.tool_options import parse
@@ -15,15 +14,14 @@ from ...pages.run_record import read_run
 from ...runs import notebook
 from ...stats import as_json
 from ..options import RunsOptions
-from . import checkpoints, search
+from . import checkpoints, listed, search
 from .checkpoints import Cleaned
-from .listed import COLUMNS, SORTED_BY, ListedRun, counted, differing, listed, of_metric, ordered
-from .ranking import HEAD, LEARNED, RankedGroup, differing_facts, rank
+from .listed import ListedRun, RankedGroup
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
+HEAD = ("split", "data", "n", "objective")  # facts that the line over a group always names
 
 
 @dataclass(frozen=True)
@@ -32,65 +30,43 @@ class RunTable:
     line prints below it.
 
     Attributes:
-        folder: that was looked through.
-        runs: as sort= says: `name`, `state`, `value(METRIC)`, `setting(KEY)`, `disk` in bytes,
-            `record`, which holds the recipe's `values`, the `result` and the `rows`.
-        head, rows: the texts that the command line prints as a table, none with best= or clean=.
-        lines: what it prints below.
-        best: the metric that they are ranked by.
+        runs: as sort= says: `name`, `state`, `value(METRIC)`, `disk` in bytes, `record`, which
+            holds the recipe's `values`, the `result` and the `rows`.
+        lines: what the command line prints, below the table of the runs if there is one.
+        rows: the texts of that table, its head first; none with best= or clean=.
         groups: with best=, `runs` that compare, the best first, and the `facts` that they share.
-        cleaned: with clean=, `name`, `checkpoints`, `bytes` and `kept`, the reason why they were
-            not removed.
+        record: what --json prints beside the runs.
     """
 
-    folder: Path
     runs: list[ListedRun]
     lines: list[str]
-    head: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
-    best: str | None = None
     groups: list[RankedGroup] = field(default_factory=list)
-    cleaned: list[Cleaned] | None = None
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def frame(self) -> "DataFrame":
         """A row a run: what --json has of it, and a column for each metric."""
         from pandas import DataFrame
 
-        rows = []
-        for run in self.runs:
-            content = run.content()
-            metrics = content.pop("metrics")
-            rows.append(content | {name: entry["value"] for name, entry in metrics.items()})
-        return DataFrame(rows)
+        return DataFrame(
+            [run.content() | {name: run.value(name) for name in run.measured} for run in self.runs]
+        ).drop(columns="metrics")
 
     def content(self) -> dict[str, Any]:
         """A dictionary, as --json prints it."""
-        found: dict[str, Any] = {"folder": str(self.folder)}
-        if self.cleaned is not None:
-            freed = sum(one.bytes for one in self.cleaned if not one.kept)
-            found |= {"bytes": freed, "clean": [one.content() for one in self.cleaned]}
-        elif self.best is not None:
-            found |= {"best": self.best, "groups": [_content(self.best, g) for g in self.groups]}
-        else:
-            runs = [run.content() for run in self.runs]
-            found |= {"runs": runs, "differs": differing(self.runs)}
-        return dict(as_json(found))
+        return dict(as_json(self.record or {"runs": [run.content() for run in self.runs]}))
 
     def __repr__(self) -> str:
-        table = plain_table(self.head, self.rows) if self.rows else []
+        table = plain_table(self.rows[0], self.rows[1:]) if self.rows else []
         return "\n".join([*table, *self.lines])
 
     def _repr_html_(self) -> str:
         from pandas import DataFrame
 
-        table = DataFrame(self.rows, columns=self.head).to_html(index=False) if self.rows else ""
+        head, *rows = self.rows or [[]]
+        table = DataFrame(rows, columns=head).to_html(index=False) if rows else ""
         return table + notebook.lines_html(self.lines)
-
-
-def _content(metric: str, group: RankedGroup) -> dict[str, Any]:
-    values = [{"name": run.name, "value": run.value(metric)} for run in group.runs]
-    return {"facts": group.facts, "runs": values, "differs": differing(group.runs)}
 
 
 def main(arguments: list[str]) -> None:
@@ -115,58 +91,58 @@ def table(options: RunsOptions) -> RunTable:
     folder = options.folder
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with runs in it")
-    runs = [listed(folder, read_run(path)) for path in search.find(folder).runs]
+    runs = [listed.named(folder, read_run(path)) for path in search.find(folder).runs]
     if options.clean is not None:
-        cleaned = [one for one in map(checkpoints.clean, runs) if one]
-        return RunTable(folder, runs, list(_cleaned_lines(cleaned)), cleaned=cleaned)
+        return _clean(runs)
     if options.best is not None:
-        _check_metric("best", options.best, runs, [])
-        groups = rank(runs, options.best)
-        ranked = [run for group in groups for run in group.runs]
-        lines = list(_ranking_lines(options.best, groups, runs))
-        return RunTable(folder, ranked, lines, best=options.best, groups=groups)
-    return _list(folder, options.sort, runs)
+        return _rank(options.best, runs)
+    return _list(options.sort, runs)
 
 
-def _list(folder: Path, sort: str, runs: list[ListedRun]) -> RunTable:
+def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     """List the runs.
 
     Raises:
-        UserError: `sort` is neither a column nor a metric of a run.
+        UserError: `sort` is no column.
     """
-    key, columns = sort.removeprefix("-"), [*COLUMNS.values()]
-    by_metric = key not in SORTED_BY
-    if by_metric:
-        _check_metric("sort", key, runs, SORTED_BY)
-        columns.insert(1, of_metric(key))
-    order = columns[1] if by_metric else COLUMNS[key]
-    runs = ordered(runs, order, backwards=key != sort)
+    key = sort.removeprefix("-")
+    if key not in listed.SORTED_BY:
+        text = f"sort={key}: expected a column; {suggest(key, listed.SORTED_BY)}"
+        raise UserError(f"{text}; best=METRIC ranks runs by a metric")
+    runs = listed.COLUMNS[key].ordered(runs, backwards=key != sort)
+    columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
-    lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {counted(runs)}"]
-    for name, texts in differing(runs).items():
+    lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {listed.counted(runs)}"]
+    for name, texts in listed.differing(runs).items():
         lines.append(f"differs     {name}: {some([*map(text_line, dict.fromkeys(texts))])}")
-    if by_metric and len(groups := rank(runs, key)) > 1:
-        lines.append(
-            f"note        {key} does not compare between all of these runs: they differ in"
-            f" {', '.join(differing_facts(groups))}; best={key} ranks those that compare"
-        )
-    return RunTable(folder, runs, lines, [column.head for column in columns], rows)
+    return RunTable(runs, lines, [[column.head for column in columns], *rows])
 
 
-def _check_metric(key: str, metric: str, runs: Sequence[ListedRun], others: Sequence[str]) -> None:
-    """Check that a run has the metric that `key=metric` names; `others` are further choices.
+def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
+    """Rank the runs.
 
     Raises:
-        UserError: none has; or it is a baseline.
+        UserError: no run has the metric, or it is a baseline.
     """
     known = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric in known:
-        return
     if not is_of_model(metric):
-        raise UserError(f"{key}={metric}: expected a metric of the model, not a baseline")
-    text = "neither a column nor a metric" if others else "no run here has this metric"
-    raise UserError(f"{key}={metric}: {text}; {suggest(metric, [*others, *known])}")
+        raise UserError(f"best={metric}: expected a metric of the model, not a baseline")
+    if metric not in known:
+        raise UserError(f"best={metric}: no run here has this metric; {suggest(metric, known)}")
+    groups = listed.rank(runs, metric)
+    found = [
+        {
+            "facts": group.facts,
+            "runs": [{"name": run.name, "value": run.value(metric)} for run in group.runs],
+            "differs": listed.differing(group.runs),
+        }
+        for group in groups
+    ]
+    lines = list(_ranking_lines(metric, groups, runs))
+    ranked = [run for group in groups for run in group.runs]
+    record = {"best": metric, "groups": found}
+    return RunTable(ranked, lines, groups=groups, record=record)
 
 
 def _ranking_lines(
@@ -174,47 +150,58 @@ def _ranking_lines(
 ) -> Iterator[str]:
     """What is ranked, each group under what its runs share, and what is left out."""
     yield f"{metric}: {'higher' if find_metric(metric).higher else 'lower'} is better"
-    differ = differing_facts(groups)
+    names = dict.fromkeys(name for group in groups for name in group.facts)
+    differ = [name for name in names if len({group.facts.get(name) for group in groups}) > 1]
     if differ:
         text = f"{len(groups)} groups, which do not compare with one another"
         yield f"{text}: they differ in {', '.join(differ)}"
     for group in groups:
-        facts, split = group.facts, group.facts["split"]
-        rest = [f"{name}={facts[name]}" for name in differ if name in facts and name not in HEAD]
-        title = ", ".join([f"objective={facts['objective']}", *rest])
-        yield ""
-        images = f"{split} images of {text_line(facts['data'])} (n = {facts['n']})"
-        yield f"{images}, {text_line(title)}:"
-        settings = differing(group.runs)
-        rows = []
-        for place, run in enumerate(group.runs):
-            own = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
-            value = of_metric(metric).text(run)
-            rows.append([str(place + 1), value, text_line(run.name), own or "-"])
-        yield from plain_table(("", metric, "run", "differs"), rows)
-        counts = group.runs[0].record.measured_on
-        for text in few_images({split: counts[split]} if split in counts else {}):
-            yield f"warning: {text}"
-        if facts[LEARNED] != "-":
-            many = f"the first weights had learned the labels of {facts[LEARNED]} of these images"
-            yield f"warning: {many}: no sound comparison"
-        seen = {run.name: run.record.environment.seen or () for run in group.runs}
-        if unsure := [name for name, before in seen.items() if any(one.unknown for one in before)]:
-            text = "which images the first weights saw is not known of some runs"
-            yield f"warning: {text}: {some([*map(text_line, unsure)])}"
+        rest = [name for name in differ if name in group.facts and name not in HEAD]
+        yield from _group_lines(metric, group, rest)
     ranked = {run for group in groups for run in group.runs}
     for run in runs:
         if metric in run.measured and run not in ranked:
-            yield f"left out    {text_line(run.name)}: {text_line(run.state)}"
+            why = (
+                "it may be best of collapsed features"
+                if listed.tells_nothing(run, metric)
+                else run.state
+            )
+            yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
-        yield from ("", CAUTION)
+        yield from ("", listed.CAUTION)
 
 
-def _cleaned_lines(cleaned: Sequence[Cleaned]) -> Iterator[str]:
-    for one in cleaned:
-        what = f"{one.checkpoints} checkpoint{'s' * (one.checkpoints > 1)}"
-        text = f"{text_line(one.name)}: {what}, {format_bytes(one.bytes)}"
-        yield f"kept        {text}: {text_line(one.kept)}" if one.kept else f"removed     {text}"
+def _group_lines(metric: str, group: RankedGroup, rest: Sequence[str]) -> Iterator[str]:
+    """A group under its facts, `rest` of them beside those of HEAD."""
+    facts, split = group.facts, group.facts["split"]
+    title = ", ".join(f"{name}={facts[name]}" for name in ("objective", *rest))
+    yield ""
+    images = f"{split} images of {facts['data']} (n = {facts['n']})"
+    yield f"{images}, {text_line(title)}:"
+    settings = listed.differing(group.runs)
+    rows = []
+    for place, run in enumerate(group.runs):
+        own = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
+        rows.append(
+            [str(place + 1), listed.metric_text(run, metric), text_line(run.name), own or "-"]
+        )
+    yield from plain_table(("", metric, "run", "differs"), rows)
+    counts = group.runs[0].record.measured_on
+    for text in few_images({split: counts[split]} if split in counts else {}):
+        yield f"warning: {text}"
+
+
+def _clean(runs: list[ListedRun]) -> RunTable:
+    """Remove the checkpoints of the runs that need none."""
+    cleaned = [one for one in map(checkpoints.clean, runs) if one]
     gone = [one for one in cleaned if not one.kept]
-    freed = format_bytes(sum(one.bytes for one in gone))
-    yield f"freed       {freed} of {len(gone):,} run{'s' * (len(gone) != 1)}"
+    freed = sum(one.bytes for one in gone)
+    text = f"freed       {format_bytes(freed)} of {len(gone):,} run{'s' * (len(gone) != 1)}"
+    record = {"bytes": freed, "clean": [one._asdict() for one in cleaned]}
+    return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
+
+
+def _cleaned_line(one: Cleaned) -> str:
+    what = f"{one.checkpoints} checkpoint{'s' * (one.checkpoints > 1)}"
+    text = f"{text_line(one.name)}: {what}, {format_bytes(one.bytes)}"
+    return f"kept        {text}: {text_line(one.kept)}" if one.kept else f"removed     {text}"

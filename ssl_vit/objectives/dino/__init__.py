@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe, compared_views
@@ -90,25 +90,13 @@ class DinoDeclaration(ObjectiveDeclaration):
         Metric(
             "same_prototype",
             SHARE,
-            "the share of views for which the student's first prototype is the one that the teacher"
-            " has for the other view; of collapsed features it is all of them",
+            "views whose first prototype student and teacher share",
             independent=True,
             compared=False,
             chart="Prototypes that student and teacher share",
         ),
-        Metric(
-            "koleo_loss",
-            LOSS,
-            "KoLeo: minus the logarithm of the distance from an image's feature to the nearest one"
-            " of the others",
-            higher=False,
-            compared=False,
-        ),
+        Metric("koleo_loss", LOSS, higher=False, compared=False),
     )
-
-    def question(self, metric: str) -> Question:
-        """The teacher is each run's own, so losses of other encoders are other questions."""
-        return Question(("model.", "init", "data.", "views.", f"{self.name}.", "optim."))
 
     def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
         prototypes = recipe.group(DinoOptions).prototypes

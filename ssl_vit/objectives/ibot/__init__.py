@@ -59,8 +59,8 @@ class IbotDeclaration(DinoDeclaration):
         ),
     )
     metrics = (
-        Metric("view_loss", LOSS, "the loss of views, as DINO's", higher=False),
-        Metric("patch_loss", LOSS, "the loss of masked patches of a view", higher=False),
+        Metric("view_loss", LOSS, higher=False),
+        Metric("patch_loss", LOSS, higher=False),
     )
 
     def sentence(self, recipe: Recipe) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -124,19 +124,9 @@ class IjepaDeclaration(ObjectiveDeclaration):
         ),
     )
     metrics = (
-        Metric(
-            "feature_spread",
-            sentence="how far an image's patches' features lie apart: near 0 the teacher has"
-            " collapsed",
-        ),
+        # how far an image's patches' features lie apart: near 0 the teacher has collapsed
+        Metric("feature_spread"),
     )
-
-    def question(self, metric: str) -> Question:
-        """The teacher is each run's own, so losses of other encoders are other questions."""
-        taught = ("width", "depth", "heads", "momentum")
-        drawn = ("blocks", "area", "aspect", "context", "visible")
-        keys = ("model.", "init", "data.", "optim.", *(f"ijepa.{name}" for name in taught))
-        return Question(keys, tuple(f"ijepa.{name}" for name in drawn))
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(IjepaOptions)

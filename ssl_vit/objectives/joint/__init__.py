@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...config import declaration
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -41,16 +41,6 @@ class JointDeclaration(ObjectiveDeclaration):
     def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
         found = (part.needs_one_label(recipe) for part in self.trained(recipe) if part.labels)
         return next(found, ("", ""))
-
-    def question(self, metric: str) -> Question | None:
-        """Of the sum. A part's metrics (`mpp/loss`) answer the part's question."""
-        keys = ["joint.mpp", "joint.supervised"]
-        difficulty: list[str] = []
-        questions = (declaration.objective(part).question(metric) for part in self.parts)
-        for found in filter(None, questions):
-            keys += found.keys
-            difficulty += found.difficulty
-        return Question(tuple(dict.fromkeys(keys)), tuple(difficulty))
 
     def sentence(self, recipe: Recipe) -> str:
         parts = (declaration.objective(part).sentence(recipe) for part in self.parts)

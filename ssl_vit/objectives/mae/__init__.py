@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule, fewer_than
 from ...config.schema import Recipe
 from ...config.split_counts import selected_count
-from ..patch_question import FIGURE, PATCHES, target_sentence
+from ..patch_wording import FIGURE, target_sentence
 
 
 @dataclass
@@ -51,9 +51,6 @@ class MaeDeclaration(ObjectiveDeclaration):
             "expected a multiple of 4: sines and cosines of row and column",
         ),
     )
-
-    def question(self, metric: str) -> Question:
-        return Question(PATCHES, ("mae.rate",))
 
     def sentence(self, recipe: Recipe) -> str:
         m = recipe.group(MaeOptions)

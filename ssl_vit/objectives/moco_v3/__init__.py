@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -50,10 +50,6 @@ class MocoDeclaration(ObjectiveDeclaration):
             "model={r.model.name} has a ResNet before its patch projection; expected false",
         ),
     )
-
-    def question(self, metric: str) -> Question:
-        difficulty = ("moco.temperature", "optim.batch", "views.", "data.crop_area", "data.flip")
-        return Question(("data.name", "data.size"), difficulty)
 
     def sentence(self, recipe: Recipe) -> str:
         temperature = recipe.group(MocoOptions).temperature

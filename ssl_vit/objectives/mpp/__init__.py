@@ -1,9 +1,9 @@
 """Masked patch prediction (paper, 4.6 and B.1.2), declared. No torch here."""
 
-from ...config.declaration import ObjectiveDeclaration, Question
+from ...config.declaration import ObjectiveDeclaration
 from ...config.schema import Recipe
 from ...config.shared_groups import CorruptionOptions
-from ..patch_question import FIGURE, PATCHES, target_sentence
+from ..patch_wording import FIGURE, target_sentence
 
 
 class MppDeclaration(ObjectiveDeclaration):
@@ -15,9 +15,6 @@ class MppDeclaration(ObjectiveDeclaration):
     shared = ("corruption", "target")
     pool = "avg"
     class_token_is_trained = False
-
-    def question(self, metric: str) -> Question:
-        return Question(PATCHES, ("corruption.",))
 
     def sentence(self, recipe: Recipe) -> str:
         c = recipe.group(CorruptionOptions)

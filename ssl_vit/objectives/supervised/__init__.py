@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...config.declaration import Group, ObjectiveDeclaration, Question
+from ...config.declaration import Group, ObjectiveDeclaration
 from ...config.fields import Values, option
 from ...config.rules import Rule
 from ...config.schema import Recipe
@@ -57,10 +57,6 @@ class SupervisedDeclaration(ObjectiveDeclaration):
         if recipe.group(SupervisedOptions).loss == "softmax":
             return "supervised.loss=softmax", "supervised.loss=sigmoid"
         return "", ""
-
-    def question(self, metric: str) -> Question:
-        loss = ("supervised.loss", "supervised.smoothing") if metric == "loss" else ()
-        return Question(("data.name", *loss))
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(SupervisedOptions)

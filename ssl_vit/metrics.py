@@ -1,13 +1,10 @@
-"""Rows of metrics and baselines, by name. No torch here.
-
-A full name may have more before it, the split (`validation/loss`) and the part of a joint
-objective (`mpp/loss`), and a kind of patch after it (`loss_masked`), which needs no row of its own.
-`register` adds rows; a name without one is shown as a plain number.
-"""
+"""What each metric and baseline is: one row, read by terminal, pages, index, card and reports. What
+has no row is shown by its name. No torch here."""
 
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 SHARE = "share"  # in per cent
 LOSS = "loss"
@@ -16,15 +13,10 @@ COUNT = "count"  # what a row of metrics.jsonl counts beside its metrics
 HELD_OUT = "validation/"  # begins the name of a metric of held-out images, in metrics.jsonl
 
 # Kinds of corrupted patches; of a metric by kind, arms are compared by the first
-KINDS = {
-    "masked": "of patches under the mask token",
-    "random": "of patches replaced by another",
-    "kept": "of corrupted patches that were left as they are",
-}
-MASKED = next(iter(KINDS))
+KINDS = ("masked", "random", "kept")
+MASKED = KINDS[0]
 # What follows the title of a chart
 BY_KIND = " by kind of patch"
-OF_PARTS = " of each part"
 
 
 @dataclass(frozen=True)
@@ -34,20 +26,16 @@ class Metric:
     Attributes:
         name: a `*` at its end stands for any text.
         unit: SHARE, LOSS, NUMBER or COUNT.
-        sentence: what it is.
-        higher: whether higher values are better.
         label: its name for readers, in which `*` is the text that the name's stands for; by
             default the name in words.
+        higher: whether higher values are better.
         independent: of a share, whether its cases are independent, so that it has an interval.
         listed: whether it stands in a run's results on the terminal and in the Hub's model-index.
         compared: whether a report compares arms by it, of held-out images.
         by_kind: whether its kinds of patches stand in its place there.
-        short: its name in a running run's line; empty where it is not in it.
         column: its column in the index of runs; empty without one. The first that a run has stands
-            in its line of the runs tool.
-        title: its name in the first sentences of a page, which have the first that was measured;
-            empty where it is not in them.
-        main: its place in the order by which a study that names no measure is judged; 0: in none.
+            in its line of the runs tool, in the first sentences of its page, and in a running run's
+            line.
         chart: the title of the chart that it shares with others; empty where it has its own.
         tested: of a metric of test images by their labels, its name in a study's report, which
             compares final parts by it; nothing may be chosen by it.
@@ -55,17 +43,13 @@ class Metric:
 
     name: str
     unit: str = NUMBER
-    sentence: str = ""
-    higher: bool = True
     label: str = ""
+    higher: bool = True
     independent: bool = False
     listed: bool = True
     compared: bool = True
     by_kind: bool = False
-    short: str = ""
     column: str = ""
-    title: str = ""
-    main: int = 0
     chart: str = ""
     tested: str = ""
 
@@ -88,16 +72,12 @@ class Baseline:
 
     Attributes:
         name: of its metric.
-        called: its name for readers.
-        guess: what it predicts.
-        to_beat: how its value is written before training.
+        called: what it predicts, its name for readers.
         compared_with: metrics; the model's is the first of these that was measured.
     """
 
     name: str
     called: str
-    guess: str
-    to_beat: str
     compared_with: tuple[str, ...]
 
 
@@ -216,21 +196,17 @@ def _format_metric(name: str, value: float, baselines: list[float]) -> str:
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
-    """The baselines among `values` ({name: value}, in joint training mpp/entropy) as text."""
+    """The baselines among `values` ({name: value}, in joint training mpp/entropy) as text: of each
+    the metric that it is compared with, its value and its name."""
     return ", ".join(
-        f"{name.rpartition('/')[0]} {row.to_beat.format(value)}".lstrip()
+        f"{name.removesuffix(_last(name))}{metric.words} {metric.text(value)} ({row.called})"
         for name, value in values.items()
-        if (row := find_baseline(name))
+        if (row := find_baseline(name)) and (metric := find_metric(row.compared_with[0]))
     )
 
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def names_of(row: Metric) -> list[str]:
-    """A metric's name, and those of its kinds of patches."""
-    return [row.name, *(f"{row.name}_{kind}" for kind in KINDS if row.by_kind)]
 
 
 def _of_kind(row: Metric, kind: str) -> Metric:
@@ -240,27 +216,74 @@ def _of_kind(row: Metric, kind: str) -> Metric:
         row,
         name=f"{row.name}_{kind}",
         label=f"{row.label} {kind}" if row.label else "",
-        sentence=f"{row.sentence or '-'}, {KINDS[kind]}",
         listed=row.listed and row.by_kind,
         compared=row.compared and main,
         by_kind=False,
-        short=kind if row.short and main else "",
         column=f"{row.column}, {kind} patches" if row.column and main else "",
-        title="",
-        main=0,
         chart=row.chart if kind == MASKED or not row.chart else row.chart + BY_KIND,
     )
 
 
 def _unknown(name: str) -> Metric:
     """The row of a name that has none."""
-    stem, _, kind = name.partition("_")
-    return Metric(
-        name,
-        unit=LOSS if stem == "loss" else NUMBER,
-        higher=not name.startswith("loss"),
-        sentence=f"-, {KINDS[kind]}" if kind in KINDS else "",
-        listed=False,
-        compared=False,
-        chart=_metrics[stem].chart + BY_KIND if stem in ("loss", "accuracy") else "",
-    )
+    is_loss = name.startswith("loss")
+    unit = LOSS if is_loss else NUMBER
+    return Metric(name, unit, higher=not is_loss, listed=False, compared=False)
+
+
+_TRAINING = {
+    "lr": "Learning rate",
+    "grad_norm": "Norm of the gradient",
+    "images_per_s": "Images per second",
+    "data_wait": "Share of time waiting for data",
+    "memory_gib": "Memory, GiB",
+}
+_PROBES = {"linear": "linear probe", "few_shot_5": "5-shot", "few_shot_*": "", "knn": "k-NN"}
+_PROBE = Metric(
+    "probe_*", SHARE, "*", independent=True, listed=False, chart="Probes of the frozen features"
+)
+_SHOWN: dict[str, Any] = {"listed": False, "compared": False}  # in charts alone
+# Earlier ones come first in the index, the runs tool and the sentences of a page
+register(
+    Metric("top1", SHARE, independent=True, column="test top-1", tested="top-1"),
+    Metric("top5", SHARE, independent=True, tested="top-5"),
+    Metric("real", SHARE, independent=True, tested="ReaL top-1"),  # by ImageNet-ReaL's labels
+    *(replace(_PROBE, name=name, label="", column=column) for name, column in _PROBES.items()),
+    _PROBE,
+    # of a linear segmentation probe; pixels of an image are no independent cases
+    Metric("miou", SHARE, column="segmentation mIoU"),
+    Metric("pixel_accuracy", SHARE),
+    Metric(
+        "accuracy",
+        SHARE,
+        independent=True,
+        by_kind=True,
+        column="held-out accuracy",
+        chart="Accuracy",
+    ),
+    Metric("loss", LOSS, higher=False, column="held-out loss", chart="Loss"),
+    # RankMe: in how many directions features differ from their mean, and in how many they lie,
+    # which falls to 1 where their mean outweighs all
+    Metric("effective_rank", label="effective rank of features", **_SHOWN),
+    Metric("rank", label="rank of the probes' features, with their mean", **_SHOWN),
+    Metric("mean_cosine", label="mean cosine of two images' features", higher=False, **_SHOWN),
+    # what an image tells of its prototype: H(mean p) - mean H(p), of log K
+    Metric("information", SHARE, "information of prototypes", **_SHOWN),
+    Metric("patch_information", SHARE, "information of patches' prototypes", **_SHOWN),
+    *(Metric(name, chart=chart, **_SHOWN) for name, chart in _TRAINING.items()),
+    *(Metric(name, COUNT, **_SHOWN) for name in ("step", "images", "seconds", "corrupted")),
+)
+
+_PATCH_LOSS = ("loss_masked", "loss")
+register(
+    Baseline("entropy", "the training colours' entropy", _PATCH_LOSS),
+    Baseline("commonest", "the commonest colour", ("accuracy_masked",)),
+    Baseline("neighbors", "the neighbours' mean", ("accuracy_masked",)),
+    Baseline("variance", "the training mean", _PATCH_LOSS),
+    Baseline("neighbors_error", "the neighbours' mean", _PATCH_LOSS),
+    Baseline("zero", "each patch's own mean", _PATCH_LOSS),
+    Baseline("chance_loss", "the loss of guessing", ("loss",)),
+    Baseline("chance", "guessing", ("top1", "accuracy")),
+    Baseline("majority_miou", "the commonest class", ("miou",)),
+    Baseline("majority_pixel_accuracy", "the commonest class", ("pixel_accuracy",)),
+)

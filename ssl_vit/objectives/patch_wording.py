@@ -1,10 +1,8 @@
-"""What objectives that predict patches say of their losses. No torch here."""
+"""What objectives that predict patches say of them. No torch here."""
 
 from ..config import declaration
 from ..config.schema import Recipe
 
-# Keys that make a loss on patches another question if their values differ
-PATCHES = ("target", "model.patch", "data.name", "data.size")
 # What the pictures of a reconstruction show
 FIGURE = "held-out images, what was corrupted, what is predicted of it and what is true"
 
