@@ -181,7 +181,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
-    why = f": each {rule.axis} is tested on images of its own" if apart else ""
+    why = f": {apart.a} and {apart.b} are tested on different images" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
@@ -285,11 +285,10 @@ def _looks(
     content = [
         [str(one), [[seed, a.value, b.value] for seed, (a, b) in both.items()]]
         for one, both in every
-        if both
     ]
     text = json.dumps([measure, content])
     seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not content or seen in {one.results for one in before}:
+    if not any(both for _, both in every) or seen in {one.results for one in before}:
         return [*before]
     return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
 

@@ -228,7 +228,7 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
     folder = study(tmp_path / "s", content, counted(FRESH, "knn"))
     on_images_of_its_own(folder, "mpp")
     found = decide(folder)
-    assert found.sentences[0] == "Nothing is compared: each arm is tested on images of its own."
+    assert found.sentences[0] == "Nothing is compared: mpp and mae are tested on different images."
     assert found.found.differences == ()
 
 
@@ -273,6 +273,19 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
         "linear",
         "linear",
     ]
+
+
+def test_leaving_out_a_name_without_results_is_another_look(tmp_path):
+    """Else comparisons could be dropped once another is seen to be close."""
+    content = changed(TUNED, report__pairs=["mae:mpp", "mpp:scratch"])
+    folder = study(
+        tmp_path / "s", content, lambda task: None if task.at["arm"] == "mae" else counted()(task)
+    )
+    assert looks(folder)[:2] == (1, 2)
+    plan = json.loads((folder / "study.json").read_text())
+    plan["rule"]["asked"] = [one for one in plan["rule"]["asked"] if one[0] == "mpp"]
+    write(folder / "study.json", plan)
+    assert looks(folder)[:2] == (2, 2)
 
 
 def test_looks_that_are_damaged_are_one_line(tmp_path):
@@ -332,6 +345,45 @@ def test_they_are_of_the_same_pooling_and_probes(tmp_path):
     found = decide(study(tmp_path / "s", content, measured, fresh))
     means = {one.asked.a: round(one.mean, 6) for one in found.fresh.differences}
     assert means == {"mean": 40, "same": 40, "token": 30}
+
+
+@pytest.mark.parametrize("key", ["data.path", "data.label_column"])
+def test_they_are_of_the_same_images_and_labels(tmp_path, key):
+    """Also where two sets are in folders of one name, or one folder has two columns of labels."""
+    places = {
+        "data.path": {name: {"data.path": f"/{name}/train"} for name in "ab"},
+        "data.label_column": {
+            name: {"data.path": "/c/train", "data.label_column": name} for name in "ab"
+        },
+    }
+    content = changed(
+        FROZEN,
+        options={"data.size": 32},
+        axes__set={name: {"probe": own} for name, own in places[key].items()},
+        runs__probe__over=["arm", "set"],
+    )
+
+    def fresh(read, tasks):
+        own = {task.at["set"]: task.options for task in tasks.values() if task.run == "probe"}
+        return {
+            (name := f"untrained-{at}-{seed}"): Task(
+                name,
+                "untrained",
+                "evaluate",
+                {"set": at},
+                seed,
+                own[at] | {"init": "scratch", "model": "vit_p8"},
+            )
+            for at in own
+            for seed in read.seeds
+        }
+
+    def measured(task):
+        low = {"a": 0.1, "b": 0.4}.get(task.at.get("set"), 0)
+        return {"knn": (low + 0.2 * (task.run == "probe") + task.seed / 100, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured, fresh)).fresh.differences
+    assert [round(one.mean, 6) for one in found] == [20, 20, 20, 20]
 
 
 def test_a_name_without_pre_training_takes_their_place(tmp_path):
