@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from helpers.made_studies import (
+    ENCODER,
     FROZEN,
     IMAGES,
     RIGHT,
@@ -466,6 +467,33 @@ def test_fine_tuning_from_scratch_beside_the_test(tmp_path):
     assert [str(one.asked) for one in found.fresh.differences] == [
         "mpp minus direct",
         "mae minus direct",
+    ]
+
+
+def test_a_run_beside_the_test_is_compared_at_its_own_name(tmp_path):
+    """As of two image sizes, of which one alone is 40 points above the other."""
+    final = TUNED["runs"]["final"]["options"]
+    own = {"tool": "finetune", "over": ["arm"]}
+    content = changed(
+        TUNED,
+        axes={"arm": {size: {"all": {"data.size": int(size)}} for size in ("32", "64")}},
+        options={"data": "shapes"},
+        runs={
+            "pretrain": own | {"tool": "pretrain", "options": {"recipe": "mae", **ENCODER}},
+            "final": own | {"options": final},
+            "direct": own | {"options": {**final, "init": "scratch", "model": "vit_p8"}},
+        },
+        report={"test": "final", "beside": ["direct"]},
+    )
+
+    def measured(task):
+        low = {"32": 0.1, "64": 0.5}[task.at["arm"]]
+        return {"top1": (low + 0.2 * (task.run == "final") + task.seed / 400, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured)).fresh.differences
+    assert [(str(one.asked), round(one.mean, 6)) for one in found] == [
+        ("32 minus direct", 20),
+        ("64 minus direct", 20),
     ]
 
 
