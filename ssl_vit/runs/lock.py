@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,10 @@ HEARTBEAT = 30.0  # seconds between updates of the lock file's time
 DEAD_AFTER = 100.0
 # seconds until the last of several simultaneous writes is visible, on a file system without locks
 SETTLES = 1.0
+# folders that threads of this process write: a POSIX lock keeps none of them out, and is lost once
+# any file of it is closed
+OURS: set[Path] = set()
+ASKING = threading.Lock()
 
 
 class HeldFolder:
@@ -121,14 +125,19 @@ def hold(
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
     """
-    path = folder / "lock"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open_file(path)
-        place = HeldFolder(folder)
-    except OSError as error:
-        raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
-    with file:
+    path, real = folder / "lock", folder.resolve()
+    with ASKING:
+        if real in OURS:
+            raise UserError(_refusal(path, "this process", key))
+        OURS.add(real)
+    with ExitStack() as stack:
+        stack.callback(OURS.discard, real)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open_file(path))
+            place = HeldFolder(folder)
+        except OSError as error:
+            raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
         try:
             _take(path, file, key)
             done = threading.Event()

@@ -20,6 +20,7 @@ from helpers.options import LOADED, ROOT
 from helpers.serial_launcher import Serial
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
+from ssl_vit.lab import engine
 from ssl_vit.lab.study import record, tool
 from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
@@ -598,3 +599,28 @@ def test_a_second_study_in_the_same_folder_is_refused(tmp_path: Path, serial: li
     finally:
         holder.communicate()
     assert serial == []
+
+
+def test_a_second_thread_is_refused_and_the_first_keeps_its_lock(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(UserError) as caught, engine.locked(tmp_path / "tiny"):
+            pass
+        refused.append(str(caught.value))
+
+    with engine.locked(tmp_path / "tiny"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert "is being written by this process; wait, or take another name=" in refused[0]
+        code = (
+            "from pathlib import Path; from ssl_vit.lab import engine\n"
+            f"with engine.locked(Path({str(tmp_path)!r}) / 'tiny'): pass"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+        assert "is being written by process" in other.stderr
+    with engine.locked(tmp_path / "tiny"):  # free again
+        pass
