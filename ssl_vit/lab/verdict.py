@@ -198,9 +198,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     Raises:
         UserError: those that have finished have not measured it.
     """
-    rows = results.rows(rule.test)
-    rows = rows[rows["metric"].map(is_of_model).astype(bool)]
-    if rows.empty:
+    rows = results.table  # a value that is not finite does not make another measure the first
+    rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_of_model).astype(bool)]
+    if results.rows(rule.test).empty:
         return None
     tested = rows[rows["split"] == "test"]
     name = rule.measure or (rows if tested.empty else tested)["metric"].iloc[0]

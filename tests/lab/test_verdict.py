@@ -196,6 +196,17 @@ def test_a_measure_that_no_run_has_is_named(tmp_path):
         decide(folder)
 
 
+def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
+    def measured(task):
+        found = counted(FRESH, "knn")(task)
+        if task.name == "probe-mpp-0":
+            found = {"knn": (float("nan"), "test")}
+        return found | ({"linear": (0.5, "test")} if task.run == "probe" else {})
+
+    found = decide(study(tmp_path / "s", FROZEN, measured))
+    assert found.measure.name == "knn" and [one.n for one in found.found.differences] == [2]
+
+
 def test_a_study_without_a_test_compares_nothing(tmp_path):
     content = {key: value for key, value in FROZEN.items() if key != "report"}
     with pytest.raises(UserError, match="has no report: with a test to compare"):
