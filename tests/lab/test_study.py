@@ -488,6 +488,29 @@ def test_tries_that_are_added_may_change_what_is_best(
     assert "optim.lr=3.0, the best accuracy of 3 tries; optim.lr is at an edge of those" in out
 
 
+def test_a_try_that_failed_does_not_keep_the_old_choice(
+    ended: Path, serial: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetune = ssl_vit.finetune
+
+    def diverging(words: list[str]) -> Any:
+        if "optim.lr=5.0" in words:
+            raise UserError("it diverged")
+        return finetune(words)
+
+    monkeypatch.setattr(ssl_vit, "finetune", diverging)
+    tune = STUDY["runs"]["tune"] | {"try": {"optim.lr": [1.0e-9, 1.0e-8, 3.0, 5.0]}}
+    for path in (ended / "tiny").glob("tune-mpp*/result.json"):  # as if they were at chance
+        found = json.loads(path.read_text())
+        found["metrics"]["accuracy"]["value"] = 0.0
+        path.write_text(json.dumps(found))
+    outcome = tool.study(written(ended, STUDY | {"runs": STUDY["runs"] | {"tune": tune}}))
+    assert [*outcome.failed] == ["tune-mpp-0-lr=5.0", "tune-mpp_few-0-lr=5.0"]
+    finals = [task.name for task in record.read(ended / "tiny").tasks if task.run == "final"]
+    assert finals == ["final-mpp-0-2", "final-mpp_few-0-2"] == serial[-2:]
+    assert {*finals} <= {*outcome.finished}
+
+
 def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[str]) -> None:
     """Nothing is trained again for a folder that may have changed by mistake."""
     path = ended / "tiny" / "pretrain-mpp-0" / "environment.json"
