@@ -22,8 +22,7 @@ DEAD_AFTER = 100.0
 SETTLES = 1.0
 # folders that threads of this process write: a POSIX lock keeps none of them out, and is lost once
 # any file of it is closed
-OURS: set[Path] = set()
-ASKING = threading.Lock()
+OURS: dict[Path, object] = {}
 
 
 class HeldFolder:
@@ -125,31 +124,27 @@ def hold(
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
     """
-    path, real = folder / "lock", folder.resolve()
-    with ASKING:
-        if real in OURS:
-            raise UserError(_refusal(path, "this process", key))
-        OURS.add(real)
+    path, real, own = folder / "lock", folder.resolve(), object()
+    if OURS.setdefault(real, own) is not own:
+        raise UserError(_refusal(path, "this process", key))
     with ExitStack() as stack:
-        stack.callback(OURS.discard, real)
+        stack.callback(OURS.pop, real)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open_file(path))
             place = HeldFolder(folder)
         except OSError as error:
             raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
+        stack.callback(place.close)
+        _take(path, file, key)
+        done = threading.Event()
+        threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
         try:
-            _take(path, file, key)
-            done = threading.Event()
-            threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
-            try:
-                yield place
-            finally:
-                done.set()
-                with suppress(OSError):
-                    file.truncate(0)
+            yield place
         finally:
-            place.close()
+            done.set()
+            with suppress(OSError):
+                file.truncate(0)
 
 
 def _take(path: Path, file: IO[str], key: str) -> None:
