@@ -261,7 +261,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
         yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
-    chose = {other for task in tested for other in task.best or ()}
+    through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
+    chose = {other for task in plan.tasks if task.name in through for other in task.best or ()}
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."

@@ -136,6 +136,9 @@ def frozen_measure(run: Path) -> dict[str, Any]:
     """{dotted key: value} of what decides, beside the weights and the pooling, what an evaluation
     of a frozen encoder measures: its architecture, the labels it learns from and the probes."""
     written = flatten(load_yaml(run / "recipe.yaml"))
-    images = ("data.name", "data.size", "data.share", "data.train", "data.classes")
-    own, left_out = ("model.", "probe.", *images), ("model.name", "probe.pool")
+    images = [key for key in keys(lambda one: one.splits or one.subset) if key.startswith("data.")]
+    own, left_out = (
+        ("model.", "probe.", "data.size", "data.classes", *images),
+        ("model.name", "probe.pool"),
+    )
     return {k: value for k, value in written.items() if k.startswith(own) and k not in left_out}

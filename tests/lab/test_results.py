@@ -181,6 +181,26 @@ def test_values_that_were_chosen_are_not_planned(made):
     assert results.load(made).foreign == {}
 
 
+def test_values_that_are_not_the_best_any_more_are_left_out(made):
+    """As after tries were added of which one failed for good and another is the best by now."""
+    plan = json.loads((made / "study.json").read_text())
+    for task in plan["tasks"]:
+        if task["run"] == "final" and task["at"] == {"arm": "mpp"}:
+            failed = {"name": "sweep-mpp-0-lr=9.0", "tried": {"optim.lr": 9.0}}
+            task["best"].append(failed["name"])
+            task["needs"].append(failed["name"])
+    like = next(task for task in plan["tasks"] if task["name"] == "sweep-mpp-0-lr=0.03")
+    plan["tasks"].insert(plan["tasks"].index(like), like | failed)
+    write(made / "study.json", plan)
+    found = results.load(made)
+    assert (found.foreign, found.missing) == ({}, ["sweep-mpp-0-lr=9.0"])
+    path = made / "sweep-mpp-0-lr=0.01" / "result.json"
+    metrics = json.loads(path.read_text())["metrics"]
+    altered(path, metrics=metrics | {"accuracy": {"value": 0.9, "split": "validation", "n": 1}})
+    why = "its recipe is not the planned one: optim.lr (0.03 there, 0.01 here)"
+    assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
+
+
 def test_weights_that_are_gone_are_not_compared(made):
     for seed in range(3):
         shutil.rmtree(made / f"pretrain-mpp-{seed}" / "export")

@@ -460,6 +460,19 @@ def test_the_same_command_goes_on_with_the_same_study(tmp_path: Path, timed: lis
     )  # a study's file, that can be run by itself
 
 
+def test_a_study_that_is_going_on_keeps_its_plan(
+    tmp_path: Path, timed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1"]
+    first = requested([*words, "hours=30"])
+    plan = (tmp_path / "worth" / "worth.json").read_bytes()
+    monkeypatch.setattr(engine, "is_written", lambda folder: folder == tmp_path / "worth")
+    with pytest.raises(UserError, match="worth: a study of other options is going on; take anoth"):
+        requested([*words, "hours=40"])
+    assert len(timed) == 1 and (tmp_path / "worth" / "worth.json").read_bytes() == plan
+    assert requested([*words, "hours=30"]).tasks == first.tasks
+
+
 @pytest.mark.parametrize("word", ["hours=3", "anyway=true"])
 def test_its_options_are_of_no_other_study(word: str) -> None:
     with pytest.raises(UserError, match=f"{word}: has no effect without recipe=study/worth"):

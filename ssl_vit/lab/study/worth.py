@@ -181,13 +181,16 @@ def build(
         keep: write it into the folder.
 
     Raises:
-        UserError: an option is wrong, there are too few images, or the hours are too few.
+        UserError: an option is wrong, there are too few images, the hours are too few, or another
+            study is going on in the folder.
     """
     path, words = folder / FILE, [*_words(given), f"hours={hours:g}"]
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
             return before
+    if keep and engine.is_written(folder):
+        raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
     clocks = measure(question, parallel)
