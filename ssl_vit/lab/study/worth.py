@@ -187,11 +187,13 @@ def build(
         if before.words == words:
             return before
     question = ask(given)
+    print("timing      each kind of run on this machine, which takes minutes", flush=True)
     clocks = measure(question, parallel)
     extent, lines = spend(question, hours, clocks, parallel, anyway)
+    takes = seconds(question, extent, clocks, parallel) / 3600
     found = Worth(
         words=words,
-        study=content(question, extent, hours),
+        study=content(question, extent, hours if takes <= hours else _up(takes)),
         lines=[*_images_lines(question), *_clock_lines(clocks), *lines, *power_lines(question)],
     )
     if keep:
@@ -412,6 +414,7 @@ def condition(question: Question, extent: Extent, hours: float) -> str:
     """The condition of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus
     scratch"""
     recipe, epochs = question.recipe, _epochs(question, extent)
+    epochs += "" if extent.steps >= question.least_steps else ", too few to answer"
     network = f"{recipe.model.name} at {recipe.data.size} px"
     return f"With {hours:g} hours ({epochs}) of {network}, {' minus '.join(question.arms)}"
 
