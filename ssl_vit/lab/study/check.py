@@ -8,7 +8,6 @@ it is measured, and the report opens with it.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...config.probe import SEGMENTATION
 from ...config.schema import Recipe
 from ...errors import UserError, suggest
 from ...formatting import option_text
@@ -101,7 +100,7 @@ def _probed(recipe: Recipe) -> list[str]:
     of_measures = {
         "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
         "top1": ["top1", "top5", "real"],
-        SEGMENTATION: ["miou", "pixel_accuracy"],
+        engine.SEGMENTATION: ["miou", "pixel_accuracy"],
     }
     measures = recipe.probe.measures
     return [name for one in measures for name in of_measures.get(one, [one])]
