@@ -138,10 +138,14 @@ def page(report: Report) -> list[Section]:
 def _table(shown: Shown) -> list[Block]:
     """A table, and the line under it."""
     frame = as_text(shown)
-    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
-    labels = texts.index(False) if False in texts else len(texts)
-    table = blocks.Table(*cells(frame), labels=labels, behind=BEHIND)
+    table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
+
+
+def _labels(shown: Shown, frame: pd.DataFrame) -> int:
+    """How many columns of names a table's text has before its numbers."""
+    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
+    return texts.index(False) if False in texts else len(texts)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
@@ -278,9 +282,17 @@ def latex(report: Report) -> str:
     """The tables as LaTeX (booktabs)."""
     texts = []
     for name, shown in report.tables.items():
-        caption = LATEX.sub(r"\\\1", text_line(f"{report.title}: {name}. {shown.caption}"))
+        title, frame = report.title, as_text(shown)
+        called = f" {name[0].upper()}{name[1:]}" if title[-1:] in ("?", "!", ".") else f": {name}"
+        caption = LATEX.sub(r"\\\1", text_line(f"{title}{called}. {shown.caption}"))
         tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
-        texts.append(as_text(shown).to_latex(index=False, escape=True, caption=caption, label=tag))
+        labels = _labels(shown, frame)
+        columns = "l" * labels + "r" * (len(frame.columns) - labels)
+        texts.append(
+            frame.to_latex(
+                index=False, escape=True, caption=caption, label=tag, column_format=columns
+            )
+        )
     return "\n".join(texts)
 
 

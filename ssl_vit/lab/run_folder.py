@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import records, values
 from ..config.computed import computed_values, counts, differences, facts, keys
+from ..config.images import EMBEDDED
 from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
 from ..config.records.run import Environment, Result
@@ -129,6 +130,8 @@ def training_images(run: Path) -> tuple[str, ...] | None:
     if written.get("data.stream"):
         return None
     chosen = [*keys(lambda one: "train" in one.splits), "data.group"]
+    if written.get("data.name") == EMBEDDED and not written.get("data.path"):
+        chosen.append("data.size")  # at which they are drawn
     return tuple(f"{key}={written.get(key)}" for key in chosen)
 
 

@@ -155,7 +155,8 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
             compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
-        raise UserError(f"{results.folder}: its study.json has no report: with a test to compare")
+        text = "the study has no report: with a test to compare; add report: {test: RUN} to it"
+        raise UserError(f"{results.folder}: {text}, and give its command again")
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
@@ -187,7 +188,8 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
         sentences.append("What training without pre-training reaches was not measured.")
     elif fresh:
         named = {one.b for one in fresh} == {FRESH}
-        opening = "By the same measure," if named else "Against fresh weights,"
+        if asked:  # else no sentence has named the measure yet
+            opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, *about))
     return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
 

@@ -189,11 +189,19 @@ def test_all_forms_show_the_same_tables(whole, capsys):
     for cell in cells:
         assert cell in page.cells and cell.replace("%", r"\%") in latex and cell in printed
     assert r"\toprule" in latex and not CLAIMS.search(latex)
+    assert r"\begin{tabular}{lrrrrrr}" in latex  # numbers to the right
     content = json.loads(json.dumps(found.content()))
     assert content["sentences"] == [*found.verdict.sentences]
     first = content["tables"]["compared"][0]
     assert (first["arm"], first["n"], first["mean"]) == ("mae", 3, 76.5)
     assert len(content["results"]) == len(found.results.table) and page.open == []
+
+
+def test_the_caption_of_a_question_has_one_mark_after_it(tmp_path):
+    folder = study(tmp_path / "s", changed(TUNED, title="Does it help?"), counted())
+    report.write(folder)
+    text = (folder / "tables.tex").read_text()
+    assert r"\caption{Does it help? Compared. top-1 on test" in text and "?:" not in text
 
 
 def test_results_and_differences_as_csv(whole):

@@ -209,7 +209,7 @@ def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
 
 def test_a_study_without_a_test_compares_nothing(tmp_path):
     content = {key: value for key, value in FROZEN.items() if key != "report"}
-    with pytest.raises(UserError, match="has no report: with a test to compare"):
+    with pytest.raises(UserError, match="has no report: with a test to compare; add report"):
         frozen(tmp_path / "s", content=content, added=None)
 
 
@@ -537,7 +537,8 @@ def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
     )
     first, second = found.sentences
     assert first == "Nothing is compared."
-    assert second.startswith("By the same measure, probe is 7.67 points above fresh weights (+4.54")
+    named = "By k-NN on test images, probe is 7.67 points above fresh weights (+4.54"
+    assert second.startswith(named)  # the first sentence names no measure
 
 
 def test_the_rule_is_that_of_study_json(tmp_path):

@@ -295,6 +295,20 @@ def test_anyway_starts_with_fewer_epochs() -> None:
     assert least.steps == 2
 
 
+def test_too_few_hours_are_said_on_the_page(timed: list[Any], tmp_path: Path, capsys: Any) -> None:
+    """The page had the hours that were asked for, and not that they were too few."""
+    words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1", "anyway=true"]
+    found = requested([*words, "hours=0.01"])
+    assert capsys.readouterr().out.startswith("timing ")  # it is silent for minutes
+    takes = re.search(r"it takes ([\d.]+) hours", found.opening[2])
+    said = re.fullmatch(
+        r"With ([\d.]+) hours \([\d.]+ epochs, too few to answer\) of vit_n8 at 64 px",
+        str(found.study.report.condition),
+    )
+    assert takes and said and float(said[1]) == pytest.approx(float(takes[1]), rel=0.1)
+    assert float(said[1]) > 0.01 and found.study.title.endswith(f"{said[0]}, mae minus scratch")
+
+
 def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
     content = worth.content(ASKED, Extent(8, 3, 570), 4)
     condition = "With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"
@@ -545,7 +559,7 @@ def test_its_report_compares_what_was_chosen(better: str, tmp_path: Path) -> Non
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing
     (sentence,) = found.verdict.sentences  # scratch is what fresh weights reach
-    assert re.match(r"With 4 hours \(.* epochs\) of vit_p8 at 32 px, by top-1 on test", sentence)
+    assert re.match(r"With 4 hours \(.* epochs.*\) of vit_p8 at 32 px, by top-1 on test", sentence)
     assert "mae is 10.17 points above scratch" in sentence and "1 comparison)" in sentence
     text = (folder / "report.md").read_text()
     assert "With 4 hours" in text and "4 of 4" in text and f"init={better}" in text.replace("{", "")
