@@ -183,7 +183,7 @@ def difference(
         both: as `pairs` gives them.
         family: how many comparisons there are: all intervals hold with 95% (Bonferroni).
         scale: that the values are multiplied by (100: percent).
-        correct: of the runs whose predictions are kept; the measure is their top-1.
+        correct: of the runs whose predictions are there; the measure is their top-1.
     """
     if not both:
         return None
@@ -191,15 +191,17 @@ def difference(
     apart = [fmean(both[seed][0].value - both[seed][1].value for seed in own) for own in groups]
     found = stats.summarize([scale * one for one in apart], family)
     folders = [[(a.folder, b.folder) for a, b in (both[seed] for seed in own)] for own in groups]
-    resampled = None
-    if correct and correct.keys() >= {name for own in folders for pair in own for name in pair}:
-        rows = [
-            np.mean([correct[a].astype(int) - correct[b] for a, b in own], 0) for own in folders
-        ]
-        resampled = stats.resampled_interval(np.stack(rows), family=family)
-    if resampled is None:
+    rows = [
+        np.mean([correct[a].astype(int) - correct[b] for a, b in own], 0)
+        for own in folders
+        if correct and correct.keys() >= {name for pair in own for name in pair}
+    ]
+    resampled = stats.resampled_interval(np.stack(rows), family=family) if rows else None
+    if resampled is None or found.interval is None:
         return Difference(asked, *found)
-    interval = Interval(scale * resampled.low, scale * resampled.high)
+    low, high = (scale * end for end in resampled)
+    # seeds without predictions are in one of them alone
+    interval = Interval(min(low, found.interval.low), max(high, found.interval.high))
     return Difference(asked, *found[:3], interval, True)
 
 

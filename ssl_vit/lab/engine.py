@@ -19,6 +19,7 @@ from ..config.init_source import SCRATCH as SCRATCH
 from ..config.parsing import exists as exists
 from ..config.parsing import load_yaml
 from ..config.plugins import run_plugin as run_plugin
+from ..config.probe import SEGMENTATION as SEGMENTATION
 from ..config.recipe_files import file_values, find_recipe
 from ..config.recipe_files import recipe_names as recipe_names
 from ..config.recipe_images import image_notice as image_notice

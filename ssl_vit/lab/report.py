@@ -138,10 +138,14 @@ def page(report: Report) -> list[Section]:
 def _table(shown: Shown) -> list[Block]:
     """A table, and the line under it."""
     frame = as_text(shown)
-    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
-    labels = texts.index(False) if False in texts else len(texts)
-    table = blocks.Table(*cells(frame), labels=labels, behind=BEHIND)
+    table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
+
+
+def _labels(shown: Shown, frame: pd.DataFrame) -> int:
+    """How many columns of names a table's text has before its numbers."""
+    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
+    return texts.index(False) if False in texts else len(texts)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
@@ -261,7 +265,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
         yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
-    chose = {other for task in tested for other in task.best or ()}
+    through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
+    chose = {other for task in plan.tasks if task.name in through for other in task.best or ()}
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
@@ -277,9 +282,17 @@ def latex(report: Report) -> str:
     """The tables as LaTeX (booktabs)."""
     texts = []
     for name, shown in report.tables.items():
-        caption = LATEX.sub(r"\\\1", text_line(f"{report.title}: {name}. {shown.caption}"))
+        title, frame = report.title, as_text(shown)
+        called = f" {name[0].upper()}{name[1:]}" if title[-1:] in ("?", "!", ".") else f": {name}"
+        caption = LATEX.sub(r"\\\1", text_line(f"{title}{called}. {shown.caption}"))
         tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
-        texts.append(as_text(shown).to_latex(index=False, escape=True, caption=caption, label=tag))
+        labels = _labels(shown, frame)
+        columns = "l" * labels + "r" * (len(frame.columns) - labels)
+        texts.append(
+            frame.to_latex(
+                index=False, escape=True, caption=caption, label=tag, column_format=columns
+            )
+        )
     return "\n".join(texts)
 
 

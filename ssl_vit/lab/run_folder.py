@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import records, values
 from ..config.computed import computed_values, counts, differences, facts, keys
+from ..config.images import EMBEDDED
 from ..config.init_source import SCRATCH, InitSource
 from ..config.parsing import flatten, load_yaml
 from ..config.records.run import Environment, Result
@@ -129,6 +130,8 @@ def training_images(run: Path) -> tuple[str, ...] | None:
     if written.get("data.stream"):
         return None
     chosen = [*keys(lambda one: "train" in one.splits), "data.group"]
+    if written.get("data.name") == EMBEDDED and not written.get("data.path"):
+        chosen.append("data.size")  # at which they are drawn
     return tuple(f"{key}={written.get(key)}" for key in chosen)
 
 
@@ -136,6 +139,9 @@ def frozen_measure(run: Path) -> dict[str, Any]:
     """{dotted key: value} of what decides, beside the weights and the pooling, what an evaluation
     of a frozen encoder measures: its architecture, the labels it learns from and the probes."""
     written = flatten(load_yaml(run / "recipe.yaml"))
-    images = ("data.name", "data.size", "data.share", "data.train", "data.classes")
-    own, left_out = ("model.", "probe.", *images), ("model.name", "probe.pool")
+    images = [key for key in keys(lambda one: one.splits or one.subset) if key.startswith("data.")]
+    own, left_out = (
+        ("model.", "probe.", "data.size", "data.classes", *images),
+        ("model.name", "probe.pool"),
+    )
     return {k: value for k, value in written.items() if k.startswith(own) and k not in left_out}

@@ -147,6 +147,8 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
                     | {
                         over: called,
                         "value": one["value"].mean(),
+                        # means over other names are not compared, nor are they of other images
+                        "fingerprint": str([*zip(one[over], one["fingerprint"], strict=True)]),
                         "origin": " ".join(one["origin"]),
                     }
                     for one in of_seed
@@ -158,7 +160,8 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
         caption = f"Means over {over} of each seed, and how many of its names have finished."
         left_out = ", ".join(name for name in every if name not in planned)
         caption += f" Not in the study: {left_out}." if left_out else ""
-        yield f"mean over {over}", Shown(frame.drop(columns="exaFLOP"), caption)
+        frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
+        yield f"mean over {over}", Shown(frame, caption)
 
 
 def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:

@@ -155,7 +155,8 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
             compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
-        raise UserError(f"{results.folder}: its study.json has no report: with a test to compare")
+        text = "the study has no report: with a test to compare; add report: {test: RUN} to it"
+        raise UserError(f"{results.folder}: {text}, and give its command again")
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
@@ -181,13 +182,14 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
-    why = f": each {rule.axis} is tested on images of its own" if apart else ""
+    why = f": {apart.a} and {apart.b} are tested on different images" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
     elif fresh:
         named = {one.b for one in fresh} == {FRESH}
-        opening = "By the same measure," if named else "Against fresh weights,"
+        if asked:  # else no sentence has named the measure yet
+            opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, *about))
     return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
 
@@ -198,9 +200,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     Raises:
         UserError: those that have finished have not measured it.
     """
-    rows = results.rows(rule.test)
-    rows = rows[rows["metric"].map(is_of_model).astype(bool)]
-    if rows.empty:
+    rows = results.table  # a value that is not finite does not make another measure the first
+    rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_of_model).astype(bool)]
+    if results.rows(rule.test).empty:
         return None
     tested = rows[rows["split"] == "test"]
     name = rule.measure or (rows if tested.empty else tested)["metric"].iloc[0]
@@ -268,7 +270,8 @@ def _measured_alike(results: Results, rule: Rule, own: TaskRecord, fresh: TaskRe
     apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
     if fresh.run == UNTRAINED and not apart:
         return True
-    if fresh.run != UNTRAINED and apart - {rule.axis}:
+    # a name of the test's stands for itself; a run beside it has one at each name that it is over
+    if fresh.run != UNTRAINED and apart - ({rule.axis} if fresh.run == rule.test else set()):
         return False
     if fresh.tool != "evaluate":
         return True
@@ -285,11 +288,10 @@ def _looks(
     content = [
         [str(one), [[seed, a.value, b.value] for seed, (a, b) in both.items()]]
         for one, both in every
-        if both
     ]
     text = json.dumps([measure, content])
     seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not content or seen in {one.results for one in before}:
+    if not any(both for _, both in every) or seen in {one.results for one in before}:
         return [*before]
     return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,9 @@ HEARTBEAT = 30.0  # seconds between updates of the lock file's time
 DEAD_AFTER = 100.0
 # seconds until the last of several simultaneous writes is visible, on a file system without locks
 SETTLES = 1.0
+# folders that threads of this process write: a POSIX lock keeps none of them out, and is lost once
+# any file of it is closed
+OURS: dict[Path, object] = {}
 
 
 class HeldFolder:
@@ -121,26 +124,27 @@ def hold(
     Raises:
         UserError: another process that is alive holds the folder, or it cannot be written.
     """
-    path = folder / "lock"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open_file(path)
-        place = HeldFolder(folder)
-    except OSError as error:
-        raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
-    with file:
+    path, real, own = folder / "lock", folder.resolve(), object()
+    if OURS.setdefault(real, own) is not own:
+        raise UserError(_refusal(path, "this process", key))
+    with ExitStack() as stack:
+        stack.callback(OURS.pop, real)
         try:
-            _take(path, file, key)
-            done = threading.Event()
-            threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
-            try:
-                yield place
-            finally:
-                done.set()
-                with suppress(OSError):
-                    file.truncate(0)
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open_file(path))
+            place = HeldFolder(folder)
+        except OSError as error:
+            raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
+        stack.callback(place.close)
+        _take(path, file, key)
+        done = threading.Event()
+        threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
+        try:
+            yield place
         finally:
-            place.close()
+            done.set()
+            with suppress(OSError):
+                file.truncate(0)
 
 
 def _take(path: Path, file: IO[str], key: str) -> None:

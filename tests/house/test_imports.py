@@ -71,6 +71,7 @@ LAB_MAY_IMPORT = {
     ),
     "config.declaration": ("engine", "runs.listed"),
     "config.export_files": ("runs.listed",),
+    "config.images": ("run_folder",),
     # the folder of a run
     "config.records.run": ("results", "run_folder", "runs.listed"),
     "runs.files": ALL,
@@ -92,7 +93,8 @@ LAB_MAY_IMPORT = {
     # all else
     **dict.fromkeys(
         (
-            *("config.plugins", "config.recipe_files", "config.recipe_images", "config.validate"),
+            *("config.plugins", "config.probe", "config.recipe_files", "config.recipe_images"),
+            "config.validate",
             *("costs", "data.base", "data.batch_layout", "data.class_numbers", "data.layout"),
             *("data.sources", "hub_files", "jobs.pace", "jobs.reuse", "jobs.split_images"),
             *("runs.environment", "runs.folder"),

@@ -164,6 +164,11 @@ def test_the_wider_interval_decides():
     assert alone.interval == compare(rows, "arm", asked, 2, 100).interval
     assert found.interval.low <= 0 < alone.interval.low and alone.claimed and not found.claimed
     assert found.interval.high > alone.interval.high
+    # without those of one seed: the others' 20 and 15 points, with a t of 25.45 at one degree
+    del right["scratch-2"]
+    fewer = difference(asked, both, 2, 100, right)
+    assert fewer.over_images and not fewer.claimed and fewer.n == 3
+    assert fewer.interval.low <= 17.5 - 25.45 * 2.5 and fewer.interval.high >= 17.5 + 25.45 * 2.5
 
 
 def test_a_claim_needs_three_seeds_and_an_interval_that_is_away_from_zero():

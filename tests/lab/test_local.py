@@ -439,6 +439,7 @@ def test_lines_now_and_then_of_what_runs_and_how_long_it_will_take(bench, monkey
     bench.run(tasks=bench.only(*FIRST), parallel=1)
     shown = capsys.readouterr().out
     assert "\nrunning     pretrain-mpp-0: step 5/5  loss 1.500\n" in shown
+    assert "no output" not in shown  # of a run that has just started
     assert "\nso far      2 of 4 finished; left about 555 h 33 min\n" in shown
     bench.behave({"probe-scratch-0": "brief"})
     bench.run(tasks=bench.only(*FIRST, "probe-scratch-0"))  # of a run that none has finished of

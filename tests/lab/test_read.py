@@ -118,7 +118,28 @@ MISTAKES = {
     "a name of no other axis": (
         "axes/arm/a",
         {"final@10%": {}},
-        "axes.arm.a.final@10%: 10%: no such name of another axis",
+        "axes.arm.a.final@10%: 10%: no such name of another axis of the run",
+    ),
+    "an axis of no run": ("axes/share", {"1%": {}}, "axes.share: no run is over it"),
+    "match of what only fine-tunes": (
+        "",
+        STUDY
+        | {
+            "match": {"exaflop": "share"},
+            "axes": STUDY["axes"] | {"share": {"1%": {}}},
+            "runs": STUDY["runs"] | {"final": FINAL | {"over": ["arm", "share"]}},
+        },
+        "match.exaflop: share: no run that pre-trains is over it",
+    ),
+    "all at a name": ("axes/arm/a", {"all@b": {}}, "axes.arm.a: all: no such run"),
+    "a run that is not over the axis": (
+        "",
+        STUDY
+        | {
+            "axes": STUDY["axes"] | {"share": {"1%": {"pretrain": {"data.share": 0.01}}}},
+            "runs": STUDY["runs"] | {"final": FINAL | {"over": ["arm", "share"]}},
+        },
+        "axes.share.1%.pretrain: pretrain is not over share, so no run has these options",
     ),
     "an axis without names": ("axes/arm", {}, "axes.arm: expected names, each with the options of"),
     "tries of no list": (
@@ -185,7 +206,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("path", "value", "says"), MISTAKES.values(), ids=MISTAKES)
 def test_the_first_mistake_is_one_line_with_its_place(path: str, value: Any, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        build(changed(path, value), "mine.yaml")
+        build(changed(path, value) if path else value, "mine.yaml")
     assert str(caught.value).startswith(f"mine.yaml: {says}")
     assert "\n" not in str(caught.value)
 

@@ -189,11 +189,19 @@ def test_all_forms_show_the_same_tables(whole, capsys):
     for cell in cells:
         assert cell in page.cells and cell.replace("%", r"\%") in latex and cell in printed
     assert r"\toprule" in latex and not CLAIMS.search(latex)
+    assert r"\begin{tabular}{lrrrrrr}" in latex  # numbers to the right
     content = json.loads(json.dumps(found.content()))
     assert content["sentences"] == [*found.verdict.sentences]
     first = content["tables"]["compared"][0]
     assert (first["arm"], first["n"], first["mean"]) == ("mae", 3, 76.5)
     assert len(content["results"]) == len(found.results.table) and page.open == []
+
+
+def test_the_caption_of_a_question_has_one_mark_after_it(tmp_path):
+    folder = study(tmp_path / "s", changed(TUNED, title="Does it help?"), counted())
+    report.write(folder)
+    text = (folder / "tables.tex").read_text()
+    assert r"\caption{Does it help? Compared. top-1 on test" in text and "?:" not in text
 
 
 def test_results_and_differences_as_csv(whole):
@@ -327,6 +335,32 @@ def test_a_mean_is_over_the_seeds_with_the_most_names(tmp_path):
     assert rows[0][:3] == ["all, 2 of 2", "2", "66.12"]
 
 
+def test_means_over_different_names_have_no_difference(tmp_path):
+    """Each arm lacks another of three sets, on which values are far apart: 10, 50 and 90%."""
+    content = changed(
+        FROZEN,
+        axes__set={name: {} for name in "abc"},
+        runs__probe__over=["arm", "set"],
+        report={"test": "probe", "baseline": "mpp", "mean_over": {"set": {"two": ["a", "b"]}}},
+    )
+
+    def measured(task):
+        if (task.at.get("arm"), task.at.get("set")) in (("mpp", "c"), ("mae", "a")):
+            return None
+        value = {"a": 0.1, "b": 0.5, "c": 0.9}.get(task.at.get("set"), 0)
+        return {"knn": (value + task.seed / 100, "test")}
+
+    _, *rows = table(
+        markdown(study(tmp_path / "s", content, measured)).partition("Mean over")[2], "set"
+    )
+    assert [row[:6] for row in rows] == [
+        ["two, 2 of 2", "mpp", "3", "31.00", "1.00", "+0.00"],
+        ["two, 1 of 2", "mae", "3", "51.00", "1.00", ""],
+        ["all, 2 of 3", "mae", "3", "71.00", "1.00", ""],
+        ["all, 2 of 3", "mpp", "3", "31.00", "1.00", "+0.00"],
+    ]
+
+
 def test_along_an_axis_of_numbers_labels_are_worth_others(tmp_path):
     folder = study(tmp_path / "s", CURVE, by_share)
     for path in folder.glob("*/predictions.npz"):
@@ -372,6 +406,28 @@ def test_what_was_chosen_of_how_many_tries_and_at_which_end(tmp_path):
     assert head == ["run", "arm", "chosen", "by", "tries", "at an end"]
     assert rows[1] == ["final", "mpp", "optim.lr=0.03", "accuracy", "3 of 3", ""]
     assert rows[2] == ["final", "mae", "optim.lr=0.1", "accuracy", "3 of 3", "optim.lr"]
+    assert "Seeds that chose values are compared too: 0." in text
+
+
+def test_a_pre_training_that_chose_on_a_seed_that_is_compared_is_said(tmp_path):
+    """One of two values that are no numbers is at no end."""
+    content = changed(
+        TUNED,
+        axes__arm__mpp__tune={"recipe": "mpp"},
+        axes__arm__mae__tune={"recipe": "mae"},
+        runs__tune=TUNED["runs"]["pretrain"]
+        | {"seeds": [0], "try": {"optim.lr": [0.001, 0.01], "data.flip": [True, False]}},
+        runs__pretrain__best={"of": "tune", "by": "loss"},
+    )
+
+    def measured(task):
+        if task.run == "tune":
+            return {"loss": (2 + task.tried["optim.lr"], "validation")}
+        return counted()(task)
+
+    text = markdown(study(tmp_path / "s", content, measured))
+    _, first, _ = table(text.partition("Chosen:")[2], "run")
+    assert first[2:] == ["optim.lr=0.001, data.flip=True", "loss", "4 of 4", "optim.lr"]
     assert "Seeds that chose values are compared too: 0." in text
 
 

@@ -181,6 +181,26 @@ def test_values_that_were_chosen_are_not_planned(made):
     assert results.load(made).foreign == {}
 
 
+def test_values_that_are_not_the_best_any_more_are_left_out(made):
+    """As after tries were added of which one failed for good and another is the best by now."""
+    plan = json.loads((made / "study.json").read_text())
+    for task in plan["tasks"]:
+        if task["run"] == "final" and task["at"] == {"arm": "mpp"}:
+            failed = {"name": "sweep-mpp-0-lr=9.0", "tried": {"optim.lr": 9.0}}
+            task["best"].append(failed["name"])
+            task["needs"].append(failed["name"])
+    like = next(task for task in plan["tasks"] if task["name"] == "sweep-mpp-0-lr=0.03")
+    plan["tasks"].insert(plan["tasks"].index(like), like | failed)
+    write(made / "study.json", plan)
+    found = results.load(made)
+    assert (found.foreign, found.missing) == ({}, ["sweep-mpp-0-lr=9.0"])
+    path = made / "sweep-mpp-0-lr=0.01" / "result.json"
+    metrics = json.loads(path.read_text())["metrics"]
+    altered(path, metrics=metrics | {"accuracy": {"value": 0.9, "split": "validation", "n": 1}})
+    why = "its recipe is not the planned one: optim.lr (0.03 there, 0.01 here)"
+    assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
+
+
 def test_weights_that_are_gone_are_not_compared(made):
     for seed in range(3):
         shutil.rmtree(made / f"pretrain-mpp-{seed}" / "export")
@@ -262,6 +282,23 @@ def test_the_same_options_with_other_training_images_are_refused(made):
         data={"train": "other", "validation": "v", "test": "x"},
     )
     assert "were trained on different images of the same options" in error(made)
+
+
+def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
+    """Such a study was refused when all its runs had finished."""
+    sizes = {size: {"all": {"data.size": size}} for size in ("16", "32")}
+    content = changed(FROZEN, axes__size=sizes)
+    del content["options"]["data.size"]
+    for run in content["runs"].values():
+        run["over"] = ["arm", "size"]
+    folder = study(tmp_path / "s", content, lambda task: {"knn": (0.5, "test")})
+    for run in folder.glob("*-16-*"):  # they are other images by their fingerprint
+        altered(
+            run / "environment.json", data={"train": "small", "validation": "w", "test": "small"}
+        )
+    assert {*results.load(folder).rows("probe")["size"]} == {"16", "32"}
+    altered(run / "environment.json", data={"train": "t", "validation": "v", "test": "x"})
+    assert "were trained on different images of the same options" in error(folder)
 
 
 def test_values_that_are_not_finite_are_in_no_mean(made):

@@ -20,6 +20,7 @@ from helpers.options import LOADED, ROOT
 from helpers.serial_launcher import Serial
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
+from ssl_vit.lab import engine
 from ssl_vit.lab.study import record, tool
 from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
@@ -488,6 +489,29 @@ def test_tries_that_are_added_may_change_what_is_best(
     assert "optim.lr=3.0, the best accuracy of 3 tries; optim.lr is at an edge of those" in out
 
 
+def test_a_try_that_failed_does_not_keep_the_old_choice(
+    ended: Path, serial: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetune = ssl_vit.finetune
+
+    def diverging(words: list[str]) -> Any:
+        if "optim.lr=5.0" in words:
+            raise UserError("it diverged")
+        return finetune(words)
+
+    monkeypatch.setattr(ssl_vit, "finetune", diverging)
+    tune = STUDY["runs"]["tune"] | {"try": {"optim.lr": [1.0e-9, 1.0e-8, 3.0, 5.0]}}
+    for path in (ended / "tiny").glob("tune-mpp*/result.json"):  # as if they were at chance
+        found = json.loads(path.read_text())
+        found["metrics"]["accuracy"]["value"] = 0.0
+        path.write_text(json.dumps(found))
+    outcome = tool.study(written(ended, STUDY | {"runs": STUDY["runs"] | {"tune": tune}}))
+    assert [*outcome.failed] == ["tune-mpp-0-lr=5.0", "tune-mpp_few-0-lr=5.0"]
+    finals = [task.name for task in record.read(ended / "tiny").tasks if task.run == "final"]
+    assert finals == ["final-mpp-0-2", "final-mpp_few-0-2"] == serial[-2:]
+    assert {*finals} <= {*outcome.finished}
+
+
 def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[str]) -> None:
     """Nothing is trained again for a folder that may have changed by mistake."""
     path = ended / "tiny" / "pretrain-mpp-0" / "environment.json"
@@ -599,3 +623,28 @@ def test_a_second_study_in_the_same_folder_is_refused(tmp_path: Path, serial: li
     finally:
         holder.communicate()
     assert serial == []
+
+
+def test_a_second_thread_is_refused_and_the_first_keeps_its_lock(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(UserError) as caught, engine.locked(tmp_path / "tiny"):
+            pass
+        refused.append(str(caught.value))
+
+    with engine.locked(tmp_path / "tiny"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert "is being written by this process; wait, or take another name=" in refused[0]
+        code = (
+            "from pathlib import Path; from ssl_vit.lab import engine\n"
+            f"with engine.locked(Path({str(tmp_path)!r}) / 'tiny'): pass"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+        assert "is being written by process" in other.stderr
+    with engine.locked(tmp_path / "tiny"):  # free again
+        pass

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from helpers.made_studies import (
+    ENCODER,
     FROZEN,
     IMAGES,
     RIGHT,
@@ -195,9 +196,20 @@ def test_a_measure_that_no_run_has_is_named(tmp_path):
         decide(folder)
 
 
+def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
+    def measured(task):
+        found = counted(FRESH, "knn")(task)
+        if task.name == "probe-mpp-0":
+            found = {"knn": (float("nan"), "test")}
+        return found | ({"linear": (0.5, "test")} if task.run == "probe" else {})
+
+    found = decide(study(tmp_path / "s", FROZEN, measured))
+    assert found.measure.name == "knn" and [one.n for one in found.found.differences] == [2]
+
+
 def test_a_study_without_a_test_compares_nothing(tmp_path):
     content = {key: value for key, value in FROZEN.items() if key != "report"}
-    with pytest.raises(UserError, match="has no report: with a test to compare"):
+    with pytest.raises(UserError, match="has no report: with a test to compare; add report"):
         frozen(tmp_path / "s", content=content, added=None)
 
 
@@ -228,7 +240,7 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
     folder = study(tmp_path / "s", content, counted(FRESH, "knn"))
     on_images_of_its_own(folder, "mpp")
     found = decide(folder)
-    assert found.sentences[0] == "Nothing is compared: each arm is tested on images of its own."
+    assert found.sentences[0] == "Nothing is compared: mpp and mae are tested on different images."
     assert found.found.differences == ()
 
 
@@ -273,6 +285,19 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
         "linear",
         "linear",
     ]
+
+
+def test_leaving_out_a_name_without_results_is_another_look(tmp_path):
+    """Else comparisons could be dropped once another is seen to be close."""
+    content = changed(TUNED, report__pairs=["mae:mpp", "mpp:scratch"])
+    folder = study(
+        tmp_path / "s", content, lambda task: None if task.at["arm"] == "mae" else counted()(task)
+    )
+    assert looks(folder)[:2] == (1, 2)
+    plan = json.loads((folder / "study.json").read_text())
+    plan["rule"]["asked"] = [one for one in plan["rule"]["asked"] if one[0] == "mpp"]
+    write(folder / "study.json", plan)
+    assert looks(folder)[:2] == (2, 2)
 
 
 def test_looks_that_are_damaged_are_one_line(tmp_path):
@@ -332,6 +357,45 @@ def test_they_are_of_the_same_pooling_and_probes(tmp_path):
     found = decide(study(tmp_path / "s", content, measured, fresh))
     means = {one.asked.a: round(one.mean, 6) for one in found.fresh.differences}
     assert means == {"mean": 40, "same": 40, "token": 30}
+
+
+@pytest.mark.parametrize("key", ["data.path", "data.label_column"])
+def test_they_are_of_the_same_images_and_labels(tmp_path, key):
+    """Also where two sets are in folders of one name, or one folder has two columns of labels."""
+    places = {
+        "data.path": {name: {"data.path": f"/{name}/train"} for name in "ab"},
+        "data.label_column": {
+            name: {"data.path": "/c/train", "data.label_column": name} for name in "ab"
+        },
+    }
+    content = changed(
+        FROZEN,
+        options={"data.size": 32},
+        axes__set={name: {"probe": own} for name, own in places[key].items()},
+        runs__probe__over=["arm", "set"],
+    )
+
+    def fresh(read, tasks):
+        own = {task.at["set"]: task.options for task in tasks.values() if task.run == "probe"}
+        return {
+            (name := f"untrained-{at}-{seed}"): Task(
+                name,
+                "untrained",
+                "evaluate",
+                {"set": at},
+                seed,
+                own[at] | {"init": "scratch", "model": "vit_p8"},
+            )
+            for at in own
+            for seed in read.seeds
+        }
+
+    def measured(task):
+        low = {"a": 0.1, "b": 0.4}.get(task.at.get("set"), 0)
+        return {"knn": (low + 0.2 * (task.run == "probe") + task.seed / 100, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured, fresh)).fresh.differences
+    assert [round(one.mean, 6) for one in found] == [20, 20, 20, 20]
 
 
 def test_a_name_without_pre_training_takes_their_place(tmp_path):
@@ -417,6 +481,33 @@ def test_fine_tuning_from_scratch_beside_the_test(tmp_path):
     ]
 
 
+def test_a_run_beside_the_test_is_compared_at_its_own_name(tmp_path):
+    """As of two image sizes, of which one alone is 40 points above the other."""
+    final = TUNED["runs"]["final"]["options"]
+    own = {"tool": "finetune", "over": ["arm"]}
+    content = changed(
+        TUNED,
+        axes={"arm": {size: {"all": {"data.size": int(size)}} for size in ("32", "64")}},
+        options={"data": "shapes"},
+        runs={
+            "pretrain": own | {"tool": "pretrain", "options": {"recipe": "mae", **ENCODER}},
+            "final": own | {"options": final},
+            "direct": own | {"options": {**final, "init": "scratch", "model": "vit_p8"}},
+        },
+        report={"test": "final", "beside": ["direct"]},
+    )
+
+    def measured(task):
+        low = {"32": 0.1, "64": 0.5}[task.at["arm"]]
+        return {"top1": (low + 0.2 * (task.run == "final") + task.seed / 400, "test")}
+
+    found = decide(study(tmp_path / "s", content, measured)).fresh.differences
+    assert [(str(one.asked), round(one.mean, 6)) for one in found] == [
+        ("32 minus direct", 20),
+        ("64 minus direct", 20),
+    ]
+
+
 def test_names_that_are_not_trained_say_nothing_of_it(tmp_path):
     fresh = {
         arm: {"probe": {"init": "scratch", "model": model}}
@@ -446,7 +537,8 @@ def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
     )
     first, second = found.sentences
     assert first == "Nothing is compared."
-    assert second.startswith("By the same measure, probe is 7.67 points above fresh weights (+4.54")
+    named = "By k-NN on test images, probe is 7.67 points above fresh weights (+4.54"
+    assert second.startswith(named)  # the first sentence names no measure
 
 
 def test_the_rule_is_that_of_study_json(tmp_path):

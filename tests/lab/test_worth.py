@@ -295,6 +295,20 @@ def test_anyway_starts_with_fewer_epochs() -> None:
     assert least.steps == 2
 
 
+def test_too_few_hours_are_said_on_the_page(timed: list[Any], tmp_path: Path, capsys: Any) -> None:
+    """The page had the hours that were asked for, and not that they were too few."""
+    words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1", "anyway=true"]
+    found = requested([*words, "hours=0.01"])
+    assert capsys.readouterr().out.startswith("timing ")  # it is silent for minutes
+    takes = re.search(r"it takes ([\d.]+) hours", found.opening[2])
+    said = re.fullmatch(
+        r"With ([\d.]+) hours \([\d.]+ epochs, too few to answer\) of vit_n8 at 64 px",
+        str(found.study.report.condition),
+    )
+    assert takes and said and float(said[1]) == pytest.approx(float(takes[1]), rel=0.1)
+    assert float(said[1]) > 0.01 and found.study.title.endswith(f"{said[0]}, mae minus scratch")
+
+
 def test_the_condition_and_what_was_chosen_are_on_the_page() -> None:
     content = worth.content(ASKED, Extent(8, 3, 570), 4)
     condition = "With 4 hours (57 epochs) of vit_n8 at 64 px, mae minus scratch"
@@ -460,6 +474,19 @@ def test_the_same_command_goes_on_with_the_same_study(tmp_path: Path, timed: lis
     )  # a study's file, that can be run by itself
 
 
+def test_a_study_that_is_going_on_keeps_its_plan(
+    tmp_path: Path, timed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1"]
+    first = requested([*words, "hours=30"])
+    plan = (tmp_path / "worth" / "worth.json").read_bytes()
+    monkeypatch.setattr(engine, "is_written", lambda folder: folder == tmp_path / "worth")
+    with pytest.raises(UserError, match="worth: a study of other options is going on; take anoth"):
+        requested([*words, "hours=40"])
+    assert len(timed) == 1 and (tmp_path / "worth" / "worth.json").read_bytes() == plan
+    assert requested([*words, "hours=30"]).tasks == first.tasks
+
+
 @pytest.mark.parametrize("word", ["hours=3", "anyway=true"])
 def test_its_options_are_of_no_other_study(word: str) -> None:
     with pytest.raises(UserError, match=f"{word}: has no effect without recipe=study/worth"):
@@ -532,7 +559,7 @@ def test_its_report_compares_what_was_chosen(better: str, tmp_path: Path) -> Non
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing
     (sentence,) = found.verdict.sentences  # scratch is what fresh weights reach
-    assert re.match(r"With 4 hours \(.* epochs\) of vit_p8 at 32 px, by top-1 on test", sentence)
+    assert re.match(r"With 4 hours \(.* epochs.*\) of vit_p8 at 32 px, by top-1 on test", sentence)
     assert "mae is 10.17 points above scratch" in sentence and "1 comparison)" in sentence
     text = (folder / "report.md").read_text()
     assert "With 4 hours" in text and "4 of 4" in text and f"init={better}" in text.replace("{", "")

@@ -151,7 +151,7 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     chosen = tried[max(means, key=lambda setting: means[setting])]
     edges = []
     for key, value in chosen.items():
-        numbers = {one[key] for one in tried.values() if isinstance(one[key], int | float)}
+        numbers = {one[key] for one in tried.values() if type(one[key]) in (int, float)}
         if len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges.append(key)
     return chosen, len(means), edges
@@ -164,16 +164,16 @@ def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 
 
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
-    """The options that run a task as far as they are known before its needs are finished, and the
-    keys that it will choose."""
-    among = task.best[0] if task.best else ()
-    if among and all(finished(folder, name) for name in among):
-        with suppress(UserError):  # there is nothing to choose
-            chosen = best_values(task, tasks, folder)[0]
-            return _words(task, tasks, folder, chosen), []
-    return _words(task, tasks, folder, {}), [
-        *dict.fromkeys(key for one in among for key in tasks[one].tried)
-    ]
+    """The options that run a task as far as they are known before its needs are finished, with the
+    best values of those tries that are, as `command` takes them; and the keys that it will choose
+    where none is."""
+    if task.best is None:
+        return _words(task, tasks, folder, {}), []
+    with suppress(UserError):  # there is nothing to choose yet
+        chosen = best_values(task, tasks, folder)[0]
+        return _words(task, tasks, folder, chosen), []
+    tried = [key for one in task.best[0] for key in tasks[one].tried]
+    return _words(task, tasks, folder, {}), [*dict.fromkeys(tried)]
 
 
 def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:

@@ -98,13 +98,13 @@ def memory() -> int:
     return min(found)
 
 
-def last_line(log: Path, start: int = 0) -> str:
-    """The last line of a log with something in it, of those from byte `start` on; "no output"
-    without one."""
+def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
+    """The last line of a log with something in it, of those from byte `start` on; `without` one,
+    that."""
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         text = file.read().decode(errors="replace")
-    return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), "no output")
+    return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), without)
 
 
 def main_figure(found: Result) -> str:
@@ -316,7 +316,8 @@ class _Processes:
             return
         self.reported = now
         for name, child in self.running.items():
-            _say("running", f"{name}: {last_line(child.log, child.start)}")
+            line = last_line(child.log, child.start, "has printed nothing yet")
+            _say("running", f"{name}: {line}")
         failed = f", {len(self.failed)} failed or left out" if self.failed else ""
         _say("so far", f"{len(self.took)} of {len(self.tasks)} finished{failed}{self._left(now)}")
 

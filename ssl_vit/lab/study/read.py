@@ -383,17 +383,6 @@ def _check_names(study: Study) -> None:
     _require(both is None, f"places: {both} is a run too; take another name for one")
     if study.match:
         _known("match.exaflop", [study.match.exaflop], study.axes, "axis")
-    for axis, names in study.axes.items():
-        _require(names, f"axes.{axis}: expected names, each with the options of its runs")
-        others = {name for other, own in study.axes.items() if other != axis for name in own}
-        for name, settings in names.items():
-            text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
-            _require(NAME.fullmatch(name), text)
-            for key in settings:
-                run, at, other = key.partition("@")
-                _known(f"axes.{axis}.{name}", [run], (*study.runs, ALL), "run")
-                if at:
-                    _known(f"axes.{axis}.{name}.{key}", [other], others, "name of another axis")
     for name, own in study.runs.items():
         _known(f"runs.{name}.over", own.over, study.axes, "axis")
         _known(f"runs.{name}.only", own.only, own.over, "axis of the run")
@@ -401,6 +390,26 @@ def _check_names(study: Study) -> None:
             place = f"runs.{name}.only.{axis}"
             _require(only, f"{place}: expected names of the axis")
             _known(place, only, study.axes[axis], f"name of {axis}")
+    for axis, names in study.axes.items():
+        tools = {own.tool for own in study.runs.values() if axis in own.over}
+        _require(tools, f"axes.{axis}: no run is over it")
+        matched = study.match and study.match.exaflop == axis
+        text = f"match.exaflop: {axis}: no run that pre-trains is over it"
+        _require(not matched or "pretrain" in tools, text)
+        _require(names, f"axes.{axis}: expected names, each with the options of its runs")
+        for name, settings in names.items():
+            text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
+            _require(NAME.fullmatch(name), text)
+            for key in settings:
+                run, at, other = key.partition("@")
+                place = f"axes.{axis}.{name}"
+                _known(place, [run], study.runs if at else (*study.runs, ALL), "run")
+                over = study.runs[run].over if run != ALL else (axis,)
+                text = f"{place}.{key}: {run} is not over {axis}, so no run has these options"
+                _require(axis in over, text)
+                beside = {one for two in over if two != axis for one in study.axes[two]}
+                if at:
+                    _known(f"{place}.{key}", [other], beside, "name of another axis of the run")
 
 
 def _check_references(study: Study) -> None:

@@ -97,7 +97,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
             # tries that were added may have changed what is best
-            if job.tasks == before.tasks or outcome.failed or outcome.submitted:
+            if job.tasks == before.tasks or outcome.submitted:
                 break
     for line in _choices(job):
         print(f"chosen      {line}")

@@ -181,19 +181,24 @@ def build(
         keep: write it into the folder.
 
     Raises:
-        UserError: an option is wrong, there are too few images, or the hours are too few.
+        UserError: an option is wrong, there are too few images, the hours are too few, or another
+            study is going on in the folder.
     """
     path, words = folder / FILE, [*_words(given), f"hours={hours:g}"]
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
             return before
+    if keep and engine.is_written(folder):
+        raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
+    print("timing      each kind of run on this machine, which takes minutes", flush=True)
     clocks = measure(question, parallel)
     spent = time.perf_counter() - began
     extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
-    study = content(question, extent, hours)
+    takes = (spent + seconds(question, extent, clocks, parallel)) / 3600
+    study = content(question, extent, max(hours, math.ceil(100 * takes) / 100))
     lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
     found = Worth(words=words, study=study, lines=lines)
     if keep:
@@ -400,6 +405,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
 def _condition(question: Question, extent: Extent, hours: float) -> str:
     """Of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px"""
     recipe, epochs = question.recipe, question.epochs(extent.steps)
+    epochs += "" if extent.steps >= question.least_steps else ", too few to answer"
     return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
 
 
