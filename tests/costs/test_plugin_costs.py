@@ -13,7 +13,6 @@ from ssl_vit import costs
 from ssl_vit.config import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
-from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.lab.study.request import requested
 
 PLUGIN = """
@@ -79,8 +78,6 @@ def test_a_run_and_its_pages_count_a_plugin(
     probed = ssl_vit.evaluate(["recipe=evaluate", *own, *data])
     assert probed["exaflop"] > 0
     assert (probed["total_exaflop"] is None) == (not counted)
-    runs_tool.main([f"{tmp_path}/runs", "sort=exaflop"])
-    assert ("not counted" in capsys.readouterr().out) == (not counted)
 
 
 def test_a_plan_counts_a_plugin(

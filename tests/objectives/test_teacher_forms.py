@@ -74,7 +74,7 @@ PACKAGE = Form(
         "ijepa.rate=0.6": "unknown key ijepa.rate; .*blocks, ijepa.area",
         "mae.rate=0.5": "objective=ijepa has no use for it",
     },
-    page=("Prediction of a teacher's features (I-JEPA)", "near 0 the teacher has collapsed"),
+    page=("Prediction of a teacher's features (I-JEPA)", "feature spread (near 0: collapsed)"),
     card=("the encoder sees 20% of an image's patches", "- i-jepa", FIGURE),
 )
 
@@ -96,7 +96,7 @@ def example(tmp_path: Path) -> Iterator[Form]:
             "teacher.width=3": "unknown key teacher.width; .*rate, teacher.momentum",
             "mae.rate=0.5": "objective=teacher has no use for it",
         },
-        page=("Prediction of an EMA teacher's features", "near 0 it has collapsed"),
+        page=("Prediction of an EMA teacher's features", "teacher spread (near 0: collapsed)"),
         card=("The encoder sees 60% of an image's patches", FIGURE),
     )
     declaration.withdraw("teacher")

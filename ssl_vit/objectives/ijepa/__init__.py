@@ -125,7 +125,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
     metrics = (
         # how far an image's patches' features lie apart: near 0 the teacher has collapsed
-        Metric("feature_spread"),
+        Metric("feature_spread", label="feature spread (near 0: collapsed)"),
     )
 
     def sentence(self, recipe: Recipe) -> str:
