@@ -139,13 +139,20 @@ def cells(frame: "DataFrame", axis: str, others: Sequence[str] = ()) -> Cells:
         frame: rows of one run, one measure and one split, as results.Results.rows gives them.
         axis: whose names are compared.
         others: axes beside it.
+
+    Raises:
+        ValueError: a seed has several rows, as of several measures.
     """
     found: Cells = {}
     columns = frame[[axis, *others, "seed", *Measured._fields]]
     for name, *rest in columns.itertuples(index=False, name=None):
         place = tuple(zip(others, rest, strict=False))
         seed, *measured = rest[len(others) :]
-        found.setdefault((name, place), {})[seed] = Measured(*measured)
+        of_seeds = found.setdefault((name, place), {})
+        if seed in of_seeds:
+            text = "expected those of one run, one measure and one split"
+            raise ValueError(f"{name}, seed {seed}: several rows; {text}")
+        of_seeds[seed] = Measured(*measured)
     return found
 
 

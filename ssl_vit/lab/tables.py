@@ -120,6 +120,7 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
     rows = [
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
         | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family)}
+        | {"half-width": one.interval and (one.interval.high - one.interval.low) / 2}
         | {"over": "seeds and images" if one.over_images else "seeds"}
         for one, family in every
     ]

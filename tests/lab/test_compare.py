@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,3 +347,10 @@ def test_an_interval_without_width_tells_nothing():
     assert found.interval.low > 0.999 and not found.claimed
     # over images drawn again it has one
     assert found._replace(interval=Interval(0.2, 1.8)).claimed
+
+
+def test_rows_of_two_measures_are_not_mixed():
+    rows = table({"mae": MAE, "scratch": SCRATCH})
+    both = pd.concat([rows, rows.assign(metric="knn", value=0.1)])
+    with pytest.raises(ValueError, match="mae, seed 0: several rows; expected those of one run"):
+        compare(both, "arm", Comparison("mae", "scratch"))

@@ -189,7 +189,8 @@ def test_all_forms_show_the_same_tables(whole, capsys):
     for cell in cells:
         assert cell in page.cells and cell.replace("%", r"\%") in latex and cell in printed
     assert r"\toprule" in latex and not CLAIMS.search(latex)
-    assert r"\begin{tabular}{lrrrrrr}" in latex  # numbers to the right
+    kinds = re.findall(r"begin{tabular}{(\w+)}", latex)
+    assert kinds and all(re.fullmatch("l+r+", one) for one in kinds)  # numbers to the right
     content = json.loads(json.dumps(found.content()))
     assert content["sentences"] == [*found.verdict.sentences]
     first = content["tables"]["compared"][0]
@@ -214,6 +215,9 @@ def test_results_and_differences_as_csv(whole):
     assert list(found) == ["mpp minus scratch", "mae minus scratch", "mpp minus mae"]
     assert float(found["mpp minus mae"]["mean"]) == pytest.approx(-20.5)
     assert [row["level"] for row in found.values()] == ["97.5%", "97.5%", "95%"]
+    for row in found.values():
+        mean, high, half = (float(row[key]) for key in ("mean", "high", "half-width"))
+        assert row["over"] != "seeds" or high - mean == pytest.approx(half)
 
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
