@@ -44,7 +44,7 @@ from ssl_vit.config import declaration
 from ssl_vit.config.resolve import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import resources
-from ssl_vit.jobs.setup import loop_settings, objective_settings, set_up
+from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
@@ -165,7 +165,7 @@ def gradients_are_close(name: str, device: str) -> dict[str, Any]:
     def build() -> Objective:
         torch.manual_seed(0)
         network = build_backbone(recipe.model, recipe.data)
-        objective = building.build(objective_settings(recipe), network, 10)
+        objective = building.build(building.Settings.of(recipe), network, 10)
         for key, weight in objective.named_parameters():
             if "head" in key:  # begins at zero, which would leave the encoder without a gradient
                 torch.nn.init.normal_(weight, std=0.02)

@@ -50,7 +50,6 @@ from ssl_vit import costs
 from ssl_vit.config.resolve import resolve
 from ssl_vit.config.schema import Recipe
 from ssl_vit.data.batching import Batch
-from ssl_vit.jobs.setup import objective_settings
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.stats import TAIL
@@ -183,7 +182,7 @@ def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     """An objective of this project on bytes, as the loop calls it."""
     torch.manual_seed(0)
     net = encoder.build_encoder(recipe.model, recipe.data)
-    objective = building.build(objective_settings(recipe), net, CLASSES).to(device)
+    objective = building.build(building.Settings.of(recipe), net, CLASSES).to(device)
     count = recipe.optim.batch
     side = recipe.data.size
     pixels = torch.randint(0, 256, (2, count, 3, side, side), dtype=torch.uint8, device=device)
@@ -231,7 +230,7 @@ def transformers(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     )
     net: Any = ViTForMaskedImageModeling(config).to(device)
     image, _ = images(recipe, device)
-    masked = torch.rand(len(image), costs.patches(recipe), device=device) < 0.5
+    masked = torch.rand(len(image), recipe.patches, device=device) < 0.5
     return net, passes(net, lambda: net(image, bool_masked_pos=masked).loss, recipe, device)
 
 
@@ -284,7 +283,7 @@ def images(recipe: Recipe, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def floor(recipe: Recipe, device: str) -> Way:
     net = Floor(recipe).to(device)
-    shape = (recipe.optim.batch, costs.tokens(recipe), recipe.model.width)
+    shape = (recipe.optim.batch, recipe.patches + 1 + recipe.model.registers, recipe.model.width)
     x_BTD = torch.randn(shape, device=device, requires_grad=True)
     return passes(net, lambda: net(x_BTD).float().sum(), recipe, device)
 
@@ -338,7 +337,7 @@ def build_ways(
     plain = resolved(["recipe=mpp"], *fixed)
     ways = {"floor": floor(plain, device)}
     counted = {}
-    whole = 6 * costs.encoder_multiply_adds(plain) / 1e18
+    whole = 6 * costs.work(plain).features / 1e18
     for words in given["recipes"].split(","):
         name, *own = words.split("+")
         recipe = resolved([f"recipe={name}", *own], *fixed)

@@ -38,8 +38,8 @@ class Work(NamedTuple):
         encoder: the encoder's.
         features: multiply-adds of the encoder's forward pass. Those of norms, biases and
             activation functions are not counted, here and below.
-        forward: of the objective's forward pass, for a batch of optim.batch images; None of a
-            plugin's that needs values.
+        forward: of the objective's forward pass, for a batch of optim.batch images; None of
+            one that needs values, as a plugin's may.
         training: of its forward and backward pass.
     """
 

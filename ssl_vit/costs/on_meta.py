@@ -40,8 +40,8 @@ def count(recipe: Recipe) -> Work:
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> float:
-    """Bytes that autograd keeps of an image in float32, parameters aside; of a plugin's objective
-    that needs values those of the encoder."""
+    """Bytes that autograd keeps of an image in float32, parameters aside; of an objective that
+    needs values those of the encoder."""
     network = _build(recipe)
     for module in network.modules():
         if hasattr(module, "fused_attn"):
@@ -88,17 +88,15 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def _step(network: Objective, recipe: Recipe) -> tuple[float | None, float | None]:
-    """Multiply-adds of an image in a forward pass, and with the backward pass; None of a plugin's
-    objective that needs values, which are not there."""
+    """Multiply-adds of an image in a forward pass, and with the backward pass; None of an objective
+    that needs values, which are not there."""
     batch = _batch(recipe, recipe.optim.batch)
     try:
         with FlopCounterMode(display=False) as counter, torch.device("meta"):
             loss = network(batch).loss
             forward = counter.get_total_flops()
             loss.backward()
-    except Exception:
-        if recipe.plugin is None:
-            raise
+    except Exception:  # whatever a network that needs values raises
         return None, None
     images = 2 * recipe.optim.batch
     return forward / images, counter.get_total_flops() / images
@@ -122,9 +120,7 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
         else:
             try:
                 result = network(batch).loss
-            except Exception:
-                if recipe.plugin is None:
-                    raise
+            except Exception:  # as above
                 result = network.encoder.feature(batch.image)
     del result
     return sum(storage.nbytes() for address, storage in kept.items() if address not in own)

@@ -13,7 +13,7 @@ BUDGETS = {
     "ssl_vit": {
         ".": 840,
         "config": 3680,
-        "costs": 210,
+        "costs": 200,
         "data": 3790,
         "evaluation": 820,
         "hub": 910,
@@ -39,7 +39,7 @@ BUDGETS = {
         "hub": 1720,
         "inspection": 450,
         "jobs": 3380,
-        "lab": 5010,
+        "lab": 5020,
         "models": 1660,
         "objectives": 3180,
         "pages": 1100,

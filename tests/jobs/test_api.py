@@ -134,6 +134,6 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
     estimate = ssl_vit.plan(recipe="mpp", optim={"steps": 1000}, device="h100")
     assert (estimate.steps, estimate.device.name) == (1000, "h100")
     study = ssl_vit.plan(recipe="study/gap", seeds=1)
-    assert study.in_all.tasks == sum(part.tasks for part in study.runs.values())
+    assert study.in_all["tasks"] == sum(part["tasks"] for part in study.runs.values())
     assert capsys.readouterr().out == ""  # they answer; printing is the caller's
     assert str(estimate).startswith("run         mpp")

@@ -430,9 +430,9 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     differs = "its recipe is not the planned one"
     assert others["frozen-mpp-0"] == f"{differs}: probe.neighbors (2 there, 3 here)"
     assert len(others) == 3
-    runs, others = would_run(ended, capsys, STUDY, "probe.measures=[linear]", "probe.steps=2")
+    runs, others = would_run(ended, capsys, STUDY, "probe.measures=[knn,linear]", "probe.steps=2")
     assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
-    assert "probe.measures (['knn'] there, ['linear'] here)" in others["frozen-mpp-0"]
+    assert "probe.measures (['knn'] there, ['knn', 'linear'] here)" in others["frozen-mpp-0"]
     # a pre-training that differs takes with it all that starts from it
     arms = {"mpp": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.3}}}
     axes = {"arm": STUDY["axes"]["arm"] | arms}

@@ -300,7 +300,7 @@ def test_too_few_hours_are_said_on_the_page(timed: list[Any], tmp_path: Path, ca
     words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1", "anyway=true"]
     found = requested([*words, "hours=0.01"])
     assert capsys.readouterr().out.startswith("timing ")  # it is silent for minutes
-    takes = re.search(r"it takes ([\d.]+) hours", found.opening[2])
+    takes = re.search(r"^hours +([\d.]+) of 0.01:", "\n".join(found.opening), re.MULTILINE)
     said = re.fullmatch(
         r"With ([\d.]+) hours \([\d.]+ epochs, too few to answer\) of vit_n8 at 64 px",
         str(found.study.report.condition),
