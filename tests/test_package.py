@@ -20,7 +20,7 @@ SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
 def test_the_interface_is_imported_when_it_is_used() -> None:
     code = (
         "import sys, ssl_vit; assert set(ssl_vit.__all__) <= set(dir(ssl_vit));"
-        "assert not {'torch', 'omegaconf'} & set(sys.modules);"
+        "assert 'torch' not in sys.modules;"
         "ssl_vit.resolve('recipe=mpp'); assert 'torch' not in sys.modules"
     )
     done = python("-c", code)

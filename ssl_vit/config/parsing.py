@@ -8,21 +8,83 @@ exhaust the stack. What a JSON file has to hold is a record (config/records).
 import copy
 import functools
 import json
+import re
 import stat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf._yaml import get_yaml_loader
-from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError
 from .fields import LONGEST_NAME, Values, is_path
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
 LARGEST = 2**26  # bytes of a YAML or JSON file
+MOST_VALUES = 100_000  # of a YAML file
 SHOWN = 60  # characters of a path that cannot be
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Plain scalars of YAML 1.2: 2e-4 is a number and 010 is ten; no, 12:30 and 2026-01-01 are
+    texts. A key that is there twice is an error."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """
+        Raises:
+            ConstructorError: the aliases of a few lines stand for more values than memory holds.
+        """
+        waiting, count = [node], 0
+        while waiting:
+            one = waiting.pop()
+            count += 1
+            if count > MOST_VALUES:
+                text = f"more than {MOST_VALUES:,} values, with what its aliases stand for"
+                raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+            if isinstance(one, yaml.SequenceNode):
+                waiting += one.value
+            if isinstance(one, yaml.MappingNode):
+                waiting += [child for pair in one.value for child in pair]
+        return super().construct_document(node)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Take in what `<<` merges. Before that no key is there twice."""
+        looked_at = self.__dict__.setdefault("looked_at", {})  # nodes stay alive in it
+        if id(node) not in looked_at:
+            looked_at[id(node)] = node
+            known: set[str] = set()
+            for key, _ in node.value:
+                if str(key.value) in known:
+                    text = f"{key.value} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
+                known.add(str(key.value))
+        super().flatten_mapping(node)
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        return int(str(node.value))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that `_Loader`, or another program by YAML 1.1, would read as something else."""
+
+
+for _kind, _form, _first in (
+    ("merge", "<<", ["<"]),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), _first
+        )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 
 
 def parse_path(text: str, key: str) -> Path:
@@ -49,11 +111,10 @@ def exists(path: str | Path) -> bool:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. OmegaConf's interpolations are refused: they can read environment
-    variables, and files are shared.
+    """The mapping in a YAML file.
 
     Raises:
-        UserError: it cannot be read, is no mapping, has a key twice or interpolations.
+        UserError: it cannot be read, is no mapping or has a key twice.
     """
     try:
         loaded = copy.deepcopy(_parsed(_text(path)))
@@ -63,29 +124,23 @@ def load_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: expected a mapping")
     try:
-        flat = flatten(loaded)
+        flatten(loaded)  # no key is there both nested and dotted
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    for key, value in flat.items():
-        if "${" in str(value):
-            raise UserError(
-                f"{path}: {key}: {' '.join(str(value).split())} cannot be taken as a value"
-            )
     return cast(dict[str, Any], loaded)
 
 
 # Resolving one recipe reads the presets several times; a study's report each run's recipe twice
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
-    """As OmegaConf reads it, without its nodes, which take nine tenths of the time."""
     _check_depth(text)
-    found = yaml.load(text, Loader=_loader())
+    found = yaml.load(text, Loader=_Loader)
     return {} if found is None else found
 
 
-@functools.cache
-def _loader() -> Any:
-    return get_yaml_loader()
+def yaml_text(content: dict[str, Any]) -> str:
+    """A mapping as `load_yaml` reads it."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
@@ -105,16 +160,6 @@ def flatten(node: Any, prefix: str = "") -> Values:
     return flat
 
 
-def has_interpolation(value: Any) -> bool:
-    """Whether OmegaConf or YAML would read a value, or one inside it, as something else than its
-    text: `${...}` is replaced, `???` means missing, and a line break ends a scalar."""
-    if "${" in str(value):
-        return True
-    if not isinstance(value, str):
-        return False
-    return value.strip() == "???" or len(value.splitlines()) > 1
-
-
 def yaml_value(text: str) -> Any:
     """A text as YAML reads it.
 
@@ -123,10 +168,9 @@ def yaml_value(text: str) -> Any:
     """
     try:
         _check_depth(text)
-        value = OmegaConf.from_dotlist([f"value={text}"]).value
-    except (OmegaConfBaseException, yaml.YAMLError, RecursionError) as error:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from None
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def yaml_texts(text: str) -> list[str]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-
 from ..errors import UserError
 from ..formatting import FEW_IMAGES
 from . import declaration
@@ -29,7 +27,7 @@ from .init_source import InitSource
 from .model import Model
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
-from .parsing import flatten
+from .parsing import flatten, yaml_text
 from .probe import CHOSEN, SEGMENTATION, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
@@ -286,4 +284,4 @@ def dump(recipe: Recipe) -> str:
             nested.setdefault(group, {})[name] = value
         else:
             nested[group] = value
-    return OmegaConf.to_yaml(OmegaConf.create(nested))
+    return yaml_text(nested)

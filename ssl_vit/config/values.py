@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UserError
 from . import declaration, schema
 from .fields import Option, Values, type_name
-from .parsing import has_interpolation, yaml_value
+from .parsing import yaml_value
 from .schema import Recipe
 
 # Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
@@ -35,7 +35,7 @@ def parse(options: Iterable[str]) -> dict[str, str]:
         key, equals, text = option.partition("=")
         if not equals or not key:
             raise UserError(f"{option}: expected key=value, as in recipe=mpp")
-        if has_interpolation(text) or _has_control(option):
+        if _has_control(option):
             raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
             raise UserError(f"{key} is given twice: {given[key]} and {text}")
@@ -196,7 +196,7 @@ def build(values: Values) -> Recipe:
     foreign = recipe.objective not in declaration.objectives()
     known = {one.name: one for one in schema.all_groups()}
     for key, value in values.items():
-        if has_interpolation(value) or _has_control(value):
+        if _has_control(value):
             raise UserError(f"{key}={' '.join(str(value).split())}: cannot be taken as a value")
         group, _, name = key.rpartition(".")
         if foreign and key not in schema.options():

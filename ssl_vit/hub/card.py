@@ -7,13 +7,13 @@ from typing import Any
 
 import jinja2
 import yaml
-from omegaconf import OmegaConf
 
 from .. import hub_files
 from ..config import declaration, export_files
 from ..config.computed import counts
 from ..config.declaration import ObjectiveDeclaration
 from ..config.images import EMBEDDED, Data
+from ..config.parsing import load_yaml
 from ..config.public_recipe import without_private
 from ..config.records.run import Environment, Result
 from ..config.schema import Recipe, chosen_on_held_out
@@ -207,8 +207,7 @@ def _terms(data: Data) -> dict[str, str]:
     """Terms of use of the images and the citation, from terms.yaml."""
     # with data.path= alone, data.name may be the name of anybody's folder
     named = data.hub or not data.path
-    terms: Any = OmegaConf.to_container(OmegaConf.load(TERMS))
-    known = dict(terms.get(data.name, {})) if named else {}
+    known = dict(load_yaml(TERMS).get(data.name, {})) if named else {}
     page = (
         f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
     )

@@ -93,7 +93,6 @@ def test_a_path_with_an_equals_sign_is_a_word(tmp_path: Path, monkeypatch) -> No
         (["a", "--quit"], "--quit: unknown; did you mean --quiet?"),
         (["a", "optim.lr=1"], "optim.lr=1: has no use here; choices: folder, size"),
         (["a", "data.pth=1"], "unknown key data.pth; did you mean data.path?"),
-        (["a", "form=${HOME}"], "cannot be taken as a value"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str) -> None:
