@@ -73,6 +73,8 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     before = values.build(known)
     recipe = values.build(known | given)
     check_used(recipe, given)
+    if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
+        recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes
     _check_normalisation(recipe, start)
     if "name" not in given:
         before.init = recipe.init
@@ -84,6 +86,21 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
+    """A line that says that the warm-up was cut with the steps; None where it was not.
+
+    Args:
+        options: those that `resolve` made the recipe of.
+        recipe: that recipe.
+    """
+    given = values.parse(options)
+    known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
+    before = values.typed("optim.warmup", known.get("optim.warmup", 0))
+    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.declared.trains:
+        return None
+    return f"warm-up     {recipe.optim.warmup:,} steps, a tenth; the recipe has {before:,} for more"
 
 
 def _described(source: InitSource) -> Values:

@@ -12,7 +12,7 @@ from ..config import tool_options
 from ..config.init_source import CHOICES, SCRATCH
 from ..config.recipe_images import OTHERS, image_notice
 from ..config.records.run import Result
-from ..config.resolve import recipe_file, resolve
+from ..config.resolve import recipe_file, resolve, warmup_notice
 from ..config.schema import Recipe
 from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..config.validate import check_place
@@ -88,8 +88,10 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     run = Run(recipe)
     run.recipe_file = recipe_file(options, recipe) if options else None
     notice = image_notice(options, recipe) if options else None
-    if notice and os.environ.get("RANK", "0") == "0":
-        print(notice, flush=True)
+    shortened = warmup_notice(options, recipe) if options else None
+    for line in filter(None, (notice, shortened)):
+        if os.environ.get("RANK", "0") == "0":
+            print(line, flush=True)
     run.reconcile()
     result = run.result()
     if result is None:

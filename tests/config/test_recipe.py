@@ -17,7 +17,7 @@ from helpers.options import FREE, ROOT
 from ssl_vit.config import parsing, recipe_files
 from ssl_vit.config.computed import computed_values
 from ssl_vit.config.operation import Checkpoint
-from ssl_vit.config.resolve import resolve
+from ssl_vit.config.resolve import resolve, warmup_notice
 from ssl_vit.config.schema import Data, Model, Optim, Recipe, dump
 from ssl_vit.errors import UserError
 from ssl_vit.objectives.mae import MaeOptions
@@ -815,3 +815,18 @@ def test_aliases_that_would_fill_the_memory_are_refused(tmp_path):
     file.write_text("\n".join(lines))
     with pytest.raises(UserError, match="more than 100,000 values"):
         parsing.load_yaml(file)
+
+
+def test_the_warmup_of_a_shortened_recipe_is_cut_and_that_is_said():
+    """People shorten recipes; a tenth of the steps is what most of them warm up for."""
+    words = ["recipe=mpp", f"optim.steps={WARMUP}"]
+    assert resolve(words).optim.warmup == WARMUP // 10
+    line = warmup_notice(words, resolve(words))
+    assert line == f"warm-up     {WARMUP // 10} steps, a tenth; the recipe has {WARMUP} for more"
+    for kept in (["recipe=mpp"], [*words, "optim.warmup=2"], ["recipe=mpp", "optim.steps=100"]):
+        assert warmup_notice(kept, resolve(kept)) is None
+    with pytest.raises(UserError, match=f"optim.warmup={WARMUP}: not below optim.steps={WARMUP}"):
+        resolve([*words, f"optim.warmup={WARMUP}"])
+
+
+WARMUP = resolve(["recipe=mpp"]).optim.warmup

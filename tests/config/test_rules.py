@@ -146,7 +146,10 @@ BROKEN = [
         f"{EVALUATE} probe.measures=[segmentation] probe.pool=avg",
         "probe.pool=avg: probe.measures=segmentation reads patches and has no use for it",
     ),
-    ("recipe=mpp optim.steps=10", "optim.warmup=30: not below optim.steps=10; add optim.warmup=1"),
+    (
+        "recipe=mpp optim.steps=10 optim.warmup=10",
+        "optim.warmup=10: not below optim.steps=10; add optim.warmup=1",
+    ),
     ("recipe=mpp compute.batch=3", "compute.batch=3: does not divide optim.batch="),
     (f"{EVALUATE} probe.layer=99", "probe.layer=99: expected at most model.depth=4"),
     # those of one objective; the tests of an objective may have more

@@ -12,7 +12,7 @@ from helpers.options import ROOT
 BUDGETS = {
     "ssl_vit": {
         ".": 840,
-        "config": 3680,
+        "config": 3710,
         "costs": 200,
         "data": 3790,
         "evaluation": 820,
@@ -29,7 +29,7 @@ BUDGETS = {
     "tests": {
         ".": 1040,
         "benchmarks": 80,
-        "config": 2040,
+        "config": 2080,
         "costs": 380,
         "data": 4330,
         "evaluation": 1470,
