@@ -114,8 +114,9 @@ class Assignment(nn.Module):
     "centre": a softmax of what is left after a running mean of all logits; the mean moves after
     each training step that is not skipped (equations 1 and 4, algorithm 1). "sinkhorn": the nearest
     assignment by which all prototypes are equally likely in the batch (Caron et al., 2020,
-    equations 3 to 5). In training both are of the global batch, so it is collective; in evaluation
-    of this process's, but of all processes' with `of_all`.
+    equations 3 to 5), which needs a batch: an image alone, as in evaluation, has a softmax. In
+    training both are of the global batch, so it is collective; `of_all` is of all processes' images
+    in evaluation.
 
     Args:
         prototypes: K.
@@ -162,15 +163,15 @@ class Assignment(nn.Module):
         """Probabilities (X, K), of all processes' images as of one batch; processes may hold
         different numbers of them. Collective; nothing moves."""
         if self.balance == "sinkhorn":
-            return self._sinkhorn(logits_XK, collective=True)
+            return self._sinkhorn(logits_XK)
         return F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
 
     @torch.no_grad()
     def forward(self, logits_XK: Tensor) -> Tensor:
         """Probabilities (X, K)."""
         with full_precision(logits_XK.device):
-            if self.balance == "sinkhorn":
-                return self._sinkhorn(logits_XK, self.training)
+            if self.balance == "sinkhorn" and self.training:
+                return self._sinkhorn(logits_XK)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
             if self.training:
                 self.mean_K.copy_(global_batch.mean(logits_XK))
@@ -183,34 +184,30 @@ class Assignment(nn.Module):
         moved_K = self.centre_K.lerp(self.mean_K, 1 - self.centre_momentum)
         self.centre_K.copy_(torch.where(bad, self.centre_K, moved_K))
 
-    def _sinkhorn(self, logits_XK: Tensor, collective: bool) -> Tensor:
-        """Prototypes and images are normalised in turn, images last; in logarithms, as exponentials
-        would leave float32's range."""
+    def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
+        """Prototypes and images of all processes are normalised in turn, images last; in
+        logarithms, as exponentials would leave float32's range."""
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
-            mass_K = log_XK.logsumexp(0)
-            if collective:
-                mass_K = global_batch.gather(mass_K[None]).logsumexp(0)
+            mass_K = global_batch.gather(log_XK.logsumexp(0)[None]).logsumexp(0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
 
-def koleo(x_BC: Tensor, collective: bool) -> Tensor:
+def koleo(x_BC: Tensor) -> Tensor:
     """KoLeo of each image (B,): -log of the distance from its feature to the nearest one of another
-    image, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et al., 2024).
+    image of all processes (the authors': of this one), both of length 1 (Sablayrolles et al., 2019,
+    equation 2; DINOv2: Oquab et al., 2024). Collective.
 
     Both get the gradient. Distances are those of the authors' `KoLeoLoss`: each difference of two
     channels, and the distance, plus KOLEO_EPS. Of one image alone it is 0.
 
     Args:
         x_BC: features.
-        collective: the other images are those of all processes (the authors': of this one).
     """
     with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
-        x_GC, first = x_BC, 0
-        if collective:
-            x_GC, first = global_batch.gather_with_gradient(x_BC), len(x_BC) * global_batch.rank()
+        x_GC, first = global_batch.gather_with_gradient(x_BC), len(x_BC) * global_batch.rank()
         if len(x_GC) == 1:
             return 0 * x_BC.sum(1)
         cosine_BG = x_BC.detach() @ x_GC.detach().T

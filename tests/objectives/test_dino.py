@@ -126,6 +126,22 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     assert_gradients_of(plain, objective)
 
 
+@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
+def test_held_out_images_are_measured_each_by_itself(balance: str) -> None:
+    """So that it does not matter how many processes and passes share them; KoLeo and Sinkhorn's
+    assignment are of a batch."""
+    objective, given = made(balance=balance, koleo=0.3).eval(), batch(count=6, local=0)
+    whole = objective(given).metrics
+    parts = [
+        objective(given.map(lambda x, rows=rows: x[rows])).metrics
+        for rows in (slice(0, 2), slice(2, 3), slice(3, 6))
+    ]
+    assert whole.keys() == {"loss", "same_prototype"}
+    for name, (total, count) in whole.items():
+        assert float(total) == pytest.approx(sum(float(one[name][0]) for one in parts), rel=1e-6)
+        assert float(count) == sum(float(one[name][1]) for one in parts)
+
+
 def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
     """centre <- 0.9 centre + 0.1 mean, after the step; not in evaluation, not where the step is
     skipped, be it for a gradient alone."""

@@ -15,7 +15,7 @@ def test_distances_to_the_nearest_by_hand() -> None:
     angle = torch.deg2rad(torch.tensor([0.0, 60, 180]))
     length = torch.tensor([[1.0], [2], [5]])
     x_BC = length * torch.stack([angle.cos(), angle.sin()], 1)
-    found = koleo(x_BC, collective=True)
+    found = koleo(x_BC)
     assert found.tolist() == pytest.approx([0, 0, -math.log(3) / 2], abs=1e-6)
 
 
@@ -23,7 +23,7 @@ def test_values_and_gradients_are_those_of_a_plain_implementation() -> None:
     torch.manual_seed(0)
     x_BC = torch.randn(12, 7, requires_grad=True)
     y_BC = x_BC.detach().double().requires_grad_()
-    found, wanted = koleo(x_BC, collective=False).mean(), plain_koleo(y_BC)
+    found, wanted = koleo(x_BC).mean(), plain_koleo(y_BC)
     found.backward()
     wanted.backward()
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
@@ -33,11 +33,11 @@ def test_values_and_gradients_are_those_of_a_plain_implementation() -> None:
 def test_the_same_feature_twice_has_a_finite_loss_and_gradient() -> None:
     """The distance is that of KOLEO_EPS in each of 4 channels, 2e-8, and once more."""
     x_BC = torch.ones(2, 4, requires_grad=True)
-    found = koleo(x_BC, collective=False)
+    found = koleo(x_BC)
     found.sum().backward()
     assert found.tolist() == pytest.approx([-math.log(3e-8)] * 2, rel=1e-5)
     assert x_BC.grad.isfinite().all()
 
 
 def test_one_image_alone_has_none() -> None:
-    assert koleo(torch.ones(1, 4), collective=False).tolist() == [0]
+    assert koleo(torch.ones(1, 4)).tolist() == [0]

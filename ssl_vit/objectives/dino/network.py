@@ -108,8 +108,8 @@ class SelfDistillation(Objective):
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
         """The output of a loss (B,), to which KoLeo of the first views' class tokens is added where
         it has a weight."""
-        if self.koleo_weight:
-            koleo_B = koleo(h_XTD[: len(loss_B), 0], self.training)
+        if self.koleo_weight and self.training:  # of a batch, which in evaluation is any
+            koleo_B = koleo(h_XTD[: len(loss_B), 0])
             loss_B = loss_B + self.koleo_weight * koleo_B
             metrics = sums(koleo_loss=koleo_B) | metrics
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
