@@ -79,14 +79,6 @@ class Model:
         minimum=0,
         maximum=2**16,
     )
-    stem_work: int = option(
-        0,
-        "Multiply-adds per pixel of a network with convolutions that model.stages does not"
-        " describe.",
-        minimum=0,
-        maximum=2**40,
-    )
-    stem_size: int = option(0, "Parameters of such a network.", minimum=0, maximum=2**40)
     convolutional: bool = option(
         False, "A convolutional network without patches; objectives that need patches refuse it."
     )

@@ -40,8 +40,6 @@ BROKEN = [
     (f"{HYBRID} model.stem_width=512", "model.stem_width=512: expected 1024 beside model.stages"),
     (f"{RESNET} model.width=512", "model.width=512: expected 2048 beside model.stages=[3,4,6,3]"),
     (f"{HYBRID} model.patch=8", "model.patch=8: expected 16 beside model.stages=[3,4,9]"),
-    (f"{HYBRID} model.stem_work=9", "model.stem_work=9: expected 0 beside model.stages="),
-    (f"{HYBRID} model.stem_size=9", "model.stem_size=9: expected 0 beside model.stages="),
     (f"{HYBRID} model.positions=rotary", "model.positions=rotary: expected learned, learned_2d"),
     (
         "recipe=mpp model.positions=rotary model.timm=vit_tiny_patch16_224",
@@ -84,8 +82,6 @@ BROKEN = [
     ("recipe=mpp eval.test=true", "eval.test=true: objective=mpp learns no labels"),
     ("recipe=supervised eval.real=x.json", "eval.real=x.json: no use without eval.test=true or"),
     ("recipe=mpp data.size=33", "data.size=33: no multiple of the patch of vit_n8, model.patch=8"),
-    ("recipe=mpp model.stem_work=9", "model.stem_work=9: expected 0 beside model.stem_width=0"),
-    ("recipe=mpp model.stem_size=9", "model.stem_size=9: expected 0 beside model.stem_width=0"),
     ("recipe=mpp model.heads=7", "model.width=128: no multiple of model.heads=7"),
     ("recipe=mpp corruption.mask=0.5", "corruption.mask + .random + .keep=0.7: the three shares"),
     ("recipe=mpp corruption.side=9", "corruption.side=9: expected less than "),

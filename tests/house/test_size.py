@@ -12,7 +12,7 @@ from helpers.options import ROOT
 BUDGETS = {
     "ssl_vit": {
         ".": 840,
-        "config": 3710,
+        "config": 3700,
         "costs": 200,
         "data": 3790,
         "evaluation": 820,
@@ -21,7 +21,7 @@ BUDGETS = {
         "jobs": 3120,
         "lab": 4560,
         "models": 1180,
-        "objectives": 2160,
+        "objectives": 2150,
         "pages": 1050,
         "runs": 1190,
         "training": 1640,
@@ -29,7 +29,7 @@ BUDGETS = {
     "tests": {
         ".": 1040,
         "benchmarks": 80,
-        "config": 2080,
+        "config": 2070,
         "costs": 380,
         "data": 4330,
         "evaluation": 1470,
@@ -41,7 +41,7 @@ BUDGETS = {
         "jobs": 3380,
         "lab": 5020,
         "models": 1660,
-        "objectives": 3180,
+        "objectives": 3190,
         "pages": 1100,
         "results": 170,
         "robustness": 420,

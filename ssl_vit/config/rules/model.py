@@ -1,7 +1,5 @@
 """Rules of the encoder: its parts, and the side of an image that it cuts into patches."""
 
-from collections.abc import Callable
-
 from ...formatting import option_text
 from .. import declaration
 from ..model import CLASSIC, STAGE_CHANNELS
@@ -61,15 +59,6 @@ def _of_transformer(key: str) -> Rule:
     )
 
 
-def _no_stem(key: str, forbids: Callable[[Recipe], object], beside: str) -> Rule:
-    return Rule(key, lambda r: forbids(r) and value_of(r, key), f"expected 0 beside {beside}")
-
-
-def _is_plain(r: Recipe) -> bool:
-    """Whether the model is a Vision Transformer without a ResNet."""
-    return not (r.model.convolutional or r.model.hybrid)
-
-
 MODEL = (
     Rule(
         "model",
@@ -119,8 +108,6 @@ STAGES = (
         lambda r: r.model.stages and r.model.hybrid and r.model.patch != _stage_side(r),
         lambda r: f"expected {_stage_side(r)} beside model.stages={option_text(r.model.stages)}",
     ),
-    _no_stem("model.stem_work", lambda r: r.model.stages, "model.stages="),
-    _no_stem("model.stem_size", lambda r: r.model.stages, "model.stages="),
 )
 ENCODER = (
     Rule(
@@ -153,8 +140,6 @@ SIZES = (
         ),
         _nearest_sides,
     ),
-    _no_stem("model.stem_work", _is_plain, "model.stem_width=0, which is no stem"),
-    _no_stem("model.stem_size", _is_plain, "model.stem_width=0, which is no stem"),
     Rule(
         "model.width",
         lambda r: not r.model.convolutional and r.model.width % r.model.heads,
