@@ -1,8 +1,7 @@
 """What a run costs: images, parameters, floating-point operations and bytes.
 
-Work and bytes are those of the recipe's own network and objective, plugins included: they run once
-on torch's meta device (on_meta.py). Torch is imported when something of them is counted,
-not before.
+Work and bytes are those of the recipe's own network and objective, plugins included, which run once
+on torch's meta device (on_meta.py). Torch is imported when they are counted, not before.
 """
 
 import json
@@ -66,11 +65,13 @@ def work(recipe: Recipe) -> Work:
 
 
 def _network(recipe: Recipe) -> str:
-    """A text that is the same for recipes whose networks do the same work on an image."""
+    """A text that is the same for recipes whose networks do the same with an image, and keep the
+    same of it."""
     data, groups = recipe.data, {name: asdict(one) for name, one in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
     named = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
-    return json.dumps([named, images, asdict(recipe.model), groups])
+    drops = (recipe.optim.dropout, recipe.optim.drop_path)  # whose masks are kept
+    return json.dumps([named, drops, images, asdict(recipe.model), groups])
 
 
 def exaflop(recipe: Recipe, images: int | None) -> float | None:

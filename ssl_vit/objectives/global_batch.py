@@ -1,5 +1,6 @@
 """Values over the images of all processes: gathered tensors, and batch normalisation with the
-global batch's statistics. Every process holds equally many images.
+global batch's statistics. Every process holds equally many images. On the meta device, where a
+whole batch is counted by each process for itself, the others' are no part of it.
 
 Legend: B images of this process, G of all processes, C channels.
 """
@@ -24,7 +25,7 @@ def rank() -> int:
 def gather(x_BC: Tensor) -> Tensor:
     """The rows (G, C) of all processes in their order, without a gradient. Collective."""
     count = processes()
-    if count == 1:
+    if count == 1 or x_BC.is_meta:
         return x_BC
     x_GC = x_BC.new_empty(count * len(x_BC), *x_BC.shape[1:])
     distributed.all_gather_into_tensor(x_GC, x_BC.contiguous())
@@ -49,7 +50,7 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
     """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
     the mean over processes has the gradient that it has on one process. Collective, backwards
     too."""
-    return x_BC if processes() == 1 else _Gather.apply(x_BC)
+    return x_BC if processes() == 1 or x_BC.is_meta else _Gather.apply(x_BC)
 
 
 class _Sum(torch.autograd.Function):
@@ -72,7 +73,7 @@ def mean(x_BC: Tensor) -> Tensor:
     """The mean (C,) over the rows of all processes. Collective."""
     mean_C = x_BC.mean(0)
     count = processes()
-    return mean_C if count == 1 else _Sum.apply(mean_C) / count
+    return mean_C if count == 1 or x_BC.is_meta else _Sum.apply(mean_C) / count
 
 
 class GlobalBatchNorm(nn.Module):

@@ -1,10 +1,13 @@
 """What a run costs: against the paper's Table 6 and torch's own count."""
 
+import json
+
 import pytest
 import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.launching import launch_ranks, outcome
 from ssl_vit import costs, formatting
 from ssl_vit.config.operation import Compute
 from ssl_vit.config.resolve import resolve
@@ -162,6 +165,36 @@ def test_images_that_are_compared_with_a_batch_cost_more_in_a_larger_one():
         costs.work(resolve(["recipe=moco_v3", f"optim.batch={batch}"])) for batch in (8, 72)
     )
     assert many.forward - few.forward == 2 * 64 * resolve(["recipe=moco_v3"]).groups["moco"].width
+
+
+SEVERAL = """
+import json, torch.distributed
+from ssl_vit import costs
+from ssl_vit.config.resolve import resolve
+torch.distributed.init_process_group("gloo")
+for words in WORDS:
+    print(json.dumps(costs.work(resolve(words))), flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_the_work_is_that_of_a_batch_on_any_number_of_processes():
+    """In a process of several the objectives that compare a global batch counted it twice over."""
+    words = [["recipe=moco_v3"], ["recipe=dino", "dino.balance=sinkhorn", "dino.koleo=0.1"]]
+    statuses, outputs = outcome(launch_ranks(2, "-c", SEVERAL.replace("WORDS", repr(words))))
+    assert statuses == [0, 0], outputs
+    wanted = [list(costs.work(resolve(one))) for one in words]
+    for printed in outputs:
+        assert [json.loads(line) for line in printed.splitlines() if line[0] == "["] == wanted
+
+
+def test_what_dropout_keeps_takes_memory():
+    words = ["recipe=mpp", "compute.precision=float32"]
+    without, dropped = (
+        costs.activation_bytes(resolve([*words, f"optim.dropout={rate}"]), fused=True)
+        for rate in (0, 0.1)
+    )
+    assert dropped > 1.05 * without
 
 
 def test_counting_draws_no_random_number_and_keeps_no_network():

@@ -13,7 +13,7 @@ BUDGETS = {
     "ssl_vit": {
         ".": 840,
         "config": 3700,
-        "costs": 200,
+        "costs": 210,
         "data": 3790,
         "evaluation": 820,
         "hub": 910,
@@ -30,7 +30,7 @@ BUDGETS = {
         ".": 1040,
         "benchmarks": 80,
         "config": 2070,
-        "costs": 380,
+        "costs": 410,
         "data": 4330,
         "evaluation": 1470,
         "freeze": 870,
