@@ -40,8 +40,8 @@ from step import commit, spread
 from torch import Tensor
 
 from ssl_vit import costs
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import loop_settings, set_up
@@ -79,7 +79,7 @@ WATCHED = """
 import json, sys
 import torch
 from ssl_vit import callbacks
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import train
 from ssl_vit.runs.folder import Run
 

@@ -45,8 +45,8 @@ from torch.utils.data import DataLoader
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.resident import DecodedImages, decode_split

@@ -47,8 +47,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vit import costs
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Recipe
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building

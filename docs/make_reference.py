@@ -15,8 +15,8 @@ import ssl_vit
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.config.fields import Option
 from ssl_vit.config.options import allowed, describe, groups, members
-from ssl_vit.config.records.run import Measured
-from ssl_vit.config.tool_options import ALL, ToolOptions, heading
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.tool import ALL, ToolOptions, heading
 from ssl_vit.evaluation.embedding import Neighbor
 from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures

@@ -36,7 +36,7 @@ import yaml
 from PIL import Image
 
 from ssl_vit.__main__ import TOOLS, main
-from ssl_vit.config.schema import options
+from ssl_vit.recipe.schema import options
 from ssl_vit.jobs import cli
 from ssl_vit.runs.folder import Run
 

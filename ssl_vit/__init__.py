@@ -19,7 +19,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config.schema import Recipe
     from .errors import UserError
     from .jobs.api import (
         embed,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         resolve,
     )
     from .lab.api import list_runs, plan, report, study
+    from .recipe.schema import Recipe
 
 __version__ = "0.1.0"
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "study",
 ]
 _MODULES = {
-    "Recipe": "config.schema",
+    "Recipe": "recipe.schema",
     "UserError": "errors",
     **dict.fromkeys(("list_runs", "plan", "report", "study"), "lab.api"),
 }  # of all others jobs.api

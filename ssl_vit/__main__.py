@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from .config import recipe_files, tools
-from .config.tool_options import ToolOptions, help_text
 from .errors import UserError, guard_streams, report_errors, suggest
 from .lab import options as lab_options
 from .lab.study.options import WORTH, WORTH_TITLE, StudyOptions
+from .recipe import recipe_files, tools
+from .recipe.help import tool_help
+from .recipe.tool import ToolOptions
 
 FLAGS = frozenset({"-h", "--help"})
 ALL = "--all"
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif tool is None:
             raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")
         elif not FLAGS.isdisjoint(arguments[1:]):
-            print(help_text(tool, arguments[1:]))
+            print(tool_help(tool, [word for word in arguments[1:] if word not in FLAGS]))
             status = 0
         else:
             module, _, function = tool.command.partition(":")

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from ssl_vit.config import recipe_files
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe import recipe_files
+from ssl_vit.recipe.load import resolve
 
 
 def printed(*arguments: str, status: int = 0) -> str:

@@ -16,10 +16,10 @@ from helpers.options import TINY, altered
 from helpers.reports import table
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
-from ssl_vit.config import declaration
-from ssl_vit.config.probe import MEASURES
-from ssl_vit.config.records.run import Measured
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.probe import MEASURES
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card

@@ -16,8 +16,8 @@ import pytest
 from helpers.launchers import Bench, process_command
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
-from ssl_vit.config.operation import Log
-from ssl_vit.config.schema import Recipe
+from ssl_vit.recipe.operation import Log
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli

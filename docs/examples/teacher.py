@@ -10,10 +10,10 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 
 from dataclasses import dataclass
 
-from ssl_vit.config.declaration import Group, ObjectiveDeclaration, declare
+from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.config.fields import option
 from ssl_vit.config.rules import Rule, fewer_than
-from ssl_vit.config.split_counts import selected_count
+from ssl_vit.recipe.split_counts import selected_count
 from ssl_vit.metrics import Metric
 
 HEADS = 4  # of the predictor

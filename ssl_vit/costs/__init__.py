@@ -5,12 +5,11 @@ on torch's meta device (on_meta.py). Torch is imported when they are counted, no
 """
 
 import json
-from dataclasses import asdict
 from typing import NamedTuple
 
-from ..config.images import EMBEDDED, SIZES, Data
-from ..config.schema import Recipe
-from ..config.split_counts import held_out_count, share_count
+from ..recipe.images import EMBEDDED, SIZES, Data
+from ..recipe.schema import Recipe
+from ..recipe.split_counts import held_out_count, share_count
 
 # Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
 # local copy may hold fewer.
@@ -67,11 +66,11 @@ def work(recipe: Recipe) -> Work:
 def _network(recipe: Recipe) -> str:
     """A text that is the same for recipes whose networks do the same with an image, and keep the
     same of it."""
-    data, groups = recipe.data, {name: asdict(one) for name, one in recipe.groups.items()}
+    data, groups = recipe.data, {name: one.model_dump() for name, one in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
     named = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
     drops = (recipe.optim.dropout, recipe.optim.drop_path)  # whose masks are kept
-    return json.dumps([named, drops, images, asdict(recipe.model), groups])
+    return json.dumps([named, drops, images, recipe.model.model_dump(), groups])
 
 
 def exaflop(recipe: Recipe, images: int | None) -> float | None:

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config.schema import Recipe, compared_views
 from ..data.batching import Batch
 from ..models.encoder import Backbone, build_backbone
 from ..objectives import building
 from ..objectives.base import Objective
+from ..recipe.schema import Recipe, compared_views
 from . import Work
 
 IMAGES = 4  # of the smaller one of two batches whose bytes are compared

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..config.schema import Data
+from ..recipe.schema import Data
 from .channels import decoder
 from .image_formats import from_pillow
 from .transforms import eval_transform

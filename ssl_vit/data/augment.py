@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from .. import rng
-from ..config.shared_groups import ViewOptions
+from ..recipe.shared_groups import ViewOptions
 from . import transforms
 
 VIEWS = 2

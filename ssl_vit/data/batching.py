@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .. import rng
-from ..config.schema import Data
-from ..config.shared_groups import ViewOptions
 from ..errors import UserError
+from ..recipe.schema import Data
+from ..recipe.shared_groups import ViewOptions
 from . import augment, channels, label_lists, pixel_values, transforms
 from .base import Source, read_each
 

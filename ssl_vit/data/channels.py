@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config.images import BYTES, Data
+from ..recipe.images import BYTES, Data
 from . import image_formats, transforms
 from .image_formats import WHOLE, Values
 from .pixel_values import pixel_type

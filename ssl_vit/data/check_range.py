@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ..config.images import BYTES, Data
 from ..errors import UserError
 from ..formatting import option_text, text_line
+from ..recipe.images import BYTES, Data
 from . import transforms
 from .base import Source, read_each
 from .channels import VALUES, planes

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..config import declaration
-from ..config.schema import Data
 from ..errors import UserError
+from ..recipe import declaration
+from ..recipe.schema import Data
 from . import schemas
 from .base import Source, View
 from .sources import Splits

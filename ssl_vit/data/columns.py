@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import datasets
 
-from ..config.schema import Data
 from ..errors import UserError, suggest
+from ..recipe.schema import Data
 from .array_cells import array_shape
 from .base import NO_MASKS, Masks
 from .label_lists import holds_lists

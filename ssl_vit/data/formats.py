@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, cast
 
 import datasets
 
-from ..config.schema import Data
 from ..errors import UserError
 from ..formatting import count_of
+from ..recipe.schema import Data
 from . import columns, image_files, layout, schemas, tars
 from .array_cells import array_shape
 from .base import Source

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from .. import rng
-from ..config.schema import Data
-from ..config.shared_groups import ViewOptions
 from ..errors import UserError
+from ..recipe.schema import Data
+from ..recipe.shared_groups import ViewOptions
 from .augment import VIEWS
 from .base import Source
 from .batch_layout import BatchLayout

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .. import rng
-from ..config.schema import Data
 from ..errors import UserError
+from ..recipe.schema import Data
 from . import image_formats, transforms
 from .base import Source, Subset
 from .batch_layout import BatchLayout

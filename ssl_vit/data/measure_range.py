@@ -6,8 +6,8 @@ Legend: C channels, V values of 16 bits.
 
 import numpy as np
 
-from ..config.images import BYTES, Data, unmeasured
 from ..errors import UserError
+from ..recipe.images import BYTES, Data, unmeasured
 from .base import Source, read_each
 from .batching import samples_at
 from .channels import VALUES, planes

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ..config.parsing import parse_json
 from ..errors import UserError, suggest
+from ..recipe.parsing import parse_json
 from .columns import LABEL_NAMES
 from .layout import Tree
 

@@ -9,8 +9,8 @@ from typing import Any
 import datasets
 
 from .. import hub_files
-from ..config.images import Data
 from ..errors import UserError
+from ..recipe.images import Data
 
 
 def location(data: Data) -> str:

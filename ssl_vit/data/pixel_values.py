@@ -7,7 +7,7 @@ Legend: B images, C channels, H W height and width.
 import torch
 from torch import Tensor
 
-from ..config.images import BYTES, Data
+from ..recipe.images import BYTES, Data
 
 SHOWN = 3  # channels that are shown, at most
 OF_BYTES = (

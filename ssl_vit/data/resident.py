@@ -15,8 +15,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..config.schema import Data
 from ..errors import UserError
+from ..recipe.schema import Data
 from . import transforms
 from .base import Source
 from .batching import REPLACEMENTS, Batch, ImageDataset, Samples

@@ -9,8 +9,8 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 
-from ..config.schema import Data
 from ..errors import UserError
+from ..recipe.schema import Data
 from . import columns
 
 READERS = 16  # files read at a time: on a network disk most of the time is waiting

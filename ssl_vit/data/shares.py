@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import rng
-from ..config.images import Data
-from ..config.split_counts import held_out_count, share_count
 from ..errors import UserError
 from ..formatting import some
+from ..recipe.images import Data
+from ..recipe.split_counts import held_out_count, share_count
 from .base import (
     Rows,
     Source,

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.images import EMBEDDED, Data
-from ..config.split_counts import held_out_count
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
+from ..recipe.images import EMBEDDED, Data
+from ..recipe.split_counts import held_out_count
 from . import formats, layout, shares, synthetic
 from .base import FullSource, Masks, ReadUnits, Rows, Source, Subset, WithoutLabels
 from .formats import FoundSplits, FoundStreams

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import rng
-from ..config.images import SIZES
+from ..recipe.images import SIZES
 
 CHUNK = 32  # images drawn together: at 64 px each array (512 KiB) stays in the cache
 

@@ -15,11 +15,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from ..config import records
 from ..data.base import Source
 from ..data.batching import Batch
 from ..errors import UserError
 from ..objectives.base import Objective
+from ..recipe import records
 from ..runs.files import write_atomically
 from ..training.loop import to_device
 

@@ -15,11 +15,11 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..callbacks import Row
-from ..config.schema import Probe
 from ..data.base import Source
 from ..data.batching import Batch
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
+from ..recipe.schema import Probe
 from ..training.loop import to_device
 from . import probes
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from ..config.recipe_files import TABLES
+from ..recipe.recipe_files import TABLES
 
 
 def tasks() -> dict[str, dict[str, Any]]:

@@ -9,14 +9,6 @@ import jinja2
 import yaml
 
 from .. import hub_files
-from ..config import declaration, export_files
-from ..config.computed import counts
-from ..config.declaration import ObjectiveDeclaration
-from ..config.images import EMBEDDED, Data
-from ..config.parsing import load_yaml
-from ..config.public_recipe import without_private
-from ..config.records.run import Environment, Result
-from ..config.schema import Recipe, chosen_on_held_out
 from ..formatting import (
     duration,
     escape_markdown,
@@ -31,6 +23,13 @@ from ..formatting import (
 )
 from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
+from ..recipe import declaration, export_files
+from ..recipe.declaration import ObjectiveDeclaration
+from ..recipe.identity import counts
+from ..recipe.images import EMBEDDED, Data
+from ..recipe.parsing import load_yaml
+from ..recipe.records.run import Environment, Result
+from ..recipe.schema import Recipe, chosen_on_held_out, without_private
 from ..runs import seen_text
 from ..runs.folder import Run
 

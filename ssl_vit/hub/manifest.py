@@ -4,13 +4,12 @@ count as missing: the Hub itself knows what it has."""
 import json
 import shlex
 import sys
-from dataclasses import asdict
 from typing import Any
 
-from ..config import records
-from ..config.parsing import read_json
-from ..config.records.checkpoint import PushedBranch
 from ..formatting import option_text, tool_command
+from ..recipe import records
+from ..recipe.parsing import read_json
+from ..recipe.records.checkpoint import PushedBranch
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 from .payload import Upload, open_run, uploads
@@ -96,8 +95,8 @@ def _listed(branches: list[str]) -> str:
 
 def _command(run: Run) -> str:
     """The command that uploads the rest, with the hub.* options that the folder's recipe lacks."""
-    saved = asdict(open_run(run.folder).recipe.hub)
-    given = asdict(run.recipe.hub)
+    saved = open_run(run.folder).recipe.hub.model_dump()
+    given = run.recipe.hub.model_dump()
     options = [
         f"hub.{key}={option_text(given[key])}"
         for key in ("repo", "private", "state")

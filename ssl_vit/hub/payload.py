@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.computed import FACTS
-from ..config.parsing import flatten, load_yaml
-from ..config.public_recipe import without_private
-from ..config.schema import dump
-from ..config.values import build
 from ..errors import UserError
+from ..recipe.identity import FACTS
+from ..recipe.parsing import flatten, load_yaml
+from ..recipe.schema import build, dump, without_private
 from ..runs.folder import Run
 from . import card, card_figure
 

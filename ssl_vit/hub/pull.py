@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
-from ..config.images import EMBEDDED
-from ..config.public_recipe import from_untrusted
-from ..config.schema import Recipe, dump
-from ..config.tool_options import parse
-from ..config.tools import PullOptions
 from ..errors import UserError
 from ..formatting import shell_command
+from ..recipe.images import EMBEDDED
+from ..recipe.load import from_untrusted
+from ..recipe.schema import Recipe, dump
+from ..recipe.tool import parse
+from ..recipe.tools import PullOptions
 from ..runs.files import replacing
 from ..runs.folder import Run
 from .payload import BEST, STATE

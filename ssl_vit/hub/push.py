@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
-from ..config.computed import computed_values, counts, differences, facts
-from ..config.parsing import flatten, load_yaml
-from ..config.public_recipe import without_private
-from ..config.schema import options
-from ..config.tool_options import parse
-from ..config.tools import PushOptions
-from ..config.validate import check_value
-from ..config.values import typed
 from ..errors import UserError
+from ..recipe.identity import computed_values, counts, differences, facts
+from ..recipe.parsing import flatten, load_yaml
+from ..recipe.schema import all_keys, build, without_private
+from ..recipe.tool import parse
+from ..recipe.tools import PushOptions
+from ..recipe.words import typed
 from ..runs import lock
 from ..runs.folder import Run
 from . import manifest
@@ -210,7 +208,7 @@ def _check_whose(run: Run, info: Any) -> None:
     there = flatten(_mapping(source / "recipe.yaml"))
     here = computed_values(without_private(run.recipe))
     # earlier versions wrote keys too that the objective does not use
-    idle = {key for key in options() if not run.recipe.holds(key)}
+    idle = {key for key in all_keys() if not run.recipe.holds(key)}
     compared = {k: value for k, value in there.items() if counts(k) and k not in idle}
     if differ := [one.key for one in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
@@ -277,12 +275,11 @@ def main(arguments: list[str]) -> None:
         UserError: as `parse`, `open_run` and `push`.
     """
     options = parse(PushOptions, arguments)
-    overrides = {key: typed(key, text) for key, text in options.overrides.items()}
     run = open_run(options.folder)
-    for key, value in overrides.items():
-        setattr(run.recipe.hub, key.removeprefix("hub."), value)
+    run.recipe = build(run.recipe.values() | typed(options.overrides))
     repository = run.recipe.hub.repo
-    check_value("hub.repo", repository or "")
+    if repository is None:
+        raise UserError("hub.repo= is missing; expected USER/NAME on the Hugging Face Hub")
     push(
         run,
         again=not options.quiet,

@@ -7,9 +7,9 @@ from typing import Any, cast
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..config import records
-from ..config.records.checkpoint import UploadedState
 from ..errors import UserError
+from ..recipe import records
+from ..recipe.records.checkpoint import UploadedState
 from ..training import checkpoint
 
 PLAIN = (bool, int, float, str, type(None))

@@ -1,7 +1,7 @@
 """The engine's functions of `import ssl_vit`; those of the lab are in lab/api.py. Torch is imported
 when a function needs it.
 
-Options are those of the command line (config/python_options.py): keyword arguments as recipe="mpp"
+Options are those of the command line (recipe/words.py): keyword arguments as recipe="mpp"
 or optim={"steps": 100}; and before them a mapping, with dotted keys too, or words in a list or one
 string.
 """
@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import recipe_files, validate, values
-from ..config import resolve as resolving
-from ..config.init_source import SCRATCH
-from ..config.python_options import Options, words
-from ..config.records.run import Result
-from ..config.schema import Recipe
-from ..config.tool_options import parse, split
-from ..config.tools import EmbedOptions, ExportOptions, FigureOptions
 from ..errors import UserError
+from ..recipe import check, load, recipe_files, words
+from ..recipe.init_source import SCRATCH
+from ..recipe.records.run import Result
+from ..recipe.schema import Recipe
+from ..recipe.tool import from_python, parse, split
+from ..recipe.tools import EmbedOptions, ExportOptions, FigureOptions
+from ..recipe.words import Options
 from ..runs.folder import Run
 from . import cli
 from .run_result import RunResult, run_result
@@ -36,7 +35,7 @@ def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
     Raises:
         UserError: an unknown key, preset or recipe, or a value of the wrong type or out of bounds.
     """
-    return resolving.resolve(words(options, keywords), here=False)
+    return load.resolve(words.from_python(options, keywords, {}), here=False)
 
 
 def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
@@ -73,7 +72,9 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     """
     from . import embed as tool
 
-    return tool.embed(*tool.prepare(parse(EmbedOptions, words(options, keywords, EmbedOptions))))
+    return tool.embed(
+        *tool.prepare(parse(EmbedOptions, from_python(EmbedOptions, options, keywords)))
+    )
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
@@ -84,7 +85,7 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
     """
     from . import draw_figures
 
-    return draw_figures.draw(parse(FigureOptions, words(options, keywords, FigureOptions)))
+    return draw_figures.draw(parse(FigureOptions, from_python(FigureOptions, options, keywords)))
 
 
 def export(options: Options = (), /, **keywords: Any) -> Path:
@@ -95,7 +96,7 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     """
     from ..models import interop
 
-    return interop.convert(parse(ExportOptions, words(options, keywords, ExportOptions)))
+    return interop.convert(parse(ExportOptions, from_python(ExportOptions, options, keywords)))
 
 
 def load_run(folder: str | Path) -> Run:
@@ -139,7 +140,7 @@ def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "B
     from ..models import encoder, weights
     from . import encoders
 
-    given = values.parse(words(options, keywords))
+    given = words.parse(words.from_python(options, keywords, {}))
     if str(init) == SCRATCH:
         given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
     one = encoders.resolve_one(str(init), given)
@@ -157,11 +158,11 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
             raise UserError(f"{', '.join(keywords)}: {text}")
         # copied, because a run replaces values such as compute.precision=auto in its recipe
         recipe = copy.deepcopy(options)
-        validate.check(recipe)
+        check.check(recipe)
         job.check(recipe, [f"init={recipe.init}"])
         run, result = cli.open_run(recipe)
     else:
-        _, given = split(job.options, words(options, keywords, job.options))
+        _, given = split(job.options, from_python(job.options, options, keywords))
         run, result = cli.open_job(given, job)
     if result is None:
         result = _until_stopped(run, job)

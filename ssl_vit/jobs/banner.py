@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import torch
 
 from .. import costs, formatting, metrics
-from ..config.probe import CHOSEN
-from ..config.recipe_files import suggest_model
-from ..config.schema import chosen_on_held_out, compared_views, learns_labels, more_held_out
 from ..data import loaders
 from ..data.base import origin
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..evaluation.features import ProbesDuringTraining
 from ..models.encoder import Encoder
+from ..recipe.probe import CHOSEN
+from ..recipe.recipe_files import suggest_model
+from ..recipe.schema import chosen_on_held_out, compared_views, learns_labels, more_held_out
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes

@@ -10,11 +10,11 @@ import math
 import torch
 
 from ..callbacks import Row
-from ..config.records.run import Best
-from ..config.schema import Recipe
 from ..data.layout import role
 from ..errors import UserError, suggest
 from ..metrics import find_metric
+from ..recipe.records.run import Best
+from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
 from .setup import Job
 

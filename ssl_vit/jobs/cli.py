@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config import tool_options
-from ..config.init_source import CHOICES, SCRATCH
-from ..config.recipe_images import OTHERS, image_notice
-from ..config.records.run import Result
-from ..config.resolve import recipe_file, resolve, warmup_notice
-from ..config.schema import Recipe
-from ..config.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
-from ..config.validate import check_place
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
+from ..recipe import tool
+from ..recipe.check import check_place
+from ..recipe.init_source import CHOICES, SCRATCH
+from ..recipe.load import recipe_file, resolve, warmup_notice
+from ..recipe.records.run import Result
+from ..recipe.schema import Recipe
+from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
+from ..recipe.which_images import OTHERS, image_notice
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.next_steps import next_steps
@@ -53,8 +53,8 @@ def evaluate(options: list[str]) -> None:
 
 def _main(arguments: list[str], job: JobKind) -> None:
     with report_errors():
-        own, options = tool_options.split(job.options, arguments)
-        as_json = tool_options.build(job.options, own).json
+        own, options = tool.split(job.options, arguments)
+        as_json = tool.build(job.options, own).as_json
         run, result = open_job(options, job)
     if result is None:
         with report_errors(everywhere=True):

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from ..config import recipe_files, records
-from ..config.computed import differences, facts
-from ..config.records.run import Figure, Figures
-from ..config.tool_options import parse
-from ..config.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
+from ..recipe import recipe_files, records
+from ..recipe.identity import differences, facts
+from ..recipe.records.run import Figure, Figures
+from ..recipe.tool import parse
+from ..recipe.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..runs import lock, notebook
 from ..runs.files import sweep, write_atomically
 from ..runs.output_folder import OutputFolder

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.tool_options import parse
-from ..config.tools import EmbedOptions
 from ..errors import UserError, report_errors
 from ..formatting import text_line
+from ..recipe.tool import parse
+from ..recipe.tools import EmbedOptions
 
 if TYPE_CHECKING:
-    from ..config.schema import Data
     from ..data.base import Source
     from ..evaluation.embedding import Neighbor
+    from ..recipe.schema import Data
     from ..training.distributed import WatchedAccelerator
     from .encoders import NamedEncoder
 

@@ -11,13 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..config import export_files, parsing, recipe_files, values
-from ..config.computed import keys
-from ..config.init_source import InitSource
-from ..config.recipe_images import OTHERS, gives_images, images_taken
-from ..config.resolve import resolve_encoder
-from ..config.schema import Data, Recipe
-from ..config.validate import check_place
 from ..data import layout, loaders, sources
 from ..data.base import Source, WithoutLabels, without_lists
 from ..data.batch_layout import BatchLayout
@@ -27,6 +20,13 @@ from ..errors import UserError, suggest
 from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
+from ..recipe import export_files, parsing, recipe_files, schema, words
+from ..recipe.check import check_place
+from ..recipe.images import OF_PIXELS
+from ..recipe.init_source import InitSource
+from ..recipe.load import resolve_encoder
+from ..recipe.schema import Data, Recipe
+from ..recipe.which_images import OTHERS, gives_images, images_taken
 from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
@@ -141,7 +141,7 @@ def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
     """An encoder with weights; at its own image size unless data.size= is given."""
     described = source.described_values()
     # the normalisation, which options give the encoders that do not state it
-    brought = [key for key in keys(lambda one: one.brought == "always") if key.startswith("data.")]
+    brought = [f"data.{key}" for key in OF_PIXELS]
     own = {
         key: text
         for key, text in given.items()
@@ -275,9 +275,9 @@ def data_of(one: NamedEncoder, given: Mapping[str, str]) -> Data:
     if not gives_images(given):
         if one.run:
             data = recipe_files.read(one.run / "recipe.yaml").data
-            for key, text in given.items():
-                if key.startswith("data."):
-                    setattr(data, key.removeprefix("data."), values.typed(key, text))
+            own = words.typed({k: text for k, text in given.items() if k.startswith("data.")})
+            changed = {f"data.{key}": value for key, value in data} | own
+            data = schema.build(changed).data
         notice = images_taken(one.source, data)
         if one.source.is_scratch:
             text = f"no images are named; data={data.name} is used"

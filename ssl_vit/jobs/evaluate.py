@@ -10,10 +10,6 @@ import torch
 from accelerate import Accelerator
 
 from .. import costs
-from ..config.init_source import InitSource
-from ..config.probe import CHOSEN, SEGMENTATION
-from ..config.records.run import Result, SeenImages
-from ..config.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.batch_layout import BatchLayout
 from ..data.workers import InterruptibleLoader, report_lost_workers
@@ -23,6 +19,10 @@ from ..formatting import crop_text, few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
+from ..recipe.init_source import InitSource
+from ..recipe.probe import CHOSEN, SEGMENTATION
+from ..recipe.records.run import Result, SeenImages
+from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run

@@ -9,8 +9,6 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from ..config.probe import Probe
-from ..config.schema import Data, Recipe
 from ..data import batching, masks, sources
 from ..data.base import Source
 from ..data.batch_layout import BatchLayout
@@ -21,6 +19,8 @@ from ..evaluation import dense
 from ..evaluation.dense import PatchFeatures, Reader, SegmentationTask
 from ..evaluation.probes import Scale
 from ..models.encoder import Encoder
+from ..recipe.probe import Probe
+from ..recipe.schema import Data, Recipe
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main
 

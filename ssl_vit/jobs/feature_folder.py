@@ -10,17 +10,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 
-from ..config.computed import Difference, differences, facts
-from ..config.records import Record, Whole
-from ..config.tools import TOP, EmbedOptions
 from ..data import fingerprints, transforms
 from ..data.base import Source
 from ..data.batching import check_unreadable
@@ -32,6 +29,10 @@ from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..formatting import count_of_images, crop_text, text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
+from ..recipe.identity import Difference, differences, facts
+from ..recipe.operation import Precision
+from ..recipe.records import Record, Whole
+from ..recipe.tools import TOP, EmbedOptions
 from ..runs import output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
@@ -111,9 +112,10 @@ class FeatureFolder:
             network, self.one.pool, recipe.probe.layer, self.options.patches
         )
         shards = [shard for name, source in splits.items() for shard in self._cut(name, source)]
-        recipe.compute.precision, missing = broadcast_from_main(
+        precision, missing = broadcast_from_main(
             self.accelerator, lambda: self._open(splits, shards, network, weights_hash)
         )
+        recipe.compute.precision = cast(Precision, precision)
         done = len(shards) - len(missing)
         if self.accelerator.is_main_process and done:
             print(f"shards      {done} of {len(shards)} are there already", flush=True)
@@ -216,7 +218,7 @@ class FeatureFolder:
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         data = self.recipe.data
-        model = asdict(self.recipe.model)
+        model = self.recipe.model.model_dump()
         crop = data.eval_crop if data.eval_mode == "crop" else None
         return {
             "probe.pool": self.one.pool,

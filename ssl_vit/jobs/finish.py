@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from .. import costs, inspection
-from ..config.records.run import Best, Measured, Result
-from ..config.schema import Recipe
 from ..data import batching, class_numbers, loaders, sources
 from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
 from ..objectives.base import Objective
+from ..recipe.records.run import Best, Measured, Result
+from ..recipe.schema import Recipe
 from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash

@@ -5,13 +5,13 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..config import export_files
-from ..config.init_source import InitSource
-from ..config.records import read
-from ..config.records.run import Environment
 from ..data.base import Source
 from ..errors import UserError, suggest
 from ..formatting import some
+from ..recipe import export_files
+from ..recipe.init_source import InitSource
+from ..recipe.records import read
+from ..recipe.records.run import Environment
 
 
 def names_of_head(init: InitSource) -> list[str]:

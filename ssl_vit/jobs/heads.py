@@ -6,16 +6,16 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..config import declaration, export_files, recipe_files
-from ..config.declaration import ObjectiveDeclaration
-from ..config.init_source import InitSource
-from ..config.records import read
-from ..config.records.run import Environment
-from ..config.values import build
 from ..errors import UserError
 from ..models.encoder import Backbone
 from ..objectives import building
 from ..objectives.base import Objective
+from ..recipe import declaration, export_files, recipe_files
+from ..recipe.declaration import ObjectiveDeclaration
+from ..recipe.init_source import InitSource
+from ..recipe.records import read
+from ..recipe.records.run import Environment
+from ..recipe.schema import build
 
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 

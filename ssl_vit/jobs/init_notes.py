@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..config import export_files
-from ..config.images import Data
-from ..config.init_source import InitSource
-from ..config.records.run import SeenImages
-from ..config.schema import Recipe
 from ..errors import UserError
 from ..models import architectures
+from ..recipe import export_files
+from ..recipe.images import Data
+from ..recipe.init_source import InitSource
+from ..recipe.records.run import SeenImages
+from ..recipe.schema import Recipe
 from ..runs import identity, seen_text
 from ..runs.folder import Run
 

@@ -11,10 +11,6 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..config import parsing
-from ..config.python_options import words
-from ..config.schema import Data
-from ..config.tools import EmbedOptions
 from ..data.base import Source
 from ..data.channels import decoder
 from ..data.pixel_values import shown_image
@@ -23,6 +19,10 @@ from ..evaluation.embedding import Neighbor, PairSimilarity
 from ..formatting import crop_text, shell_command, text_line, tool_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
+from ..recipe import parsing
+from ..recipe.schema import Data
+from ..recipe.tool import from_python
+from ..recipe.tools import EmbedOptions
 from ..runs.files import write_atomically
 from .encoders import BESIDE
 
@@ -115,7 +115,7 @@ def comparison(options: EmbedOptions) -> str:
         for key, option in options.options().items()
         if key != "name" and getattr(options, key) != option.default
     }
-    typed = words(given | {"init": f"{BESIDE}{options.init}"}, {}, EmbedOptions)
+    typed = from_python(EmbedOptions, given | {"init": f"{BESIDE}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
     return shell_command(sys.executable, *tool_command("embed"), *typed)
 

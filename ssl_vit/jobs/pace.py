@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from ..callbacks import Callback
-from ..config.schema import Recipe, compared_views
 from ..data import loaders
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
+from ..recipe.schema import Recipe, compared_views
 from ..runs.folder import Run
 from ..training import loop
 from . import resources, setup

@@ -14,14 +14,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..config.probe import SEGMENTATION
-from ..config.schema import (
-    Recipe,
-    compared_views,
-    learns_labels,
-    measures_masks,
-    uses_labels,
-)
 from ..data import check_range, fingerprints, measure_range, sources
 from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
@@ -30,6 +22,14 @@ from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, decode_split
 from ..errors import UserError
 from ..formatting import option_text
+from ..recipe.probe import SEGMENTATION
+from ..recipe.schema import (
+    Recipe,
+    compared_views,
+    learns_labels,
+    measures_masks,
+    uses_labels,
+)
 from ..runs.environment import process_cores
 from ..runs.folder import Run
 from ..training import distributed

@@ -1,16 +1,15 @@
 """Whether a finished run's result can be returned for a recipe: the same values, images, initial
 weights and files. No torch."""
 
-import dataclasses
 import json
 from functools import cache
 
-from ..config.computed import differences, facts, keys
-from ..config.images import SPLITS, Data
-from ..config.records.run import Result
-from ..config.schema import Recipe, measures_masks
-from ..config.validate import check_place
 from ..errors import UserError
+from ..recipe.check import check_place
+from ..recipe.identity import differences, facts
+from ..recipe.images import OF_SPLITS, READING, SPLITS, Data
+from ..recipe.records.run import Result
+from ..recipe.schema import Recipe, measures_masks
 from ..runs import identity
 from ..runs.folder import Run
 
@@ -104,19 +103,14 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
 def _of_splits() -> list[str]:
     """Keys of `data` on which the fingerprints of splits depend: of whole ones, whatever part of
     them a run takes."""
-    return keys(
-        lambda option: (
-            option.reading
-            or (option.key.startswith("data.") and option.splits and not option.subset)
-        )
-    )
+    return [*OF_SPLITS, *READING]
 
 
 @cache  # the runs of a study share their images
 def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, str]:
     from ..data import fingerprints, sources  # a second of imports
 
-    data = dataclasses.replace(Data(), **json.loads(place))
+    data = Data(**json.loads(place))
     splits = sources.load(data, test, seed=seed)
     return fingerprints.fingerprint_splits(splits, data.path, masks, bool(data.group))
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config.records.run import Result
 from ..formatting import count_of, count_of_images, duration, format_held_out
 from ..metrics import find_metric, format_baselines, format_metrics
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
+from ..recipe.records.run import Result
 from ..runs import notebook, seen_text
 from ..runs.folder import Run
 

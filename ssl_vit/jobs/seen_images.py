@@ -1,19 +1,18 @@
 """Whether the runs that first weights come from trained on the images that a run is measured on."""
 
-import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from ..config.images import Data
-from ..config.records.run import SeenImages
-from ..config.schema import Recipe, learns_labels
 from ..data import fingerprints, sources
 from ..data.base import Source, View, origin
 from ..data.layout import role
 from ..data.sources import Splits
 from ..errors import UserError
+from ..recipe.images import Data
+from ..recipe.records.run import SeenImages
+from ..recipe.schema import Recipe, learns_labels
 from ..runs import identity
 from ..runs.folder import Run
 from ..training.distributed import WatchedAccelerator, on_main
@@ -111,8 +110,8 @@ def _same_images(run: Path, before: Data, now: Data, prints: dict[str, str]) -> 
     names = {"train": now.train, "validation": now.validation, "test": now.test}
     for split, name in names.items():  # a copy of them in another place
         if was is not None and was == prints.get(split) and isinstance(name, str):
-            there = dataclasses.replace(before, name=now.name, path=now.path, hub=now.hub)
-            return dataclasses.replace(there, train=name)
+            there = before.model_copy(update={"name": now.name, "path": now.path, "hub": now.hub})
+            return there.model_copy(update={"train": name})
     return None
 
 

@@ -8,9 +8,6 @@ from typing import Any
 import torch
 
 from .. import formatting
-from ..config.computed import keys
-from ..config.records.run import SeenImages
-from ..config.schema import Recipe, compared_views
 from ..data import batching, class_numbers, loaders, sources
 from ..data.base import Source
 from ..data.batch_layout import BatchLayout
@@ -24,6 +21,8 @@ from ..models import encoder, weights
 from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
+from ..recipe.records.run import SeenImages
+from ..recipe.schema import Recipe, compared_views
 from ..runs.environment import environment
 from ..runs.experiment_trackers import ExperimentTracker
 from ..runs.folder import Run
@@ -33,6 +32,11 @@ from ..training.loop import LoopSettings
 from ..training.state import State
 from . import resources, seen_images
 
+# Keys, and beginnings of keys, that may differ between the processes of a run
+OF_MACHINE = (
+    *("out", "plugin", "init", "data.name", "data.path", "hub."),
+    *("compute.workers", "compute.threads"),
+)
 COMPARED_IMAGES = 256  # held-out images whose views are compared with one another, at most
 
 
@@ -264,8 +268,8 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
 def _shared_values(recipe: Recipe) -> dict[str, Any]:
     """{key: value} that must be the same on all processes; paths may differ between machines."""
-    own = keys(lambda option: option.per_process)
-    return {key: value for key, value in recipe.values().items() if key not in own}
+    values = recipe.values().items()
+    return {key: value for key, value in values if not key.startswith(OF_MACHINE)}
 
 
 def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:

@@ -3,10 +3,10 @@ can ask before it starts."""
 
 from contextlib import suppress
 
-from ..config.schema import Recipe, chosen_on_held_out
 from ..data import sources
 from ..data.layout import NoTestSplit
 from ..errors import UserError
+from ..recipe.schema import Recipe, chosen_on_held_out
 
 
 def load(recipe: Recipe, test: bool) -> sources.Splits:

@@ -10,12 +10,12 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
-from ..config.records.run import Result
-from ..config.schema import compared_views
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
 from ..formatting import count_of_images
 from ..hub import background
+from ..recipe.records.run import Result
+from ..recipe.schema import compared_views
 from ..runs import console, experiment_trackers
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import Run

@@ -4,8 +4,8 @@ when a function needs it."""
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..config.python_options import Options, words
-from ..config.tool_options import parse
+from ..recipe.tool import from_python, parse
+from ..recipe.words import Options
 from .options import PlanOptions, ReportOptions, RunsOptions
 from .study.options import StudyOptions
 
@@ -30,7 +30,7 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
     from .study import tool
 
     content = options if isinstance(options, Mapping) and "runs" in options else None
-    return tool.study(words(() if content else options, keywords, StudyOptions), content)
+    return tool.study(from_python(StudyOptions, () if content else options, keywords), content)
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":
@@ -41,7 +41,7 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
     """
     from . import plan as tool
 
-    return tool.plan(words(options, keywords, PlanOptions))
+    return tool.plan(from_python(PlanOptions, options, keywords))
 
 
 def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
@@ -52,7 +52,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """
     from . import report_pages
 
-    return report_pages.write(parse(ReportOptions, words(options, keywords, ReportOptions)))
+    return report_pages.write(parse(ReportOptions, from_python(ReportOptions, options, keywords)))
 
 
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
@@ -64,4 +64,4 @@ def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
     """
     from .runs import tool
 
-    return tool.table(parse(RunsOptions, words(options, keywords, RunsOptions)))
+    return tool.table(parse(RunsOptions, from_python(RunsOptions, options, keywords)))

@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,27 +13,27 @@ import numpy as np
 import psutil
 
 from .. import costs, hub_files
-from ..config import computed, declaration, recipe_files, recipe_images, schema
-from ..config.computed import counts as counts
-from ..config.init_source import SCRATCH as SCRATCH
-from ..config.parsing import exists as exists
-from ..config.parsing import load_yaml
-from ..config.plugins import run_plugin as run_plugin
-from ..config.probe import SEGMENTATION as SEGMENTATION
-from ..config.recipe_files import file_values, find_recipe
-from ..config.recipe_files import recipe_names as recipe_names
-from ..config.recipe_images import image_notice as image_notice
-from ..config.resolve import resolve as resolve_options
-from ..config.schema import Recipe, all_groups
-from ..config.schema import compared_views as compared_views
-from ..config.schema import uses_labels as uses_labels
-from ..config.validate import check_value as check_value
-from ..config.validate import has_use
-from ..config.values import parse as parse
 from ..data.batch_layout import BatchLayout
 from ..errors import UserError
 from ..formatting import few_images, option_text
 from ..jobs import reuse
+from ..recipe import declaration, identity, recipe_files, schema, which_images
+from ..recipe.check import has_use
+from ..recipe.identity import counts as counts
+from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, READING
+from ..recipe.init_source import SCRATCH as SCRATCH
+from ..recipe.load import resolve as resolve_options
+from ..recipe.parsing import exists as exists
+from ..recipe.parsing import load_yaml
+from ..recipe.plugins import run_plugin as run_plugin
+from ..recipe.probe import SEGMENTATION as SEGMENTATION
+from ..recipe.recipe_files import file_values, find_recipe
+from ..recipe.recipe_files import recipe_names as recipe_names
+from ..recipe.schema import Recipe, all_groups
+from ..recipe.schema import compared_views as compared_views
+from ..recipe.schema import uses_labels as uses_labels
+from ..recipe.which_images import image_notice as image_notice
+from ..recipe.words import parse as parse
 from ..runs import environment, lock
 from ..runs.folder import Run
 
@@ -45,6 +45,12 @@ DEVICES = Path(__file__).with_name("hardware.yaml")
 HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
+
+# keys that make another experiment whose steps take as long
+OF_NO_PACE = (
+    *("seed", "init", "optim.steps", "optim.lr", "optim.warmup", "model.name"),
+    *("data.share", "data.validation", "data.validation_from", "data.group"),
+)
 
 # as they are
 cores = environment.cores
@@ -70,7 +76,7 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     objective = options.get("objective")
     if objective is None:
         file = find_recipe(options.get("recipe"))
-        objective = file_values(file).get("objective", Recipe.objective)
+        objective = file_values(file).get("objective", schema.DEFAULT_OBJECTIVE)
     of_objectives = {"target", *(one.name for one in all_groups())}
     declared = declaration.objectives().get(objective)
     return group not in of_objectives or (declared is not None and group in declared.groups)
@@ -112,10 +118,18 @@ def trained_objectives(recipe: Recipe) -> list[str]:
     return [one.name for one in recipe.declared.trained(recipe)]
 
 
+def check_name(name: str) -> None:
+    """
+    Raises:
+        UserError: a run's folder cannot have that name.
+    """
+    schema.build({"name": name})
+
+
 def own_keys() -> list[str]:
     """The keys of recipes that a command line may give a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")
-    return [key for key in (*schema.options(), "model", "data") if key not in fixed]
+    return [key for key in (*schema.all_keys(), "model", "data") if key not in fixed]
 
 
 def studies() -> dict[str, Path]:
@@ -125,7 +139,7 @@ def studies() -> dict[str, Path]:
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what a run computes, of which images, and of what its result is."""
-    others = computed.keys(lambda option: option.in_result or option.place)
+    others = {*identity.of_effect("result"), *PLACE}
     values = recipe.values()
     return {key: one for key, one in values.items() if counts(key) or key in others}
 
@@ -143,10 +157,10 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
     """The options of a task with the model and the images of the run that it starts from, each
     unless the options name it."""
     found: dict[str, str] = {}
-    if not recipe_images.names_images(f"{key}={text}" for key, text in options.items()):
-        found = image_options(origin, recipe_images.of_images())
+    if not which_images.names_images(f"{key}={text}" for key, text in options.items()):
+        found = image_options(origin, which_images.of_images())
     if "model" not in options:
-        own = asdict(origin.model)
+        own = origin.model.model_dump()
         found |= {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
     return found | dict(options)
 
@@ -177,23 +191,21 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
         options[f"data.{place[0]}"] = str(getattr(recipe.data, place[0]))
     given = [f"{key}={text}" for key, text in options.items()]
     there = resolve_options(["recipe=evaluate", *given], here=False).values()
-    now, places = recipe.values(), computed.keys(lambda option: option.place)
-    changed = [key for key in wanted if key not in places and now[key] != there[key]]
+    now = recipe.values()
+    changed = [key for key in wanted if key not in PLACE and now[key] != there[key]]
     return options | {key: option_text(now[key]) for key in changed}
 
 
 def evaluated_images(recipe: Recipe) -> dict[str, str]:
     """The options with which an evaluation reads all of a recipe's images, whichever part of them
     it trains on, cropped as it crops them."""
-    part = computed.keys(lambda option: option.subset)
-    wanted = [key for key in recipe_images.of_images() if key not in part]
+    wanted = [key for key in which_images.of_images() if key not in PART]
     return image_options(recipe, [*wanted, *_cropping(recipe)])
 
 
 def _cropping(recipe: Recipe) -> list[str]:
     """The keys that a frozen encoder brings, and that have a use."""
-    brought = computed.keys(lambda option: option.brought == "evaluation")
-    return [key for key in brought if has_use(recipe, key)]
+    return [key for key in CROPPING if has_use(recipe, key)]
 
 
 def untrained(options: Mapping[str, str], recipe: Recipe, origin: Recipe | None) -> dict[str, str]:
@@ -249,7 +261,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     from ..jobs import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
-    decides = computed.keys(lambda option: option.splits or option.subset or option.reading)
+    decides = {*OF_SPLITS, *PART, *READING, "eval.images"}
     values = {key: value for key, value in recipe.values().items() if key in decides}
     # which share is drawn is of no matter: they are as many
     key = str((test, values | {"data.share_seed": 0}))
@@ -320,7 +332,7 @@ def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | N
     count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
     path, unknown = recipe.data.path, count is None or seen is None
     if unknown and path and exists(path) and not recipe.data.stream:
-        trained, every = _counted(json.dumps(asdict(recipe.data)), not recipe.declared.trains)
+        trained, every = _counted(json.dumps(recipe.data.model_dump()), not recipe.declared.trains)
         return count or trained, seen or every
     return count, seen
 
@@ -367,9 +379,8 @@ def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) 
 
 def pace_of(recipe: Recipe) -> str:
     """A text that is the same for recipes whose steps take equally long."""
-    ignored = computed.keys(lambda option: not option.pace)
-    values = computed.computed_values(recipe).items()
-    return str(sorted((key, str(value)) for key, value in values if key not in ignored))
+    values = identity.computed_values(recipe).items()
+    return str(sorted((key, str(value)) for key, value in values if key not in OF_NO_PACE))
 
 
 def measure(recipe: Recipe) -> "Pace":
@@ -389,7 +400,7 @@ def pretraining_recipes() -> list[str]:
 
 
 def _is_pretraining(name: str) -> bool:
-    objective = file_values(find_recipe(name)).get("objective", Recipe.objective)
+    objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
     found = declaration.objectives().get(objective)
     return found is not None and found.trains and not found.labels
 
@@ -411,7 +422,7 @@ def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
     found = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
     if found.model == recipe.model:
         return named
-    own = asdict(recipe.model)
+    own = recipe.model.model_dump()
     return {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
 
 

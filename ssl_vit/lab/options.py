@@ -1,14 +1,13 @@
 """The options of the tools plan, report and runs, and what their --help says. No torch here."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from ..config.fields import WORD, option
-from ..config.tool_options import ALSO, ToolOptions
-from ..config.tools import count, flag, json_flag, one_of, path
+from ..recipe.keys import WORD, key
+from ..recipe.tool import ALSO, ToolOptions
+from ..recipe.tools import flag, json_flag
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanOptions(ToolOptions):
     summary = "estimate time, memory and price of a run or a study"
     command = "lab.plan:main"
@@ -23,31 +22,26 @@ class PlanOptions(ToolOptions):
         "python tools/plan.py recipe=mpp --probe",
         "python tools/plan.py recipe=study/gap device=h100",
     )
-    device: str | None = option(
+    device: str | None = key(
         None, "The device, as in device=h100; an unknown name lists them.", metavar="NAME"
     )
-    processes: int = count(1, "Devices that train together.", 2**40)
-    price: float | None = option(
-        None, "Price of a device-hour, in any currency.", minimum=0, below=1e12, metavar="NUMBER"
+    processes: int = key(1, "Devices that train together.", ge=1, le=2**40)
+    price: float | None = key(
+        None, "Price of a device-hour, in any currency.", ge=0, lt=1e12, metavar="NUMBER"
     )
-    efficiency: float = option(
-        0.4,
-        "Share of the device's peak that training reaches.",
-        above=0,
-        maximum=1,
-        expected="a share of the device's peak, above 0 and at most 1",
-    )
-    epochs: float | None = option(
-        None, "In place of optim.steps.", above=0, below=1e9, metavar="NUMBER"
-    )
-    images: int | None = count(
-        None, "Training images, where the data set is neither known nor here.", 2**50
+    efficiency: float = key(0.4, "Share of the device's peak that training reaches.", gt=0, le=1)
+    epochs: float | None = key(None, "In place of optim.steps.", gt=0, lt=1e9, metavar="NUMBER")
+    images: int | None = key(
+        None,
+        "Training images, where the data set is neither known nor here.",
+        ge=1,
+        le=2**50,
+        metavar="N",
     )
     probe: bool = flag("Measure the first steps on this machine.")
-    json: bool = json_flag()
+    as_json: bool = json_flag()
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(ToolOptions):
     summary = "write the page of a run, a study or a folder of runs"
     command = "lab.report_pages:main"
@@ -64,14 +58,15 @@ class ReportOptions(ToolOptions):
     )
     positional = "folder"
     command_line_only = ("json",)
-    folder: Path = path(
+    folder: Path = key(
+        ...,
         "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
         form=WORD,
+        metavar="FOLDER",
     )
-    json: bool = json_flag()
+    as_json: bool = json_flag()
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunsOptions(ToolOptions):
     summary = "list the runs of a folder, rank them, remove their checkpoints"
     command = "lab.runs.tool:main"
@@ -88,22 +83,27 @@ class RunsOptions(ToolOptions):
     )
     positional = "folder"
     command_line_only = ("json",)
-    folder: Path = path("The folder with runs and studies; default: runs.", Path("runs"), form=WORD)
-    sort: str = option(
+    folder: Path = key(
+        Path("runs"),
+        "The folder with runs and studies; default: runs.",
+        form=WORD,
+        metavar="FOLDER",
+    )
+    sort: str = key(
         "ended",
         "The column that they are sorted by; ended: the newest first; sort=-KEY: the other way"
         " round.",
         metavar="KEY",
     )
-    best: str | None = option(
+    best: str | None = key(
         None,
         "Rank finished runs by a metric, in groups of the same images and objective.",
         metavar="METRIC",
     )
-    clean: str | None = one_of(
+    clean: Literal["checkpoints"] | None = key(
         None,
         "Remove the checkpoints of finished runs. Runs that have not finished, are locked, of a"
         " study that is going on, have no intact export or pending pushes keep theirs.",
-        ("checkpoints",),
+        metavar="NAME",
     )
-    json: bool = json_flag()
+    as_json: bool = json_flag()

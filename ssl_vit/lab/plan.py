@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..config import tool_options
-from ..config.fields import KEY
-from ..config.parsing import load_yaml
-from ..config.schema import Recipe, defaults
 from ..errors import UserError
+from ..recipe import tool
+from ..recipe.parsing import load_yaml
+from ..recipe.schema import Recipe, defaults
 from . import engine
 from .estimate import RunEstimate, estimate
 from .options import PlanOptions
@@ -26,8 +25,9 @@ def main(words: list[str]) -> None:
     """
     found = plan(words)
     print(found)
-    if found.asked.json:
-        print(json.dumps(dataclasses.asdict(found)))
+    if found.asked.as_json:
+        content = dataclasses.asdict(found)
+        print(json.dumps(content, default=lambda options: options.model_dump(by_alias=True)))
 
 
 def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
@@ -42,8 +42,8 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     of_study = _is_study(words)
     # a place of a study may be called images, say
     leave = ("images", "epochs") if of_study else ()
-    texts, rest = tool_options.split(PlanOptions, words, leave)
-    own = tool_options.build(PlanOptions, texts)
+    texts, rest = tool.split(PlanOptions, words, leave)
+    own = tool.build(PlanOptions, texts)
     if of_study:
         return of_request(requested(rest, stand_ins=True, look=own.probe), own)
     return _run(rest, own)
@@ -62,7 +62,7 @@ def _is_study(words: Sequence[str]) -> bool:
 
 def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
     known = [*defaults(), "recipe", "data", "model"]
-    ours = [key for key, one in PlanOptions.options().items() if one.form == KEY]
+    ours = [key for key, one in PlanOptions.options().items() if not one.form]
     for key in (word.partition("=")[0] for word in words):
         if key not in known and (near := difflib.get_close_matches(key, ours, n=1)):
             choices = f"choices: {', '.join(ours)}, or a recipe's key"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.tool_options import parse
 from ..errors import UserError
 from ..formatting import text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
+from ..recipe.tool import parse
 from ..runs import notebook
 from ..stats import as_json
 from .options import ReportOptions
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
     options = parse(ReportOptions, arguments)
     written = write(options)
     print(written)
-    if options.json:
+    if options.as_json:
         print(json.dumps(written.content()))
 
 

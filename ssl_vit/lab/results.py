@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..config import records
-from ..config.records.run import CountedResult, RunEnvironment
 from ..errors import UserError
+from ..recipe import records
+from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .study import launch, record
 from .study.record import StudyRecord, TaskRecord

@@ -7,16 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..config import records, values
-from ..config.computed import computed_values, counts, differences, facts, keys
-from ..config.images import EMBEDDED
-from ..config.init_source import SCRATCH, InitSource
-from ..config.parsing import flatten, load_yaml
-from ..config.records.run import Environment, Result
-from ..config.resolve import resolve
-from ..config.schema import Recipe, defaults
 from ..errors import UserError
 from ..formatting import option_text
+from ..recipe import records, words
+from ..recipe.identity import computed_values, counts, differences, facts
+from ..recipe.images import EMBEDDED, OF_SPLITS, OF_TRAIN, PART
+from ..recipe.init_source import SCRATCH, InitSource
+from ..recipe.load import resolve
+from ..recipe.parsing import flatten, load_yaml, yaml_value
+from ..recipe.records.run import Environment, Result
+from ..recipe.schema import Recipe, all_keys, defaults
 from ..runs import identity
 
 HINT = "remove its folder and give the study's command again"
@@ -67,7 +67,7 @@ def not_planned(run: Path, options: Sequence[str], undecided: Collection[str] = 
     if "init" in undecided:
         return ""
     recorded = environment.init if environment else None
-    return _other_weights(values.parse(options).get("init", SCRATCH), written, recorded or {})
+    return _other_weights(words.parse(options).get("init", SCRATCH), written, recorded or {})
 
 
 def _resolved(options: Sequence[str]) -> tuple[Recipe | None, list[str]]:
@@ -75,12 +75,21 @@ def _resolved(options: Sequence[str]) -> tuple[Recipe | None, list[str]]:
     here; None where options do not resolve here, as without a plugin."""
     with suppress(UserError):
         return resolve(options, here=False), []
-    given = values.parse(options)
-    of_weights = [*identity.from_init(), *keys(lambda option: option.key.startswith("data."))]
+    given = words.parse(options)
+    of_data = [key for key in all_keys() if key.startswith("data.")]
+    of_weights = [*identity.from_init(), *of_data]
     with suppress(UserError):
         recipe = resolve([word for word in options if not word.startswith("init=")], here=False)
         return recipe, [key for key in of_weights if key not in given]
     return None, []
+
+
+def _read(text: str) -> Any:
+    """The value of a key that is not known here, as without its plugin."""
+    try:
+        return yaml_value(text)
+    except ValueError:
+        return text
 
 
 def _named(
@@ -88,12 +97,12 @@ def _named(
 ) -> dict[str, Any]:
     """{dotted key: value} of the keys that options name, of which recipe.yaml has a value."""
     found: dict[str, Any] = {}
-    for key, text in values.parse(options).items():
+    for key, text in words.parse(options).items():
         if not counts(key, free) or key not in written:
             continue
-        same = values.scalar(text) == written[key] or option_text(written[key]) == text
+        same = option_text(written[key]) == text or _read(text) == written[key]
         found[key] = (
-            values.typed(key, text) if key in defaults() else written[key] if same else text
+            words.typed({key: text})[key] if key in defaults() else written[key] if same else text
         )
     return found
 
@@ -129,7 +138,7 @@ def training_images(run: Path) -> tuple[str, ...] | None:
     written = flatten(load_yaml(run / "recipe.yaml"))
     if written.get("data.stream"):
         return None
-    chosen = [*keys(lambda one: "train" in one.splits), "data.group"]
+    chosen = [*OF_TRAIN, "data.group"]
     if written.get("data.name") == EMBEDDED and not written.get("data.path"):
         chosen.append("data.size")  # at which they are drawn
     return tuple(f"{key}={written.get(key)}" for key in chosen)
@@ -139,9 +148,8 @@ def frozen_measure(run: Path) -> dict[str, Any]:
     """{dotted key: value} of what decides, beside the weights and the pooling, what an evaluation
     of a frozen encoder measures: its architecture, the labels it learns from and the probes."""
     written = flatten(load_yaml(run / "recipe.yaml"))
-    images = [key for key in keys(lambda one: one.splits or one.subset) if key.startswith("data.")]
     own, left_out = (
-        ("model.", "probe.", "data.size", "data.classes", *images),
+        ("model.", "probe.", "data.size", "data.classes", *OF_SPLITS, *PART),
         ("model.name", "probe.pool"),
     )
     return {k: value for k, value in written.items() if k.startswith(own) and k not in left_out}

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..config import records
-from ..config.records import Record, Whole
 from ..errors import UserError, suggest
 from ..formatting import NAMED, some
 from ..metrics import SHARE, find_metric, is_of_model, label
+from ..recipe import records
+from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
 from . import run_folder
 from .compare import (

@@ -12,11 +12,11 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..config.fields import PLAIN_NAME
-from ..config.init_source import InitSource
-from ..config.model import BIT, STAGE_CHANNELS, STEM_CHANNELS, in_timm
-from ..config.schema import Model
 from ..errors import UserError
+from ..recipe.init_source import InitSource
+from ..recipe.model import BIT, STAGE_CHANNELS, STEM_CHANNELS, in_timm
+from ..recipe.names import PLAIN_NAME
+from ..recipe.schema import Model
 from .positions import STD
 from .resnet import HYBRID, RESNET
 

@@ -21,11 +21,11 @@ from timm.models.vision_transformer import init_weights_vit_jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.images import BYTES, Data
-from ..config.schema import Model
 from ..data.arrays import evaluation_images
 from ..data.pixel_values import check_integers, normalisation
 from ..errors import UserError
+from ..recipe.images import BYTES, Data
+from ..recipe.schema import Model
 from .architectures import (
     architecture,
     check_architecture,

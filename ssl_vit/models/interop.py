@@ -21,11 +21,11 @@ from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..config.export_files import read_config
-from ..config.init_source import InitSource
-from ..config.tool_options import parse
-from ..config.tools import ExportOptions
 from ..errors import UserError
+from ..recipe.export_files import read_config
+from ..recipe.init_source import InitSource
+from ..recipe.tool import parse
+from ..recipe.tools import ExportOptions
 from ..runs.files import replacing
 
 NAMES = {  # transformers' -> timm's

@@ -17,11 +17,11 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
-from ..config import export_files
-from ..config.export_files import encoder_options, normalisation
-from ..config.init_source import InitSource
-from ..config.schema import Data, Model
 from ..errors import UserError
+from ..recipe import export_files
+from ..recipe.export_files import encoder_options, normalisation
+from ..recipe.init_source import InitSource
+from ..recipe.schema import Data, Model
 from ..runs.files import replacing, sweep
 from . import interop
 from .architectures import architecture, published, registered, sizes_of_state, timm_args

@@ -7,7 +7,7 @@ else lists it. Targets, what is predicted of a patch, are declared in targets/. 
 import importlib
 import pkgutil
 
-from ..config.declaration import declare
+from ..recipe.declaration import declare
 
 
 def declare_all() -> None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..config import declaration
-from ..config.declaration import G
-from ..config.images import BYTES
-from ..config.schema import Recipe
 from ..models.encoder import Backbone, Encoder
+from ..recipe import declaration
+from ..recipe.declaration import G
+from ..recipe.images import BYTES
+from ..recipe.schema import Recipe
 from .base import Objective
 from .targets.patch_targets import Target
 

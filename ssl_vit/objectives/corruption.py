@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..config.split_counts import selected_count
+from ..recipe.split_counts import selected_count
 
 MASK, RANDOM, KEEP = range(3)
 STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled

@@ -1,7 +1,7 @@
 """What objectives that predict patches say of them. No torch here."""
 
-from ..config import declaration
-from ..config.schema import Recipe
+from ..recipe import declaration
+from ..recipe.schema import Recipe
 
 # What the pictures of a reconstruction show
 FIGURE = "held-out images, what was corrupted, what is predicted of it and what is true"

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import declaration, records
-from ..config.records.run import Figure, Figures
-from ..config.tools import FIGURES
+from ..recipe import declaration, records
+from ..recipe.records.run import Figure, Figures
+from ..recipe.tools import FIGURES
 from .blocks import Block, Image, Text
 
 # What the figures of the figures tool show

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..config.records.run import Measured
 from ..metrics import LOSS, SHARE, compared_with, find_baseline, find_metric, is_of_model
+from ..recipe.records.run import Measured
 from ..stats import Interval, proportion
 from .blocks import Table
 

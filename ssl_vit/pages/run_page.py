@@ -7,10 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from .. import stats
-from ..config import export_files
-from ..config.computed import counts
-from ..config.fields import is_name
-from ..config.schema import chosen_on_held_out, defaults, more_held_out
 from ..formatting import (
     NOT_COUNTED,
     few_images,
@@ -21,6 +17,10 @@ from ..formatting import (
     tool_command,
 )
 from ..metrics import find_metric
+from ..recipe import export_files
+from ..recipe.identity import counts
+from ..recipe.names import is_name
+from ..recipe.schema import chosen_on_held_out, defaults, more_held_out
 from ..runs import seen_text
 from ..runs.files import write_atomically
 from ..runs.next_steps import NextCommand, next_steps

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import parsing, recipe_files, records
-from ..config.fields import Values
-from ..config.records import Kind
-from ..config.records.run import Environment, Measured, NotFinite, Result
-from ..config.schema import Recipe
 from ..errors import UserError
 from ..metrics import HELD_OUT
+from ..recipe import parsing, recipe_files, records
+from ..recipe.keys import Values
+from ..recipe.records import Kind
+from ..recipe.records.run import Environment, Measured, NotFinite, Result
+from ..recipe.schema import Recipe
 from ..runs import lock
 from . import curves
 from .curves import Curve, Rows

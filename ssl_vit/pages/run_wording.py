@@ -3,11 +3,11 @@
 import math
 from datetime import UTC, datetime
 
-from ..config import declaration
-from ..config.init_source import InitSource
-from ..config.records.run import Environment, Result
 from ..formatting import duration, format_held_out, rounded_count, sharded
 from ..metrics import all_metrics, find_metric, format_baselines, format_metrics
+from ..recipe import declaration
+from ..recipe.init_source import InitSource
+from ..recipe.records.run import Environment, Result
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from . import metric_tables
 from .run_record import RunRecord

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
-from ..config.operation import TRACKERS
-from ..config.public_recipe import without_private
 from ..errors import UserError
+from ..recipe.operation import TRACKERS
+from ..recipe.schema import without_private
 from .files import write_atomically
 from .folder import Run
 from .trackers import tagged

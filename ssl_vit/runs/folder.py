@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ..callbacks import Row
-from ..config.computed import FACTS
-from ..config.records import LARGEST
-from ..config.records.run import Environment, Result
-from ..config.schema import Recipe, dump
 from ..errors import UserError
+from ..recipe.identity import FACTS
+from ..recipe.records import LARGEST
+from ..recipe.records.run import Environment, Result
+from ..recipe.schema import Recipe, dump
 from . import identity, lock
 from .files import append, write_atomically
 from .identity import recipe_hash

@@ -1,6 +1,6 @@
 """Compares a run folder with a recipe: values, images, initial weights and files. No torch.
 
-A folder records what its run was computed from (config/computed.py): the keys in recipe.yaml, the
+A folder records what its run was computed from (recipe/identity.py): the keys in recipe.yaml, the
 facts of images, initial weights and files in environment.json. That file and result.json also have
 the recipe's hash, its name.
 """
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
-from ..config import parsing, records
-from ..config.computed import Difference, computed_values, counts, differences, facts, keys
-from ..config.fields import Values
-from ..config.images import OF_PIXELS, Data, unmeasured
-from ..config.init_source import InitSource, file_hash
-from ..config.parsing import flatten
-from ..config.recipe_files import read
-from ..config.records import Kind
-from ..config.records.run import Environment, RunEnvironment, WithRecipe
-from ..config.resolve import resolve
-from ..config.schema import Recipe, defaults
 from ..errors import UserError
 from ..formatting import shell_command, tool_command
+from ..recipe import parsing, records
+from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
+from ..recipe.images import OF_PIXELS, Data, unmeasured
+from ..recipe.init_source import InitSource, file_hash
+from ..recipe.keys import Values
+from ..recipe.load import resolve
+from ..recipe.parsing import flatten
+from ..recipe.recipe_files import read
+from ..recipe.records import Kind
+from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
+from ..recipe.schema import Recipe, all_keys, defaults
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 
@@ -60,11 +60,10 @@ def free_keys(recipe: Recipe) -> list[str]:
 def result_options(recipe: Recipe) -> Values:
     """{key: value} of the keys that change what the result contains but not what is computed: they
     may differ while a run goes on, not once it has finished."""
-    in_result = keys(lambda option: option.in_result)
     values = defaults() | recipe.values()
     # which evaluations there are to choose among
     chosen = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*in_result, *chosen)}
+    return {key: values[key] for key in (*of_effect("result"), *chosen)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def planned_differences(
 
 def from_init() -> list[str]:
     """Keys that initial weights decide, where a task starts from another run."""
-    return keys(lambda option: option.brought)
+    return [key for key, one in all_keys().items() if one.from_init]
 
 
 def _existing(folder: Path) -> Iterable[Path]:

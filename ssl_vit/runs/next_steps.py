@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.schema import Recipe
 from ..formatting import shell_command, tool_command
+from ..recipe.schema import Recipe
 
 
 class NextCommand(NamedTuple):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ..config import records
-from ..config.init_source import file_hash
 from ..errors import UserError
+from ..recipe import records
+from ..recipe.init_source import file_hash
 from . import lock
 from .files import sweep, write_atomically
 

@@ -3,7 +3,7 @@ words. No torch here."""
 
 from collections.abc import Iterable, Sequence
 
-from ..config.records.run import SeenImages
+from ..recipe.records.run import SeenImages
 
 NAMES = {"test": "test", "validation": "held-out"}
 

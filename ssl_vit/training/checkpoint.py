@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from ..config.operation import Checkpoint
-from ..config.records import read
-from ..config.records.checkpoint import Manifest
 from ..errors import UserError
+from ..recipe.operation import Checkpoint
+from ..recipe.records import read
+from ..recipe.records.checkpoint import Manifest
 from ..runs.checkpoint_files import (
     MANIFEST,
     STATE,

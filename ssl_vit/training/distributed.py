@@ -22,9 +22,9 @@ from accelerate.utils import (
 )
 from torch import distributed
 
-from ..config.operation import Compute
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
+from ..recipe.operation import Compute
 from ..runs.environment import process_cores
 from .allocator import keep_freed_memory
 
@@ -120,7 +120,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     _check_processes(state.num_processes)
     if compute.precision == "auto":
         native = [_native_precision(state.device) if state.is_main_process else None]
-        compute.precision = str(broadcast_object_list(native)[0])
+        compute.precision = broadcast_object_list(native)[0]
     # "no": the training loop enters autocast itself
     accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
     _check_sharding(accelerator)

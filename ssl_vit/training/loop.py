@@ -20,11 +20,11 @@ from torch import Tensor
 
 from .. import rng
 from ..callbacks import Callbacks, Row
-from ..config.schema import Data
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.workers import Interrupted
 from ..objectives.base import Objective, Output
+from ..recipe.schema import Data
 from . import optim
 from .state import State
 

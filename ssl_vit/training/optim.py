@@ -14,7 +14,7 @@ from transformers.optimization import (
     get_polynomial_decay_schedule_with_warmup,
 )
 
-from ..config.schema import Optim
+from ..recipe.schema import Optim
 
 LINEAR_END = 1e-5  # last learning rate of the linear schedule, as in the authors' code
 

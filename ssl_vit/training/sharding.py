@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..config.schema import Optim
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..errors import UserError
 from ..objectives.base import Objective
+from ..recipe.schema import Optim
 from . import optim
 from .strategy import Saved, Strategy
 

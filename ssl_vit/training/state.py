@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from ..config.records import Number, Record, Whole, fits
-from ..config.records.run import Best
 from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
+from ..recipe.records import Number, Record, Whole, fits
+from ..recipe.records.run import Best
 from .strategy import Strategy
 
 

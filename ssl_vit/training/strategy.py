@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..config.schema import Optim
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError
 from ..objectives.base import Objective, Output
+from ..recipe.schema import Optim
 from . import optim
 
 Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {moment: value}}}

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.launching import launch_ranks, outcome
 from ssl_vit import costs, formatting
-from ssl_vit.config.operation import Compute
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model, Recipe
+from ssl_vit.recipe.operation import Compute
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model, Recipe
 from ssl_vit.lab.study import read, tasks
 
 JFT, IMAGENET = 303_000_000, 1_281_167
@@ -170,7 +170,7 @@ def test_images_that_are_compared_with_a_batch_cost_more_in_a_larger_one():
 SEVERAL = """
 import json, torch.distributed
 from ssl_vit import costs
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 torch.distributed.init_process_group("gloo")
 for words in WORDS:
     print(json.dumps(costs.work(resolve(words))), flush=True)

@@ -10,13 +10,13 @@ import pytest
 import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit import costs
-from ssl_vit.config import declaration
+from ssl_vit.recipe import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study.request import requested
 
 PLUGIN = """
-from ssl_vit.config.declaration import ObjectiveDeclaration, TargetDeclaration, declare, target
+from ssl_vit.recipe.declaration import ObjectiveDeclaration, TargetDeclaration, declare, target
 
 class Twice(ObjectiveDeclaration):
     name = "twice_TAG"

@@ -16,8 +16,8 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.sources import load
-from ssl_vit.config.schema import Data
-from ssl_vit.config.shared_groups import ViewOptions
+from ssl_vit.recipe.schema import Data
+from ssl_vit.recipe.shared_groups import ViewOptions
 from ssl_vit.data import (
     augment,
     channels,

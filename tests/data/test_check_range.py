@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import check_range
 from ssl_vit.data.base import Source
 from ssl_vit.data.check_range import LOOKED_AT, Checked

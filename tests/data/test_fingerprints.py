@@ -9,7 +9,7 @@ import pytest
 
 from helpers.images import NAMED
 from helpers.tables import cells, parquet
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, image_formats, sources, streaming
 
 COUNT, BYTES = 300, 1000

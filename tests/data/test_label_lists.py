@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from helpers.options import altered
 from helpers.sources import Numbered
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import (
     base,
     batching,

@@ -13,7 +13,7 @@ from PIL import Image
 from helpers.options import altered
 from helpers.runs import rows
 from helpers.sources import content, load
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, image_formats, sources, transforms
 from ssl_vit.jobs import cli
 

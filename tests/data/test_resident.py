@@ -11,8 +11,8 @@ from PIL import Image
 
 from helpers.options import altered
 from helpers.sources import DATA, Numbered
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders
 from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout

@@ -19,7 +19,7 @@ from PIL import Image
 from helpers.images import NAMED, images, png
 from helpers.sources import Rows, content, everything, load
 from helpers.tables import cells, parquet
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import (
     base,
     class_numbers,

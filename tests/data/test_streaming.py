@@ -16,7 +16,7 @@ from PIL import Image
 from helpers.images import numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader

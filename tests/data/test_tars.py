@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.images import numbered, parquet, png, tar
 from helpers.sources import content, everything, load
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, loaders, sources, tars
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError

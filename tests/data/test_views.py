@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.sources import DATA, Numbered
 from ssl_vit import rng
-from ssl_vit.config.shared_groups import ViewOptions
+from ssl_vit.recipe.shared_groups import ViewOptions
 from ssl_vit.data import augment, batching, loaders, transforms
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.launching import launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import rows, run
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import collapse
 from ssl_vit.evaluation.collapse import CollapseEvaluator

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 import ssl_vit
 from helpers.options import altered
-from ssl_vit.config.records.run import Measured
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import masks, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError

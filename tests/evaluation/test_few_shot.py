@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from helpers.options import altered
 from helpers.runs import run
 from helpers.tables import image, table
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources
 from ssl_vit.data import table as table_source
 from ssl_vit.data.base import Source, Subset

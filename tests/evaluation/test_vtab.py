@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from helpers.options import ROOT
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.evaluation.vtab import tasks
 
 # google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test

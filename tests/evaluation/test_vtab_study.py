@@ -12,8 +12,8 @@ from PIL import Image
 
 from helpers import made_studies
 from helpers.reports import table
-from ssl_vit.config.parsing import load_yaml
-from ssl_vit.config.recipe_files import RECIPES
+from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.recipe_files import RECIPES
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import vtab, vtab_folder
 from ssl_vit.lab import report

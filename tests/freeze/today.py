@@ -11,11 +11,11 @@ import numpy as np
 
 from helpers.options import ROOT
 from ssl_vit import costs, stats
-from ssl_vit.config import recipe_files
-from ssl_vit.config.computed import computed_values, keys
-from ssl_vit.config.images import Data
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.values import scalar, yaml_value
+from ssl_vit.recipe import recipe_files
+from ssl_vit.recipe.identity import computed_values, keys
+from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.words import scalar, yaml_value
 from ssl_vit.data import channels, masks, sources
 from ssl_vit.data.base import View
 from ssl_vit.formatting import option_text

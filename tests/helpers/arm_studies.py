@@ -3,8 +3,8 @@ made up."""
 
 from helpers import made_studies
 from helpers.made_studies import ENVIRONMENT, IMAGES
-from ssl_vit.config.parsing import load_yaml
-from ssl_vit.config.recipe_files import RECIPES
+from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.recipe_files import RECIPES
 
 __all__ = ["ENVIRONMENT", "study"]
 

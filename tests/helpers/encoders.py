@@ -2,7 +2,7 @@
 
 import torch
 
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)

@@ -2,7 +2,7 @@
 
 import torch
 
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import dump
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import dump
 from ssl_vit.lab.study import launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.tasks import Task, Tasks

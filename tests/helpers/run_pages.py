@@ -5,8 +5,8 @@ import json
 from PIL import Image
 
 from helpers.arm_studies import ENVIRONMENT
-from ssl_vit.config import resolve
-from ssl_vit.config.schema import dump
+from ssl_vit.recipe import resolve
+from ssl_vit.recipe.schema import dump
 
 EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
 OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]

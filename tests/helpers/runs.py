@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from helpers.launching import Process
 from ssl_vit.callbacks import Callback, Row
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.runs.folder import Run
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ssl_vit import rng
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import sources
 from ssl_vit.data.base import Source
 

@@ -13,9 +13,9 @@ import ssl_vit
 from helpers.commands import commands
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.tool_options import parse, split
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.tool import parse, split
 from ssl_vit.lab.study import worth
 from ssl_vit.lab.study.request import requested
 

@@ -60,20 +60,20 @@ LAB_MAY_IMPORT = {
     # without a run
     **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
     # recipes: their keys, values and files
-    "config.schema": ALL,
-    "config.records": ALL,
+    "recipe.schema": ALL,
+    "recipe.records": ALL,
     "config.fields": ALL,
-    "config.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
-    **dict.fromkeys(("config.tool_options", "config.tools", "config.python_options"), ALL),
-    "config.computed": ("engine", "run_folder", "runs.listed"),
+    "recipe.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
+    **dict.fromkeys(("recipe.tool", "recipe.tools", "recipe.words"), ALL),
+    "recipe.identity": ("engine", "run_folder", "runs.listed"),
     **dict.fromkeys(
-        ("config.init_source", "config.resolve", "config.values"), ("engine", "run_folder")
+        ("recipe.init_source", "recipe.load", "recipe.words"), ("engine", "run_folder")
     ),
-    "config.declaration": ("engine", "runs.listed"),
-    "config.export_files": ("runs.listed",),
-    "config.images": ("run_folder",),
+    "recipe.declaration": ("engine", "runs.listed"),
+    "recipe.export_files": ("runs.listed",),
+    "recipe.images": ("run_folder",),
     # the folder of a run
-    "config.records.run": ("results", "run_folder", "runs.listed"),
+    "recipe.records.run": ("results", "run_folder", "runs.listed"),
     "runs.files": ALL,
     "runs.identity": ("run_folder", "runs.checkpoints"),
     "runs.lock": ("engine", "runs.checkpoints"),
@@ -93,8 +93,8 @@ LAB_MAY_IMPORT = {
     # all else
     **dict.fromkeys(
         (
-            *("config.plugins", "config.probe", "config.recipe_files", "config.recipe_images"),
-            "config.validate",
+            *("recipe.plugins", "recipe.probe", "recipe.files", "recipe.which_images"),
+            "recipe.check",
             *("costs", "data.base", "data.batch_layout", "data.class_numbers", "data.layout"),
             *("data.sources", "hub_files", "jobs.pace", "jobs.reuse", "jobs.split_images"),
             *("runs.environment", "runs.folder"),
@@ -108,9 +108,9 @@ WITHOUT_TORCH = (
     "metrics",
     "callbacks",
     "hub_files",
-    "config.schema",
-    "config.resolve",
-    "config.init_source",
+    "recipe.schema",
+    "recipe.load",
+    "recipe.init_source",
     "costs",
     "runs.folder",
     "runs.console",
@@ -285,8 +285,8 @@ assert {{"pandas", "matplotlib"}} <= sys.modules.keys()
 def test_declarations_bring_no_torch() -> None:
     """Of all objectives and targets: title, options and sentences, in a process of its own."""
     code = (
-        "import sys; from ssl_vit.config import declaration, schema;"
-        "from ssl_vit.config.resolve import resolve;"
+        "import sys; from ssl_vit.recipe import declaration, schema;"
+        "from ssl_vit.recipe.load import resolve;"
         "print(sorted(declaration.objectives()), sorted(declaration.targets()));"
         "schema.options(); [resolve([f'recipe=mpp', f'objective={name}']).declared.groups"
         " for name in ('mpp', 'ijepa')];"

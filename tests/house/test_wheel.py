@@ -46,7 +46,7 @@ def test_the_wheel_resolves_recipes_and_starts_its_own_tools(
     installed: Path, tmp_path: Path
 ) -> None:
     code = (
-        "from ssl_vit import formatting, resolve; from ssl_vit.config.schema import dump;"
+        "from ssl_vit import formatting, resolve; from ssl_vit.recipe.schema import dump;"
         "print(formatting.__file__, *formatting.tool_command('report'));"
         "print(dump(resolve('recipe=paper/mpp_b16_imagenet')))"
     )

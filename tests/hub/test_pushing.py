@@ -21,7 +21,7 @@ from helpers.hub_server import Fault, Hub
 from helpers.launching import launch
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
-from ssl_vit.config.init_source import InitSource
+from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli

@@ -17,11 +17,11 @@ from helpers.hub_runs import REPO, exported
 from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY
 from ssl_vit import hub_files
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.operation import Hub as Pushing
-from ssl_vit.config.parsing import load_yaml
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.operation import Hub as Pushing
+from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.hub import payload, pull, push, state_io
 from ssl_vit.jobs import cli

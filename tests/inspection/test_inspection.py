@@ -16,8 +16,8 @@ from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
-from ssl_vit.config import declaration, tools
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe import declaration, tools
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.inspection import attention, collection, drawing, embeddings, plots, projections
 from ssl_vit.inspection.base import Subject, UnavailableError

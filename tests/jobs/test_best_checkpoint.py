@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from helpers.options import TINY, altered
 from ssl_vit import inspection
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.hub import card, state_io

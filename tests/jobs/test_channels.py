@@ -13,8 +13,8 @@ from PIL import Image
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.options import LOADED, PROBE, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
-from ssl_vit.config.computed import computed_values
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.identity import computed_values
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures, embed

@@ -18,8 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import ssl_vit
 from helpers.launching import launch
 from helpers.options import TINY, altered
-from ssl_vit.config import tools
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe import tools
+from ssl_vit.recipe.schema import Data
 from ssl_vit.errors import UserError
 from ssl_vit.inspection import drawing
 from ssl_vit.inspection.collection import FIGURES

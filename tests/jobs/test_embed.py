@@ -24,7 +24,7 @@ from helpers.images import put
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from helpers.sources import Numbered
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding

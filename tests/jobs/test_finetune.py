@@ -17,8 +17,8 @@ from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
 from helpers.sources import Numbered
 from helpers.tables import TRAIN, broken, image, table
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError

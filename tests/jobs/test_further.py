@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from helpers.commands import commands
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import Job

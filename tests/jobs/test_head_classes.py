@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
-from ssl_vit.config.images import Data
-from ssl_vit.config.init_source import InitSource
+from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.data.base import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError

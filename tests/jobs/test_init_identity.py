@@ -14,8 +14,8 @@ from PIL import Image
 
 import ssl_vit
 from helpers.options import TINY, altered
-from ssl_vit.config.export_files import read_config
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.export_files import read_config
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.jobs import draw_figures
 from ssl_vit.models import encoder, interop, weights
 

@@ -18,7 +18,7 @@ from helpers.launching import interpreter, launch, outcome
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.callbacks import Callback, Row
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data import loaders
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.images import put
-from ssl_vit.config.schema import Recipe
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
@@ -352,7 +352,7 @@ def test_what_is_fine_tuned_or_has_no_such_network_has_none() -> None:
 
 def test_a_declaration_says_what_its_network_exports() -> None:
     """By it fresh weights are measured by the feature of the trained ones."""
-    from ssl_vit.config import declaration
+    from ssl_vit.recipe import declaration
 
     for name, declared in declaration.objectives().items():
         if declared.network and name not in ("supervised", "joint"):

@@ -18,7 +18,7 @@ import pytest
 from helpers.launchers import GAP, RECIPE, Bench, is_alive
 from helpers.launching import launch
 from helpers.options import TINY
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.lab import engine

@@ -15,7 +15,7 @@ from PIL import Image
 
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import pace

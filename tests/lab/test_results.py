@@ -221,7 +221,7 @@ def test_a_plugin_that_the_record_names_is_not_run(made, tmp_path):
 
 def test_an_objective_that_is_not_known_here_is_compared_by_its_options(made):
     """As of a plugin: its own keys by their texts, the others by their values."""
-    from ssl_vit.config import parsing
+    from ssl_vit.recipe import parsing
     from ssl_vit.runs.identity import written_hash
 
     run, plan = made / "pretrain-mpp-0", json.loads((made / "study.json").read_text())

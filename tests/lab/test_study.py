@@ -18,7 +18,7 @@ import ssl_vit
 from helpers.images import put
 from helpers.options import LOADED, ROOT
 from helpers.serial_launcher import Serial
-from ssl_vit.config import declaration
+from ssl_vit.recipe import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import record, tool
@@ -288,7 +288,7 @@ def test_a_sweeps_mistake_is_one_line(words: list[str], says: str) -> None:
 
 
 OWN = """
-from ssl_vit.config.declaration import declare
+from ssl_vit.recipe.declaration import declare
 from ssl_vit.objectives.mpp import MppDeclaration
 
 class Own(MppDeclaration):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers import made_studies
 from helpers.images import png
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference

@@ -11,8 +11,8 @@ import yaml
 from safetensors.torch import load_file
 
 from helpers.options import ROOT
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, resources, setup
 from ssl_vit.jobs import train as train_job

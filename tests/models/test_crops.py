@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder
 from ssl_vit.models.encoder import Encoder
 

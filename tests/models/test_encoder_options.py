@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.options import TINY, altered
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.model import POSITIONS
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.model import POSITIONS
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.inspection import embeddings
 from ssl_vit.inspection.base import UnavailableError

@@ -15,9 +15,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from helpers.images import encode
-from ssl_vit.config import export_files
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe import export_files
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights

@@ -14,9 +14,9 @@ from scipy.ndimage import zoom
 
 from helpers.encoders import DATA, MODEL, google_shapes, net, pixels
 from helpers.options import altered
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from helpers.disk import full_disk
 from helpers.encoders import google_shapes
-from ssl_vit.config.init_source import InitSource
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights

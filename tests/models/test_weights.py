@@ -8,7 +8,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder, weights
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ssl_vit import rng
-from ssl_vit.config.schema import Data
+from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders
 from ssl_vit.data.base import Source
 from ssl_vit.data.batch_layout import BatchLayout

@@ -17,8 +17,8 @@ from helpers.exactness import assert_gradients_of
 from helpers.options import TINY, altered
 from helpers.runs import run
 from ssl_vit import rng
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.ijepa import IjepaOptions

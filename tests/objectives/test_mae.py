@@ -6,9 +6,9 @@ import torch
 
 from helpers.options import TINY, altered
 from ssl_vit import rng
-from ssl_vit.config import declaration
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.hub import card
 from ssl_vit.jobs import draw_figures

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssl_vit.config import declaration
+from ssl_vit.recipe import declaration
 from ssl_vit.data.pixel_values import normalisation
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.objectives.targets.mean_channels import MeanChannels, channel_bins

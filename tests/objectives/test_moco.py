@@ -14,8 +14,8 @@ from torch import nn
 from helpers.options import TINY, altered
 from helpers.runs import run
 from ssl_vit import rng
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 from ssl_vit import rng
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption

@@ -11,8 +11,8 @@ from scipy.special import log_softmax
 from helpers.labelled_batches import DATA, TINY, batch, net, supervised
 from helpers.options import altered
 from ssl_vit import costs
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Recipe
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder

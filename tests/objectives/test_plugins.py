@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
-from ssl_vit.config import declaration, schema, values
-from ssl_vit.config.computed import computed_values, counts, differences
-from ssl_vit.config.resolve import recipe_file, resolve
+from ssl_vit.recipe import declaration, schema, values
+from ssl_vit.recipe.identity import computed_values, counts, differences
+from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
@@ -21,7 +21,7 @@ from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
 PLUGIN = '''
 import torch
-from ssl_vit.config.declaration import ObjectiveDeclaration, TargetDeclaration, declare
+from ssl_vit.recipe.declaration import ObjectiveDeclaration, TargetDeclaration, declare
 from ssl_vit.objectives.base import Objective, Output
 from ssl_vit.objectives.targets import patch_targets
 
@@ -227,7 +227,7 @@ def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finis
 OWN_KEYS = """
 # ruff: noqa
 from dataclasses import dataclass
-from ssl_vit.config.declaration import Group, ObjectiveDeclaration, declare
+from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.config.fields import option
 from ssl_vit.metrics import Metric
 
@@ -276,8 +276,8 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS)
     code = (
-        "import sys; from ssl_vit.config.tool_options import help_text;"
-        "from ssl_vit.config.tools import PretrainOptions;"
+        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "from ssl_vit.recipe.tools import PretrainOptions;"
         f"text = help_text(PretrainOptions, ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
         "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
     )
@@ -296,7 +296,7 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     code = (
         "import sys; from pathlib import Path; from ssl_vit.pages import run_page;"
         "from ssl_vit.hub import card; from ssl_vit.runs.folder import Run;"
-        "from ssl_vit.config import recipe_files; from ssl_vit.lab.runs import tool as runs_tool;"
+        "from ssl_vit.recipe import recipe_files; from ssl_vit.lab.runs import tool as runs_tool;"
         "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
         "assert 'turned of ' in page and 'upright' in page and 'Which way up' not in page;"
         "run = Run(recipe_files.read(folder / 'recipe.yaml'));"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import sources
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder

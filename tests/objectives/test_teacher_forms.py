@@ -21,8 +21,8 @@ from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs, rng
-from ssl_vit.config import declaration, recipe_files
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe import declaration, recipe_files
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
@@ -177,8 +177,8 @@ def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
 
 def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
     code = (
-        "import sys; from ssl_vit.config.tool_options import help_text;"
-        "from ssl_vit.config.tools import PretrainOptions;"
+        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "from ssl_vit.recipe.tools import PretrainOptions;"
         f"text = help_text(PretrainOptions, {form.start});"
         f"assert '{form.name}.momentum=0.99' in text and 'moco.' not in text;"
         "assert not {'torch', 'numpy'} & {*sys.modules}"

@@ -11,9 +11,9 @@ import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
-from ssl_vit.config import resolve
-from ssl_vit.config.records.run import Measured
-from ssl_vit.config.schema import more_held_out
+from ssl_vit.recipe import resolve
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli

@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.run_pages import EVIL, OPTIONS, evil_run, make_run, rows
-from ssl_vit.config import resolve, schema, tools
+from ssl_vit.recipe import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.launching import launch
 from ssl_vit.callbacks import Row
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import MetricsLog
 

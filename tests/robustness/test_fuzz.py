@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.launching import launch
 from helpers.options import ROOT, altered
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors

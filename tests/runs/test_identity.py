@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from helpers.options import FREE, TINY, altered
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
@@ -349,7 +349,7 @@ def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path
     shutil.copytree(place / "runs", tmp_path / "runs")
     folder = tmp_path / "runs" / "joint"
     recipe = resolve(options_of(place, f"out={tmp_path}/runs"))
-    from ssl_vit.config.computed import computed_values
+    from ssl_vit.recipe.identity import computed_values
     from ssl_vit.runs.identity import written_hash
 
     known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from helpers.disk import full_disk
 from helpers.options import FREE
-from ssl_vit.config.operation import Compute
-from ssl_vit.config.records.run import Measured, Result
-from ssl_vit.config.schema import Data, Model, Optim, Recipe
+from ssl_vit.recipe.operation import Compute
+from ssl_vit.recipe.records.run import Measured, Result
+from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.runs import environment, files
 from ssl_vit.runs import lock as locking
@@ -109,7 +109,7 @@ def take(run):
 
 HOLD = """
 import os, sys, time
-from ssl_vit.config.schema import Recipe
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs import folder, lock
 lock.HEARTBEAT = 0.02
 with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
@@ -150,7 +150,7 @@ def test_the_hash_tells_what_is_computed_and_nothing_else():
 
 def test_the_hash_is_the_same_tomorrow():
     code = (
-        "from ssl_vit.config.schema import Recipe; from ssl_vit.runs.identity import "
+        "from ssl_vit.recipe.schema import Recipe; from ssl_vit.runs.identity import "
         "recipe_hash; print(recipe_hash(Recipe()))"
     )
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}

@@ -11,8 +11,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.options import altered
-from ssl_vit.config.resolve import resolve
-from ssl_vit.config.schema import Data, Model
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import drop_path, encoder
 from ssl_vit.objectives.supervised.network import Supervised

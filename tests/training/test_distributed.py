@@ -12,7 +12,7 @@ from helpers.images import parquet
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, rows, run
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
@@ -23,7 +23,7 @@ SERIES = """
 import json, os, sys
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 for options in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     train(Run(resolve(options)))
@@ -148,7 +148,7 @@ def test_stopped_on_two_processes_and_resumed_on_four_and_one(tmp_path: Path) ->
 
 
 IDLE = """
-from ssl_vit.config.declaration import declare
+from ssl_vit.recipe.declaration import declare
 from ssl_vit.objectives.mpp import MppDeclaration
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 
@@ -168,7 +168,7 @@ import json, os, sys
 from ssl_vit.jobs.train import train
 from ssl_vit.errors import report_errors
 from ssl_vit.runs.folder import Run
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 for mine in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     try:

@@ -29,7 +29,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from torch.distributed import distributed_c10d
-from ssl_vit.config import schema
+from ssl_vit.recipe import schema
 from ssl_vit.data import batching, sources
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs import cli, evaluate

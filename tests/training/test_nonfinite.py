@@ -16,7 +16,7 @@ from torch.optim import AdamW
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
-from ssl_vit.config.operation import Checkpoint
+from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
@@ -120,7 +120,7 @@ import torch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.runs.folder import Run
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.load import resolve
 forward, calls = MaskedPatchPrediction.forward, []
 def poisoned(self, batch):
     step = forward(self, batch)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ssl_vit.config.schema import Data, Model, Optim, Recipe
+from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.training import optim

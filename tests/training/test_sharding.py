@@ -24,9 +24,9 @@ from helpers.options import ROOT, TINY, altered
 from helpers.runs import assert_alike, rows
 from helpers.slurm import HOLDS, stand_ins
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
-from ssl_vit.config.records import check
-from ssl_vit.config.records.run import Environment
-from ssl_vit.config.resolve import resolve
+from ssl_vit.recipe.records import check
+from ssl_vit.recipe.records.run import Environment
+from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import samples_at
 from ssl_vit.errors import ReportedError, UserError

@@ -29,7 +29,7 @@ OPTIONS = altered(
 )
 SCRIPT = """
 import dataclasses, multiprocessing, os, signal, sys, time
-from ssl_vit.config import schema
+from ssl_vit.recipe import schema
 from ssl_vit.data import batching
 from ssl_vit.data.workers import PREFETCH
 from ssl_vit.jobs import cli

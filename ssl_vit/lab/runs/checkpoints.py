@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from ...config import records
 from ...errors import UserError
 from ...hub import manifest
 from ...hub.payload import open_run
 from ...pages.run_record import read_run
+from ...recipe import records
 from ...runs import lock
 from ...runs.checkpoint_files import STEP, delete, list_checkpoints, other_files, remove
 from ...runs.files import leftovers, sweep

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from ...config import computed, declaration, export_files
-from ...config.records.run import Measured
-from ...config.schema import defaults
 from ...errors import UserError
 from ...formatting import duration, format_bytes, format_value, text_line
 from ...metrics import all_metrics, find_metric, is_of_model, is_split
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
+from ...recipe import declaration, export_files, identity
+from ...recipe.images import PART, PREPROCESSING
+from ...recipe.records.run import Measured
+from ...recipe.schema import defaults
 from ...runs import seen_text
 
 NONE = "-"  # of what a run has not
@@ -138,7 +139,7 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     recipe that cannot be read counts as no difference."""
     known = [run.record.values for run in runs if run.record.values]
     # sorted as in the recipes; a key that one lacks has its default there
-    differ = {one.key for values in known[1:] for one in computed.differences(known[0], values)}
+    differ = {one.key for values in known[1:] for one in identity.differences(known[0], values)}
     keys = dict.fromkeys(key for values in known for key in values if key in differ)
     free = {key for run in runs for key in run.record.environment.free}
     return {
@@ -147,7 +148,7 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
             for run in runs
         ]
         for key in keys
-        if computed.counts(key, free)
+        if identity.counts(key, free)
     }
 
 
@@ -357,9 +358,9 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         keys = [key for key in known if key.split(".")[0] in declared.groups]
         keys += ["data.size", "model.patch"]
         if declared.views:  # which are told apart among those of a batch
-            keys += ["optim.batch", *computed.keys(lambda option: option.preprocessing)]
-    keys += computed.keys(lambda option: option.subset) if split == "train" else []
-    counting = {key for key in keys if computed.counts(key, environment.free)}
+            keys += ["optim.batch", *PREPROCESSING]
+    keys += PART if split == "train" else []
+    counting = {key for key in keys if identity.counts(key, environment.free)}
     return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...config import records
 from ...errors import UserError
 from ...pages.run_record import is_run
+from ...recipe import records
 from ..study.record import FILE, StudyRecord
 
 DEEPEST = 8  # levels of folders that are looked through

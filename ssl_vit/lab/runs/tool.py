@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...config.tool_options import parse
 from ...errors import UserError, suggest
 from ...formatting import few_images, format_bytes, plain_table, some, text_line
 from ...metrics import find_metric, is_of_model
 from ...pages.run_record import read_run
+from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
 from ..options import RunsOptions
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
     options = parse(RunsOptions, arguments)
     found = table(options)
     print(found)
-    if options.json:
+    if options.as_json:
         print(json.dumps(found.content()))
 
 

@@ -8,10 +8,10 @@ it is measured, and the report opens with it.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...config.schema import Recipe
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ...metrics import KINDS, all_metrics
+from ...recipe.schema import Recipe
 from .. import engine
 from .read import REFERENCE, UNTRAINED, Study, settings_at
 from .tasks import Task, Tasks, where, words_of

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...config import records
-from ...config.records import Metric, Record
-from ...config.schema import Recipe
 from ...errors import UserError
 from ...formatting import option_text
 from ...metrics import score
+from ...recipe import records
+from ...recipe.records import Metric, Record
+from ...recipe.schema import Recipe
 from .read import REFERENCE
 from .tasks import Task, Tasks
 

@@ -1,10 +1,11 @@
 """The options of the study tool, and what its --help says. No torch here."""
 
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from ...config.fields import option
-from ...config.tool_options import ALSO, RecipeKeys, ToolOptions
-from ...config.tools import count, flag, one_of, out
+from ...recipe.keys import OneOf, key
+from ...recipe.names import NewFolder
+from ...recipe.tool import ALSO, RecipeKeys, ToolOptions
+from ...recipe.tools import Number, flag, out
 
 # built by worth.py; the other studies are files of recipes/study/
 WORTH = "study/worth"
@@ -13,7 +14,6 @@ WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it 
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyOptions(ToolOptions):
     summary = "run many runs that depend on one another"
     command = "lab.study.tool:main"
@@ -32,59 +32,57 @@ class StudyOptions(ToolOptions):
         "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
     )
     uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
-    recipe: str | None = option(
+    recipe: str | None = key(
         None,
         "A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an"
         " ordinary recipe.",
         metavar="NAME",
     )
-    name: str | None = option(None, "The study's folder; default: the file's name.", metavar="TEXT")
-    out: str = out("Folder that holds the study's folder.")
-    seeds: str | None = option(
+    name: str | None = key(None, "The study's folder; default: the file's name.", metavar="TEXT")
+    out: NewFolder = out("Folder that holds the study's folder.")
+    seeds: str | None = key(
         None,
         "The first N seeds, or a list: seeds=0,2.",
-        expected="how many (seeds=3) or which ones (seeds=0,2)",
         metavar="N",
     )
-    parallel: int | None = count(
+    parallel: Number | None = key(
         None,
         "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run of the"
         " study (sbatch --array=...%N); default: all.",
+        metavar="N",
     )
-    match: str | None = one_of(
+    match: Literal["exaflop"] | None = key(
         None,
         "With `sweep`: exaflop gives each value of the first key as much compute as the recipe has"
         " without it.",
-        ("exaflop",),
+        metavar="NAME",
     )
-    launcher: str = one_of("local", "What starts the runs.", LAUNCHERS)
-    slurm: str = option(
+    launcher: Annotated[str, OneOf(lambda: LAUNCHERS)] = key("local", "What starts the runs.")
+    slurm: str = key(
         "",
         "With launcher=slurm: what each task requests, as on sbatch's command line.",
         metavar='"--NAME=VALUE ..."',
     )
-    dry: bool = option(False, "Print what would be started, and start nothing.")
-    device: str | None = option(
+    dry: bool = key(False, "Print what would be started, and start nothing.")
+    device: str | None = key(
         None, "With --check: the device of whose time the hours are (device=h100).", metavar="NAME"
     )
-    hours: float | None = option(
+    hours: float | None = key(
         None,
         "With recipe=study/worth: how long it may take on this machine; default: 4.",
-        above=0,
-        below=1e6,
+        gt=0,
+        lt=1e6,
         metavar="NUMBER",
     )
-    anyway: bool = option(
+    anyway: bool = key(
         False, "With recipe=study/worth: start although the hours are too few to answer."
     )
-    only: str | None = option(
+    only: str | None = key(
         None,
         "With index=: run one of these tasks, as an element of a job array does.",
         metavar="TASK/TASK/...",
     )
-    index: int | None = option(
-        None, "The task's place in only=, from 0.", minimum=0, maximum=10**9, metavar="N"
-    )
+    index: int | None = key(None, "The task's place in only=, from 0.", ge=0, le=10**9, metavar="N")
     check: bool = flag(
         "Start nothing: print the first mistake of the study's file, or its tasks and what they"
         " cost."

@@ -20,10 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from ...config.parsing import flatten, load_yaml
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ...metrics import find_metric
+from ...recipe.parsing import flatten, load_yaml
 
 # columns of the results beside the axes
 COLUMNS = (

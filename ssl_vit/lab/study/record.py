@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, TypeAdapter
 
-from ...config import records
-from ...config.fields import is_name
-from ...config.records import Record, Scalar, Whole
 from ...errors import UserError
+from ...recipe import records
+from ...recipe.names import is_name
+from ...recipe.records import Record, Scalar, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...config import tool_options
-from ...config.parsing import parse_path
 from ...errors import UserError, suggest
+from ...recipe.parsing import parse_path
+from ...recipe.tool import build, option_name, split
 from .. import engine
 from . import check, read, sweep, worth
 from .options import StudyOptions
@@ -61,8 +61,8 @@ def requested(
     swept = None
     if sweep.SWEEP in words:
         words, swept = sweep.split(words)
-    texts, rest = tool_options.split(StudyOptions, words)
-    own = tool_options.build(StudyOptions, texts)
+    texts, rest = split(StudyOptions, words)
+    own = build(StudyOptions, texts)
     given = engine.parse(rest)
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
@@ -95,7 +95,7 @@ def requested(
         if taken and place not in OF_PLACES:
             raise UserError(f"places: {place}= means something else already; take another name")
     name = own.name or stem
-    engine.check_value("name", name)
+    engine.check_name(name)
     places, options = {}, {}
     for key, text in given.items():
         if key not in study.places:
@@ -181,7 +181,7 @@ def _checked(key: str, text: str, places: Collection[str]) -> str:
         raise UserError(f"seed={text}: say seeds={seeds} for just that, or seeds=N for the first N")
     known = engine.own_keys()
     if key not in known:
-        own = [*map(tool_options.option_name, StudyOptions.options().values()), *places]
+        own = [*map(option_name, StudyOptions.options().values()), *places]
         nearest = suggest(key, [*own, *known]).partition("choices:")[0]
         choices = f"choices: {', '.join(own)}, or a recipe's key"
         raise UserError(f"unknown option {key}; {nearest}{choices}")

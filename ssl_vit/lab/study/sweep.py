@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...config.schema import Recipe
 from ...errors import UserError
+from ...recipe.schema import Recipe
 from .. import engine
 
 SWEEP = "sweep"

@@ -135,7 +135,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
-                engine.check_value("name", task.name)
+                engine.check_name(task.name)
                 if task.name in tasks:
                     text = "two names or values give the same name of a folder"
                     raise UserError(f"run {run}: {task.name}: {text}; write one otherwise")

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...config import tool_options
 from ...errors import UserError, suggest
 from ...formatting import (
     duration,
@@ -20,6 +19,7 @@ from ...formatting import (
     shell_command,
     tool_command,
 )
+from ...recipe.tool import build, split
 from .. import engine
 from ..options import PlanOptions
 from . import launch, record
@@ -179,8 +179,8 @@ def _become_one(words: Sequence[str]) -> None:
     Raises:
         UserError: there is no such task, or it needs one that has not finished.
     """
-    texts, rest = tool_options.split(StudyOptions, words)
-    own = tool_options.build(StudyOptions, texts)
+    texts, rest = split(StudyOptions, words)
+    own = build(StudyOptions, texts)
     names = (own.only or "").split("/")
     if own.only is None or own.index is None:
         raise UserError("only= and index= belong together: tasks, and the number of one of them")

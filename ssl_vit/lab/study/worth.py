@@ -22,9 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config import records
-from ...config.records import Record
-from ...config.schema import Data, Recipe
 from ...errors import UserError, suggest
 from ...formatting import (
     FEW_IMAGES,
@@ -33,6 +30,9 @@ from ...formatting import (
     process_command,
     process_environment,
 )
+from ...recipe import records
+from ...recipe.records import Record
+from ...recipe.schema import Data, Recipe
 from ...runs.files import write_atomically
 from .. import engine
 from ..compare import FEWEST, least_difference

@@ -1,69 +1,54 @@
 """Self-distillation without labels (DINO: Caron et al., 2021), declared. No torch here."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import option
-from ...config.rules import Rule
-from ...config.schema import Recipe, compared_views
+from pydantic import Field
+
 from ...metrics import LOSS, SHARE, Baseline, Metric
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Fraction, Keys, Share, Width, key
+from ...recipe.schema import Recipe, compared_views
 
 VIEWS = 2  # of an image, beside local ones
 
 
-@dataclass
-class DinoOptions:
-    prototypes: int = option(
-        65536, "Prototypes that teacher and student choose from.", above=1, maximum=2**20
+class DinoOptions(Keys):
+    prototypes: int = key(65536, "Prototypes that teacher and student choose from.", gt=1, le=2**20)
+    hidden: Width = key(2048, "Width of the head's hidden layers.")
+    width: Width = key(256, "Width of what is compared with the prototypes.")
+    lengths: bool = key(False, "Train the prototypes' lengths; false: all are 1.")
+    freeze: Fraction = key(
+        0.01, "Share of the run at whose beginning the prototypes stay as drawn."
     )
-    hidden: int = option(2048, "Width of the head's hidden layers.", above=0, maximum=65536)
-    width: int = option(
-        256, "Width of what is compared with the prototypes.", above=0, maximum=65536
-    )
-    lengths: bool = option(False, "Train the prototypes' lengths; false: all are 1.")
-    freeze: float = option(
-        0.01,
-        "Share of the run at whose beginning the prototypes stay as drawn.",
-        minimum=0,
-        below=1,
-    )
-    temperature: float = option(
-        0.1, "What the student's similarities are divided by.", above=0, maximum=1e3
-    )
-    teacher_temperature: list[float] = option(
+    temperature: float = key(0.1, "What the student's similarities are divided by.", gt=0, le=1e3)
+    teacher_temperature: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
         [0.04, 0.04],
         "What the teacher's are divided by, at first and after the warm-up; it rises linearly.",
-        length=2,
-        above=0,
-        maximum=1e3,
+        min_length=2,
+        max_length=2,
     )
-    warmup: float = option(0.1, "Share of the run after which it has risen.", minimum=0, maximum=1)
-    momentum: float = option(
+    warmup: Share = key(0.1, "Share of the run after which it has risen.")
+    momentum: Share = key(
         0.996,
         "Momentum of the teacher, a running average of encoder and head, in the first step; it"
         " rises to 1 along a cosine.",
-        minimum=0,
-        maximum=1,
     )
-    balance: str = option(
+    balance: Literal["centre", "sinkhorn"] = key(
         "centre",
         "What keeps the teacher from one prototype for all images: centre (a running mean of its"
         " similarities is taken off) or sinkhorn (all are equally likely in a batch).",
-        choices=("centre", "sinkhorn"),
     )
-    centre_momentum: float = option(
+    centre_momentum: Share = key(
         0.9,
         "Momentum of that running mean; 1: nothing is taken off.",
-        minimum=0,
-        maximum=1,
         requires=("dino.balance", "centre"),
     )
-    koleo: float = option(
+    koleo: float = key(
         0.0,
         "Weight of KoLeo, which keeps the features of different images apart; 0: none.",
-        minimum=0,
-        maximum=1e6,
+        ge=0,
+        le=1e6,
     )
 
 
@@ -78,14 +63,6 @@ class DinoDeclaration(ObjectiveDeclaration):
     local_views = True
     # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
     no_measure: tuple[str, ...] = ("loss", "same_prototype")
-    rules: tuple[Rule, ...] = (
-        Rule(
-            "model",
-            lambda r: r.model.convolutional or r.model.hybrid,
-            "objective={r.objective} needs patches of pixels; model={r.model.name} has none",
-            "{r.model.name}",
-        ),
-    )
     metrics: tuple[Metric | Baseline, ...] = (
         Metric(
             "same_prototype",
@@ -97,6 +74,11 @@ class DinoDeclaration(ObjectiveDeclaration):
         ),
         Metric("koleo_loss", LOSS, higher=False, compared=False),
     )
+
+    def check(self, recipe: Recipe) -> None:
+        if recipe.model.convolutional or recipe.model.hybrid:
+            text = f"objective={self.name} needs patches of pixels; model={recipe.model.name} has"
+            raise recipe.error("model", f"{text} none", recipe.model.name)
 
     def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
         prototypes = recipe.group(DinoOptions).prototypes

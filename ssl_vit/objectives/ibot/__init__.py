@@ -1,46 +1,41 @@
 """Self-distillation of views and of masked patches (iBOT: Zhou et al., 2022), declared. No torch
 here."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
-from ...config.declaration import Group
-from ...config.fields import option
-from ...config.rules import Rule
-from ...config.schema import Recipe
+from pydantic import Field
+
 from ...metrics import LOSS, Metric
+from ...recipe.declaration import Group
+from ...recipe.keys import Fraction, Share, key
+from ...recipe.schema import Recipe
 from ..dino import DinoDeclaration, DinoOptions
 
 
-@dataclass
 class IbotOptions(DinoOptions):
-    prototypes: int = option(
-        8192, "Prototypes that teacher and student choose from.", above=1, maximum=2**20
+    prototypes: int = key(8192, "Prototypes that teacher and student choose from.", gt=1, le=2**20)
+    patch_temperature: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
+        [0.04, 0.07], "The same of patches.", min_length=2, max_length=2
     )
-    patch_temperature: list[float] = option(
-        [0.04, 0.07], "The same of patches.", length=2, above=0, maximum=1e3
-    )
-    centre_momentum: float = option(
+    centre_momentum: Share = key(
         0.9,
         "Momentum of that running mean; 1: nothing is taken off.",
-        minimum=0,
-        maximum=1,
         requires=("ibot.balance", "centre"),
     )
-    rate: list[float] = option(
+    rate: list[Annotated[float, Field(gt=0, lt=1)]] = key(
         [0.1, 0.5],
         "Smallest and largest share of a view's patches that are masked, in rectangles.",
-        length=2,
-        above=0,
-        below=1,
+        min_length=2,
+        max_length=2,
     )
-    whole: float = option(0.5, "Chance that nothing of a view is masked.", minimum=0, below=1)
-    shared: bool = option(True, "Patches have the prototypes of images; false: their own.")
-    own_head: bool = option(
+    whole: Fraction = key(0.5, "Chance that nothing of a view is masked.")
+    shared: bool = key(True, "Patches have the prototypes of images; false: their own.")
+    own_head: bool = key(
         False,
         "Patches have a whole head of their own, as in DINOv2.",
         requires=("ibot.shared", False),
     )
-    weight: float = option(1.0, "Weight of the loss of patches.", above=0, maximum=1e6)
+    weight: float = key(1.0, "Weight of the loss of patches.", gt=0, le=1e6)
 
 
 class IbotDeclaration(DinoDeclaration):
@@ -50,18 +45,16 @@ class IbotDeclaration(DinoDeclaration):
     network = "network:MaskedSelfDistillation"
     no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
     options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
-    rules = (
-        *DinoDeclaration.rules,
-        Rule(
-            "ibot.rate",
-            lambda r: r.group(IbotOptions).rate[0] > r.group(IbotOptions).rate[1],
-            "expected the smaller share first",
-        ),
-    )
     metrics = (
         Metric("view_loss", LOSS, higher=False),
         Metric("patch_loss", LOSS, higher=False),
     )
+
+    def check(self, recipe: Recipe) -> None:
+        super().check(recipe)
+        smallest, largest = recipe.group(IbotOptions).rate
+        if smallest > largest:
+            raise recipe.error("ibot.rate", "expected the smaller share first")
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(IbotOptions)

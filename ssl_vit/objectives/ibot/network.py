@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import rng
-from ...config.split_counts import selected_count
 from ...data.batching import Batch
 from ...models.encoder import Encoder
 from ...models.full_precision import full_precision
+from ...recipe.split_counts import selected_count
 from .. import corruption
 from ..base import Output, sums
 from ..dino import DinoOptions

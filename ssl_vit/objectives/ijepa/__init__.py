@@ -1,58 +1,51 @@
 """Prediction of a teacher's features (I-JEPA: Assran et al., 2023), declared. No torch here."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import option
-from ...config.rules import Rule
-from ...config.schema import Recipe
-from ...config.split_counts import selected_count
+from pydantic import Field
+
 from ...metrics import Metric
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Depth, Keys, Part, Share, Width, key
+from ...recipe.schema import Recipe
+from ...recipe.split_counts import selected_count
 from .sizes import block_sizes, trimmed_count
 
 
-@dataclass
-class IjepaOptions:
-    blocks: int = option(
-        4, "Target blocks of an image, whose features are predicted.", above=0, maximum=64
-    )
-    area: list[float] = option(
+class IjepaOptions(Keys):
+    blocks: int = key(4, "Target blocks of an image, whose features are predicted.", gt=0, le=64)
+    area: list[Part] = key(
         [0.15, 0.2],
         "Smallest and largest share of an image's patches in a target block.",
-        length=2,
-        above=0,
-        maximum=1,
+        min_length=2,
+        max_length=2,
     )
-    aspect: list[float] = option(
+    aspect: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
         [0.75, 1.5],
         "Smallest and largest height of a target block over its width.",
-        length=2,
-        above=0,
-        maximum=1e3,
+        min_length=2,
+        max_length=2,
     )
-    context: list[float] = option(
+    context: list[Part] = key(
         [0.85, 1.0],
         "Smallest and largest share of an image's patches in the context block, a square.",
-        length=2,
-        above=0,
-        maximum=1,
+        min_length=2,
+        max_length=2,
     )
-    visible: float = option(
+    visible: float = key(
         0.25,
         "Share of an image's patches that the encoder sees, of the context block without the"
         " targets.",
-        above=0,
-        below=1,
+        gt=0,
+        lt=1,
     )
-    width: int = option(384, "Predictor: embedding width.", above=0, maximum=65536)
-    depth: int = option(6, "Predictor: number of transformer blocks.", above=0, maximum=1000)
-    heads: int = option(12, "Predictor: attention heads.", above=0, maximum=65536)
-    momentum: float = option(
+    width: Width = key(384, "Predictor: embedding width.")
+    depth: Depth = key(6, "Predictor: number of transformer blocks.")
+    heads: Width = key(12, "Predictor: attention heads.")
+    momentum: Share = key(
         0.996,
         "Momentum of the teacher, a running average of the encoder, in the first step; it rises to"
         " 1 linearly.",
-        minimum=0,
-        maximum=1,
     )
 
 
@@ -65,28 +58,6 @@ def target_count(recipe: Recipe) -> int:
 def visible_count(recipe: Recipe) -> int:
     """Patches of an image that the encoder sees."""
     return selected_count(recipe.group(IjepaOptions).visible, recipe.patches)
-
-
-def _left(recipe: Recipe) -> int:
-    """Patches of an image that no target block is sure to take."""
-    return recipe.patches - recipe.group(IjepaOptions).blocks * target_count(recipe)
-
-
-def _no_context(recipe: Recipe) -> str:
-    blocks, count = recipe.group(IjepaOptions).blocks, target_count(recipe)
-    return (
-        f"{blocks} target blocks of {count} patches may leave {max(0, _left(recipe))} of an image's"
-        f" {recipe.patches} for the context, and ijepa.visible takes"
-        f" {visible_count(recipe)}; expected fewer blocks, a smaller ijepa.area or ijepa.visible"
-    )
-
-
-def _backwards(name: str) -> Rule:
-    def broken(recipe: Recipe) -> bool:
-        low, high = getattr(recipe.group(IjepaOptions), name)
-        return low > high
-
-    return Rule(f"ijepa.{name}", broken, "expected the smaller one first")
 
 
 class IjepaDeclaration(ObjectiveDeclaration):
@@ -103,30 +74,35 @@ class IjepaDeclaration(ObjectiveDeclaration):
     class_token_is_trained = False
     # One feature for all patches of all images is predicted best
     no_measure = ("loss",)
-    rules = (
-        Rule(
-            "model",
-            lambda r: r.model.convolutional or r.model.hybrid,
-            "objective=ijepa needs patches of pixels; model={r.model.name} has none",
-            "{r.model.name}",
-        ),
-        *map(_backwards, ("area", "aspect", "context")),
-        Rule("ijepa.blocks", lambda r: _left(r) < visible_count(r), _no_context),
-        Rule(
-            "ijepa.width",
-            lambda r: r.group(IjepaOptions).width % r.group(IjepaOptions).heads,
-            "no multiple of ijepa.heads={r.groups[ijepa].heads}",
-        ),
-        Rule(
-            "ijepa.width",
-            lambda r: r.group(IjepaOptions).width % 4,
-            "expected a multiple of 4: sines and cosines of row and column",
-        ),
-    )
     metrics = (
         # how far an image's patches' features lie apart: near 0 the teacher has collapsed
         Metric("feature_spread", label="feature spread (near 0: collapsed)"),
     )
+
+    def check(self, recipe: Recipe) -> None:
+        if recipe.model.convolutional or recipe.model.hybrid:
+            text = f"objective=ijepa needs patches of pixels; model={recipe.model.name} has none"
+            raise recipe.error("model", text, recipe.model.name)
+        own = recipe.group(IjepaOptions)
+        for name in ("area", "aspect", "context"):
+            smallest, largest = getattr(own, name)
+            if smallest > largest:
+                raise recipe.error(f"ijepa.{name}", "expected the smaller one first")
+        # of an image's patches those that no target block is sure to take
+        left = recipe.patches - own.blocks * target_count(recipe)
+        if left < visible_count(recipe):
+            text = (
+                f"{own.blocks} target blocks of {target_count(recipe)} patches may leave"
+                f" {max(0, left)} of an image's {recipe.patches} for the context, and ijepa.visible"
+                f" takes {visible_count(recipe)}; expected fewer blocks, a smaller ijepa.area or"
+                " ijepa.visible"
+            )
+            raise recipe.error("ijepa.blocks", text)
+        if own.width % own.heads:
+            raise recipe.error("ijepa.width", f"no multiple of ijepa.heads={own.heads}")
+        if own.width % 4:
+            text = "expected a multiple of 4: sines and cosines of row and column"
+            raise recipe.error("ijepa.width", text)
 
     def sentence(self, recipe: Recipe) -> str:
         own = recipe.group(IjepaOptions)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import rng
-from ...config.split_counts import selected_count
+from ...recipe.split_counts import selected_count
 from .. import corruption
 from . import IjepaOptions
 from .sizes import SQUARE, block_sizes, trimmed_count

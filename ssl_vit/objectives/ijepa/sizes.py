@@ -2,7 +2,7 @@
 
 import math
 
-from ...config.split_counts import selected_count
+from ...recipe.split_counts import selected_count
 
 STEPS = 32  # areas, and aspects, that are tried
 SQUARE = [1.0, 1.0]  # aspects of a context block

@@ -1,18 +1,14 @@
 """A weighted sum of objectives on one encoder, declared. No torch here."""
 
-from dataclasses import dataclass
-
-from ...config import declaration
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import option
-from ...config.rules import Rule
-from ...config.schema import Recipe
+from ...recipe import declaration
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Keys, key
+from ...recipe.schema import Recipe
 
 
-@dataclass
-class JointOptions:
-    mpp: float = option(1.0, "Weight of the MPP loss.", minimum=0, maximum=1e9)
-    supervised: float = option(1.0, "Weight of the supervised loss.", minimum=0, maximum=1e9)
+class JointOptions(Keys):
+    mpp: float = key(1.0, "Weight of the MPP loss.", ge=0, le=1e9)
+    supervised: float = key(1.0, "Weight of the supervised loss.", ge=0, le=1e9)
 
 
 class JointDeclaration(ObjectiveDeclaration):
@@ -22,14 +18,12 @@ class JointDeclaration(ObjectiveDeclaration):
     options = Group("joint", JointOptions, "Weights of the losses of objective=joint.")
     labels = True
     parts = ("mpp", "supervised")
-    rules = (
-        Rule(
-            "joint.mpp + .supervised",
-            lambda r: not any(vars(r.group(JointOptions)).values()),
-            "expected at least one weight above 0",
-            "0",
-        ),
-    )
+
+    def check(self, recipe: Recipe) -> None:
+        weights = recipe.group(JointOptions)
+        if not (weights.mpp or weights.supervised):
+            text = "expected at least one weight above 0"
+            raise recipe.error("joint.mpp + .supervised", text, "0")
 
     def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
         weights = recipe.group(JointOptions)

@@ -1,21 +1,17 @@
 """Masked autoencoder (He et al., 2022), declared. No torch here."""
 
-from dataclasses import dataclass
-
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import option
-from ...config.rules import Rule, fewer_than
-from ...config.schema import Recipe
-from ...config.split_counts import selected_count
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Depth, Keys, Width, key
+from ...recipe.schema import Recipe
+from ...recipe.split_counts import fewer_than, selected_count
 from ..patch_wording import FIGURE, target_sentence
 
 
-@dataclass
-class MaeOptions:
-    rate: float = option(0.75, "Share of the patches that are masked.", above=0, below=1)
-    width: int = option(512, "Decoder: embedding width.", above=0, maximum=65536)
-    depth: int = option(8, "Decoder: number of transformer blocks.", above=0, maximum=1000)
-    heads: int = option(16, "Decoder: attention heads.", above=0, maximum=65536)
+class MaeOptions(Keys):
+    rate: float = key(0.75, "Share of the patches that are masked.", gt=0, lt=1)
+    width: Width = key(512, "Decoder: embedding width.")
+    depth: Depth = key(8, "Decoder: number of transformer blocks.")
+    heads: Width = key(16, "Decoder: attention heads.")
 
 
 def masked_count(recipe: Recipe) -> int:
@@ -32,25 +28,17 @@ class MaeDeclaration(ObjectiveDeclaration):
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
     pool = "avg"
-    rules = (
-        Rule(
-            "mae.rate",
-            lambda r: masked_count(r) >= r.patches,
-            lambda r: (
-                f"leaves none of an image's {r.patches} patches visible; {fewer_than(r.patches)}"
-            ),
-        ),
-        Rule(
-            "mae.width",
-            lambda r: r.group(MaeOptions).width % r.group(MaeOptions).heads,
-            "no multiple of mae.heads={r.groups[mae].heads}",
-        ),
-        Rule(
-            "mae.width",
-            lambda r: r.group(MaeOptions).width % 4,
-            "expected a multiple of 4: sines and cosines of row and column",
-        ),
-    )
+
+    def check(self, recipe: Recipe) -> None:
+        own, patches = recipe.group(MaeOptions), recipe.patches
+        if masked_count(recipe) >= patches:
+            text = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
+            raise recipe.error("mae.rate", text)
+        if own.width % own.heads:
+            raise recipe.error("mae.width", f"no multiple of mae.heads={own.heads}")
+        if own.width % 4:
+            text = "expected a multiple of 4: sines and cosines of row and column"
+            raise recipe.error("mae.width", text)
 
     def sentence(self, recipe: Recipe) -> str:
         m = recipe.group(MaeOptions)

@@ -5,7 +5,6 @@ Legend: B batch, N patches, K masked and V = N - K visible patches of each image
 N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
 """
 
-from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -108,7 +107,7 @@ class MaskedAutoencoder(PatchPrediction):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        own = asdict(settings.group(MaeOptions))
+        own = settings.group(MaeOptions).model_dump()
         return cls(encoder, settings.build_target(encoder), **own)
 
     def describe(self) -> str:

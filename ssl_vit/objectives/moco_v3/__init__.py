@@ -1,30 +1,22 @@
 """MoCo v3 (Chen, Xie and He, 2021), declared. No torch here."""
 
-from dataclasses import dataclass
-
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import option
-from ...config.rules import Rule
-from ...config.schema import Recipe
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Keys, Share, Width, key
+from ...recipe.schema import Recipe
 
 VIEWS = 2  # of an image
 
 
-@dataclass
-class MocoOptions:
-    temperature: float = option(0.2, "What similarities are divided by.", above=0, maximum=1e3)
-    momentum: float = option(
+class MocoOptions(Keys):
+    temperature: float = key(0.2, "What similarities are divided by.", gt=0, le=1e3)
+    momentum: Share = key(
         0.99,
         "Momentum of the encoder's running average in the first step; it rises to 1 along a"
         " cosine.",
-        minimum=0,
-        maximum=1,
     )
-    hidden: int = option(
-        4096, "Width of the hidden layers of projector and predictor.", above=0, maximum=65536
-    )
-    width: int = option(256, "Width of the vectors that are compared.", above=0, maximum=65536)
-    freeze_patches: bool = option(
+    hidden: Width = key(4096, "Width of the hidden layers of projector and predictor.")
+    width: Width = key(256, "Width of the vectors that are compared.")
+    freeze_patches: bool = key(
         True, "Do not train the patch projection: it stays as drawn, or as init= has it."
     )
 
@@ -37,19 +29,15 @@ class MocoDeclaration(ObjectiveDeclaration):
     options = Group("moco", MocoOptions, "MoCo v3: what is compared, and the momentum copy.")
     shared = ("views",)
     views = VIEWS
-    rules = (
-        Rule(
-            "model",
-            lambda r: r.model.convolutional,
-            "objective={r.objective} needs a Vision Transformer",
-            "{r.model.name}",
-        ),
-        Rule(
-            "moco.freeze_patches",
-            lambda r: r.group(MocoOptions).freeze_patches and r.model.hybrid,
-            "model={r.model.name} has a ResNet before its patch projection; expected false",
-        ),
-    )
+
+    def check(self, recipe: Recipe) -> None:
+        model = recipe.model
+        if model.convolutional:
+            text = f"objective={self.name} needs a Vision Transformer"
+            raise recipe.error("model", text, model.name)
+        if recipe.group(MocoOptions).freeze_patches and model.hybrid:
+            text = f"model={model.name} has a ResNet before its patch projection; expected false"
+            raise recipe.error("moco.freeze_patches", text)
 
     def sentence(self, recipe: Recipe) -> str:
         temperature = recipe.group(MocoOptions).temperature

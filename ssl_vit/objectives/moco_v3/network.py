@@ -7,7 +7,6 @@ Legend: B images of this process, G of all processes, V views (2), C width of wh
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -95,7 +94,7 @@ class MomentumContrast(Objective):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        return cls(encoder, **asdict(settings.group(MocoOptions)))
+        return cls(encoder, **settings.group(MocoOptions).model_dump())
 
     def describe(self) -> str:
         patches = "patch projection frozen" if self.frozen else "patch projection trained"

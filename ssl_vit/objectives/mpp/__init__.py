@@ -1,8 +1,8 @@
 """Masked patch prediction (paper, 4.6 and B.1.2), declared. No torch here."""
 
-from ...config.declaration import ObjectiveDeclaration
-from ...config.schema import Recipe
-from ...config.shared_groups import CorruptionOptions
+from ...recipe.declaration import ObjectiveDeclaration
+from ...recipe.schema import Recipe
+from ...recipe.shared_groups import CorruptionOptions
 from ..patch_wording import FIGURE, target_sentence
 
 

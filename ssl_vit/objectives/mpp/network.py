@@ -9,10 +9,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ...config.shared_groups import CorruptionOptions
 from ...data.batching import Batch
 from ...formatting import format_share
 from ...models.encoder import Encoder, cut_patches
+from ...recipe.shared_groups import CorruptionOptions
 from .. import corruption
 from ..building import Settings
 from ..patches import PatchPrediction

@@ -1,6 +1,6 @@
 """Measuring a frozen encoder: nothing is trained. No torch here."""
 
-from ...config.declaration import ObjectiveDeclaration
+from ...recipe.declaration import ObjectiveDeclaration
 
 
 class ProbeDeclaration(ObjectiveDeclaration):

@@ -1,28 +1,23 @@
 """Classification by labels (paper, 3.1 and 4.1), declared. No torch here."""
 
-from dataclasses import dataclass
+from typing import Literal
 
-from ...config.declaration import Group, ObjectiveDeclaration
-from ...config.fields import Values, option
-from ...config.rules import Rule
-from ...config.schema import Recipe
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Fraction, Keys, Values, key
+from ...recipe.schema import Recipe
 
 
-@dataclass
-class SupervisedOptions:
-    loss: str = option(
+class SupervisedOptions(Keys):
+    loss: Literal["softmax", "sigmoid"] = key(
         "softmax",
         "Classification loss: softmax, or sigmoid, which takes several labels an image too.",
-        choices=("softmax", "sigmoid"),
     )
-    smoothing: float = option(0.0, "Label smoothing, softmax only.", minimum=0, below=1)
-    hidden: bool = option(
+    smoothing: Fraction = key(0.0, "Label smoothing, softmax only.")
+    hidden: bool = key(
         True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."
     )
-    pool: str = option(
-        "token",
-        "Feature of an image: token (the class token) or avg (the mean of the patches).",
-        choices=("token", "avg"),
+    pool: Literal["token", "avg"] = key(
+        "token", "Feature of an image: token (the class token) or avg (the mean of the patches)."
     )
 
 
@@ -33,21 +28,13 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     options = Group("supervised", SupervisedOptions, "Training on labels.")
     labels = True
     mixes = True
-    rules = (
-        Rule(
-            "supervised.pool",
-            lambda r: r.model.convolutional and r.group(SupervisedOptions).pool != "token",
-            "model={r.model.name} has no use for it",
-        ),
-        Rule(
-            "supervised.smoothing",
-            lambda r: (
-                r.group(SupervisedOptions).smoothing
-                and r.group(SupervisedOptions).loss != "softmax"
-            ),
-            "supervised.loss=sigmoid has no use for it",
-        ),
-    )
+
+    def check(self, recipe: Recipe) -> None:
+        own = recipe.group(SupervisedOptions)
+        if recipe.model.convolutional and own.pool != "token":
+            raise recipe.error("supervised.pool", f"model={recipe.model.name} has no use for it")
+        if own.smoothing and own.loss != "softmax":
+            raise recipe.error("supervised.smoothing", "supervised.loss=sigmoid has no use for it")
 
     def fine_tunes(self, recipe: Recipe) -> bool:
         return not recipe.init_source.is_scratch

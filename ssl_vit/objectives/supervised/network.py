@@ -5,7 +5,6 @@ Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
 
 import math
-from dataclasses import asdict
 from typing import Self
 
 import torch
@@ -63,7 +62,7 @@ class Supervised(Objective):
 
     @classmethod
     def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        return cls(encoder, classes, **asdict(settings.group(SupervisedOptions)))
+        return cls(encoder, classes, **settings.group(SupervisedOptions).model_dump())
 
     def describe(self) -> str:
         layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""

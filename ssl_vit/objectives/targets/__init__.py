@@ -1,6 +1,6 @@
 """Targets: what is predicted of a patch, declared. No torch here."""
 
-from ...config.declaration import TargetDeclaration
+from ...recipe.declaration import TargetDeclaration
 
 COLORS = 512  # of 3 bits a channel
 BINS = 8  # of a channel: 3 bits

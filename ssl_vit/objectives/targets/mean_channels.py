@@ -11,8 +11,8 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...config.images import BYTES
 from ...data.pixel_values import shown_channels
+from ...recipe.images import BYTES
 from . import BINS
 from .patch_targets import Target, neighbor_sums, patch_sums
 

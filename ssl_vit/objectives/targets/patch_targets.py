@@ -13,8 +13,8 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...config.images import BYTES
 from ...data.pixel_values import normalisation, shown_channels
+from ...recipe.images import BYTES
 from . import NORMALIZED
 
 COLORS = 512  # 3 bits per channel

@@ -1,0 +1,38 @@
+"""The name that a run has where its options give none. No torch here."""
+
+import hashlib
+from typing import Any
+
+from . import schema
+from .identity import computed_values
+from .schema import Recipe
+
+LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
+
+
+def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
+    """The name of a run: the recipe's, the presets', and each option that changes what is computed,
+    sorted, since their order does not matter. Long ones end in a hash."""
+    was = computed_values(before)
+    now = computed_values(recipe)
+    default = schema.defaults()
+    changed = sorted(
+        key for key in now if now[key] != was.get(key, default.get(key)) and key != "data.hub"
+    )
+    words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
+    name = "-".join(words).replace("/", "_").strip()
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    if len(name) > LONGEST_DEFAULT_NAME:
+        return f"{name[:110]}-{digest}"
+    # Characters of several bytes: file systems count bytes
+    if len(name.encode(errors="replace")) - LONGEST_DEFAULT_NAME > LONGEST_DEFAULT_NAME:
+        return f"{name[:50]}-{digest}"
+    return name
+
+
+def _name_text(value: Any) -> str:
+    """A value without what a shell or a file system gives a meaning, as brackets and quotes."""
+    if isinstance(value, list):
+        return ",".join(map(_name_text, value)) or "empty"
+    text = str(value)
+    return text.lower() if isinstance(value, bool) or value is None else text

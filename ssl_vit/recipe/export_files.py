@@ -1,0 +1,227 @@
+"""What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
+model and preprocessing. No torch here."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from . import parsing, records
+from .keys import Values
+from .model import Model
+from .records import export
+
+# The model's keys in a config.json of transformers' ViT
+VIT_KEYS = {
+    "patch": "patch_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "mlp": "intermediate_size",
+}
+# Values of a transformers ViT that timm's ViT shares; also the defaults where config.json has none
+VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
+# Of a model, what its timm arguments do not show in the recipe's terms; an export names those that
+# are not the default under `encoder`
+ENCODER_KEYS = ("timm", "mlp", "registers", "layer_scale", "qk_norm", "activation", "positions")
+POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `pooling` tells
+TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
+CROP_MODE = "center"  # timm's default
+SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of an export that this project made.
+
+    Raises:
+        UserError: it is damaged, or another program's.
+    """
+    try:
+        return read(folder, own=True)
+    except (OSError, ValueError) as error:
+        text = f"its config.json is damaged, or another program's ({error})"
+        raise UserError(f"{folder} is no export: {text}") from None
+
+
+def read(folder: Path, own: bool = False) -> dict[str, Any]:
+    """config.json of an export: the keys that this package reads have the types that it expects.
+
+    Args:
+        own: whether it has to have all that this package writes.
+
+    Raises:
+        OSError, ValueError: it is missing or damaged.
+    """
+    kind = export.OwnExportConfig if own else export.ExportConfig
+    return records.read(folder / "config.json", kind).content()
+
+
+def unsupported(config: dict[str, Any]) -> str | None:
+    """Why an encoder with this config.json cannot be loaded; None where nothing in it prevents
+    it."""
+    if config.get("model_type") != "vit":
+        if "architecture" in config:
+            return None
+        choices = "vit (transformers' ViT), or an architecture key (an export of timm or ssl_vit)"
+        return f"model_type={config.get('model_type')}; expected {choices}"
+    for key, value in VIT_VALUES.items():
+        if config.get(key, value) != value:
+            return f"{key}={config[key]}; expected {key}={value}"
+    for key in ("image_size", "patch_size"):
+        if isinstance(config.get(key), list) and len(set(config[key])) != 1:
+            return f"{key}={config[key]}; expected a square"
+    return None
+
+
+def normalisation(folder: Path) -> dict[str, list[float]]:
+    """Mean and std of the pixels, as far as the export's files give them."""
+    config = _read(folder, "config.json")
+    if config.get("model_type") == "vit":
+        # of what no image processor reads, `to_transformers` writes them here
+        known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
+        found = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
+        return {key: value for key, value in found.items() if value is not None}
+    pretrained = config.get("pretrained_cfg", config)
+    return {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+
+
+def pixel_values(folder: Path) -> dict[str, Any]:
+    """The channels of images and the range of their values, where they are not RGB of 8 bits; of
+    others' exports the range is not known."""
+    config = _read(folder, "config.json")
+    if found := config.get("pixels"):
+        return {"channels": found["channels"], "range": found["range"]}
+    args = config.get("model_args") or {}
+    channels = config.get("num_channels", args.get("in_chans", 3))
+    return {} if channels == 3 else {"channels": channels}
+
+
+def evaluation(folder: Path) -> dict[str, Any]:
+    """eval_mode and eval_crop that do what the export's own evaluation does; empty where they
+    cannot, as for a border, or a crop after squashing."""
+    config = _read(folder, "config.json")
+    if config.get("model_type") == "vit":
+        return of_processor(_read(folder, "preprocessor_config.json"))
+    return of_pretrained_cfg(config.get("pretrained_cfg", config))
+
+
+def of_pretrained_cfg(pretrained: Mapping[str, Any]) -> dict[str, Any]:
+    """`evaluation` from timm's description of weights."""
+    crop = pretrained.get("crop_pct")
+    mode = pretrained.get("crop_mode") or CROP_MODE
+    if mode == "squash" and crop == 1:
+        return {"eval_mode": "squash"}
+    return _centre_crop(float(crop)) if mode == CROP_MODE and crop else {}
+
+
+def of_processor(processor: dict[str, Any]) -> dict[str, Any]:
+    """`evaluation` from the content of a preprocessor_config.json: a square `size` squashes,
+    `shortest_edge` with a centre crop crops."""
+    size = processor.get("size")
+    crops = processor.get("do_center_crop")
+    if not processor.get("do_resize", True):
+        return {}
+    if isinstance(size, int):  # files of before 2023
+        size = {"height": size, "width": size}
+    if not isinstance(size, dict):
+        return {}
+    if "height" in size and size["height"] == size.get("width") and not crops:
+        return {"eval_mode": "squash"}
+    crop = processor.get("crop_size")
+    side = crop.get("height") if isinstance(crop, dict) else crop
+    short = size.get("shortest_edge")
+    if not (crops and side and short and side <= short):
+        return {}
+    share = side / short
+    # The image is resized to floor(side / share), which a float's rounding can leave one short
+    if math.floor(side / share) < short:
+        share = math.nextafter(share, 0)
+    return _centre_crop(share)
+
+
+def _centre_crop(share: float) -> dict[str, Any]:
+    """Within bounds: a tiny share in a file written by others would resize images to gigabytes."""
+    return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
+
+
+def model_values(config: Values) -> Values:
+    """{dotted key: value} of the model that a config.json describes; empty where it does not
+    describe it whole, as those of timm's own models."""
+    if config.get("model_type") == "vit":
+        sizes = {key: config[name] for key, name in VIT_KEYS.items()}
+        if isinstance(sizes["patch"], list):
+            sizes["patch"] = sizes["patch"][0]
+        architecture = "vit_base_patch16_224"
+    else:
+        architecture = config["architecture"]
+        args = config.get("model_args") or {}
+        if not args.keys() >= TIMM_ARGS:
+            return {}
+        sizes = {
+            "patch": args["patch_size"],
+            "width": args["embed_dim"],
+            "depth": args["depth"],
+            "heads": args["num_heads"],
+            "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
+        }
+    # named after its size: the architecture's own name would promise another
+    name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
+    named = config.get("encoder") or {}
+    options = {key: named[key] for key in ENCODER_KEYS if key in named}
+    values = {"name": name, "timm": architecture, **sizes, **options}
+    return {f"model.{key}": value for key, value in values.items()}
+
+
+def encoder_options(model: Model) -> dict[str, Any]:
+    """What an export's config.json says under `encoder`: ENCODER_KEYS of a model that is not the
+    classic one; empty for that."""
+    default = Model()
+    options = ENCODER_KEYS[2:]
+    if all(getattr(model, key) == getattr(default, key) for key in options):
+        return {}
+    return {key: getattr(model, key) for key in ENCODER_KEYS}
+
+
+def preprocessing_values(folder: Path) -> Values:
+    """{dotted key: value} of the channels, their range and normalisation, and the evaluation's
+    resizing and cropping."""
+    values = pixel_values(folder) | normalisation(folder) | evaluation(folder)
+    return {f"data.{key}": value for key, value in values.items()}
+
+
+def feature_values(folder: Path) -> dict[str, Any]:
+    """{name: value} of what config.json says of an image's feature beside `model_values` and
+    `preprocessing_values`, which a recipe has as keys."""
+    config = _read(folder, "config.json")
+    if config.get("model_type") == "vit":
+        args = {name: config.get(name) for name in (*VIT_KEYS.values(), "layer_norm_eps")}
+    else:
+        found = config.get("model_args") or {}
+        args = {name: value for name, value in found.items() if name not in POOL_ARGS}
+    name = config.get("architecture", config.get("model_type"))
+    return {"pool": pooling(folder), "architecture": name, "model_args": args}
+
+
+def pooling(folder: Path) -> str:
+    """What the export gives as an image's feature: "avg" (the mean of the patches) where it says
+    so, else "token"."""
+    args = _read(folder, "config.json").get("model_args") or {}
+    return "avg" if args.get("global_pool") == "avg" else "token"
+
+
+def image_size(folder: Path) -> int | None:
+    """The side in pixels of the images that the export was made for, where its config.json says."""
+    config = read(folder)
+    pretrained = config.get("pretrained_cfg", {})
+    size = pretrained.get("input_size", [config.get("image_size")])[-1]
+    return size if isinstance(size, int) else None
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of the export; a missing preprocessor_config.json is empty."""
+    path = folder / name
+    if name == "preprocessor_config.json" and not path.exists():
+        return {}
+    content: dict[str, Any] = parsing.read_json(path)
+    return content

@@ -1,0 +1,151 @@
+"""What --help and docs/options.md say of options. No torch here."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from ..formatting import option_text
+from . import declaration, recipe_files, schema
+from .keys import FLAG, WORD, Key, Keys, describe
+from .load import resolve
+from .schema import Recipe, all_groups, all_keys
+from .tool import ALL, ALSO, ToolOptions, option_name
+
+WIDTH = 100
+LARGEST_SHOWN = 2**30  # of bounds: those beyond are there against slips
+EVERY = "all"  # the word after --help for every key of recipes
+ADDED = "plugin=FILE.py adds others"
+
+
+def groups() -> dict[str, str]:
+    """{name: help} of each group of keys; the keys outside of groups come first, as ''."""
+    found = {"": "The run."}
+    for name, info in Recipe.model_fields.items():
+        if name == "target":
+            found |= {one.name: one.about for one in all_groups()}
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
+            found[name] = info.description or ""
+    return found
+
+
+def members(group: str) -> list[Key]:
+    """The keys of a group, those first that make another experiment."""
+    found = [one for key, one in all_keys().items() if key.rpartition(".")[0] == group]
+    return sorted(found, key=lambda one: one.effect != "compute")
+
+
+def meaning(option: Key) -> str:
+    """What an option means."""
+    if option.name == "target":
+        return declaration.describe_targets()
+    if option.requires:
+        key, value = option.requires
+        return f"{option.help} Needs {key}={option_text(value)}."
+    return option.help
+
+
+def allowed(option: Key) -> str:
+    """The values that an option may have; empty of a tool's option whose meaning says it."""
+    if option.form == FLAG:
+        return ""
+    bounded = option.choices is not None or bool in option.types
+    bounded |= bool({int, float} & option.types)
+    expected = describe(option.schema, LARGEST_SHOWN)
+    return expected.removesuffix(" or null") if bounded or not option.metavar else ""
+
+
+def heading(option: Key) -> str:
+    """How an option is typed: with its default, or where it has none with a word for its value."""
+    if option.form == FLAG:
+        return option_name(option)
+    if option.form == WORD:
+        return option.metavar
+    value = option.metavar if option.default is None else option_text(option.default)
+    return f"{option_name(option)}={value}"
+
+
+def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
+    """The tool's purpose, examples and options; of keys of recipes those that its users turn most,
+    with the values of the recipe that the arguments name, if they do.
+
+    Args:
+        kind: the tool's options.
+        arguments: the other words of the command line: key=value, and names of groups of keys whose
+            keys are listed in place of those; EVERY for all groups.
+
+    Raises:
+        UserError: an argument is wrong.
+    """
+    chosen = [word for word in arguments if word in groups() or word == EVERY]
+    if chosen and kind.recipes:
+        return _recipe_keys(arguments, list(groups()) if EVERY in chosen else chosen)
+    lines = [*textwrap.wrap(kind.purpose, WIDTH), ""]
+    lines += [f"  {example}" for example in kind.examples]
+    lines += ["", "Options:"]
+    options = kind.options().values()
+    lines += _lines((one, heading(one)) for one in options if one.required)
+    for keys in kind.uses:
+        lines += [*_heading_lines(keys.heading), *_indented(keys.meaning)]
+    lines += _lines((one, heading(one)) for one in options if not one.required)
+    if kind.recipes == ALL:
+        values = _values(arguments)
+        used = {key: one for key, one in all_keys().items() if key in kind.most and key in values}
+        lines += ["", f"Keys of a recipe{_title(arguments)} that are turned most:"]
+        lines += _lines(
+            (used[key], _key_heading(used[key], values)) for key in kind.most if key in used
+        )
+    if kind.recipes in (ALL, ALSO):
+        names = ", ".join(name for name in groups() if name)
+        text = f"All keys of a recipe: --help {EVERY}; those of a group: --help GROUP, of {names}."
+        lines += ["", *textwrap.wrap(text, WIDTH)]
+    return "\n".join(lines)
+
+
+def _recipe_keys(arguments: Sequence[str], wanted: Sequence[str]) -> str:
+    """The keys of some groups, with the values of the recipe that the arguments name."""
+    values = _values(arguments)
+    lines = [f"Keys of a recipe{_title(arguments)}:"]
+    for group in wanted:
+        used = [option for option in members(group) if option.name in values]
+        if used:
+            lines += ["", f"{group or 'run'}: {groups()[group]}"]
+            lines += _lines((one, _key_heading(one, values)) for one in used)
+    return "\n".join(lines)
+
+
+def _values(arguments: Sequence[str]) -> dict[str, object]:
+    """{dotted key: value} of the recipe that the arguments name, else the defaults."""
+    overrides = [argument for argument in arguments if "=" in argument]
+    return resolve(overrides, here=False).values() if overrides else schema.defaults()
+
+
+def _title(arguments: Sequence[str]) -> str:
+    overrides = [argument for argument in arguments if "=" in argument]
+    if not overrides:
+        return ""
+    named = [one.removeprefix("recipe=") for one in overrides if one.startswith("recipe=")]
+    bases = recipe_files.bases(recipe_files.find_recipe(named[0] if named else None))
+    based_on = f" (base: {', '.join(bases)})" if bases else ""
+    return f", with the values of {' '.join(overrides)}{based_on}"
+
+
+def _key_heading(option: Key, values: dict[str, object]) -> str:
+    return f"{option.name}={option_text(values[option.name])}"
+
+
+def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
+    """Options of --help: a heading with the allowed values, and the meaning."""
+    found = []
+    for option, text in options:
+        if values := allowed(option):
+            text += f"   ({values})"
+        found += [*_heading_lines(text), *_indented(meaning(option))]
+    return found
+
+
+def _heading_lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent=" " * 10)
+
+
+def _indented(text: str) -> list[str]:
+    """What stands below a heading."""
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -1,0 +1,179 @@
+"""The keys on the images and their preprocessing. No torch here."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .keys import Fraction, Keys, Only, Part, Share, key
+from .names import PathText, SplitName
+
+EMBEDDED = "shapes"
+SPLITS = ("train", "validation", "test")
+BYTES = (0, 255)  # values of a pixel of 8 bits
+SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
+
+# What the keys of a recipe's data are about; the others say how images are mixed
+PLACE = ("data.name", "data.path", "data.hub")  # where they are
+PART = ("data.share", "data.share_seed", "data.validation_from")  # which of them a run trains on
+OF_PIXELS = ("channels", "range", "mean", "std")  # what a pixel is
+CROPPING = ("data.eval_mode", "data.eval_crop")  # how an evaluation cuts a square of an image
+PREPROCESSING = (
+    *("data.size", "data.crop_area", "data.flip"),
+    *CROPPING,
+    *(f"data.{key}" for key in OF_PIXELS),
+)
+MIXING = ("data.mixup", "data.cutmix")
+# how files are read, on which a fingerprint of images may depend: the embedded set is drawn at
+# data.size
+READING = ("data.size", "data.stream", "data.mask_column", "data.channels")
+# which images and labels the training split has, and those that all splits depend on
+OF_TRAIN = (*PLACE, "data.train", "data.labels", "data.image_column", "data.label_column")
+OF_SPLITS = (*OF_TRAIN, "data.validation", "data.test", "data.group")
+
+PixelRange = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**16)]],
+    Field(min_length=2, max_length=2),
+    Only(lambda v: v[0] < v[1], "the lowest and the highest value, from 0 to 65535"),
+]
+
+
+class Data(Keys):
+    name: str = key("shapes", "Name of the data set; data=NAME sets it.")
+    path: PathText | None = key(
+        None,
+        "Local copy of the data set, or any image folder, parquet files or tars.",
+        effect="run",
+    )
+    hub: str | None = key(None, "Data set on the Hugging Face Hub.")
+    size: int = key(224, "Side of the training image in pixels.", gt=0, le=2**14)
+    stream: bool = key(
+        False,
+        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
+        " number of processes.",
+    )
+    train: SplitName = key("train", "Split to train on.")
+    share: Part = key(
+        1.0, "Share of the training images: a fixed random subset, smaller ones inside larger ones."
+    )
+    share_seed: int | None = key(
+        None,
+        "Draw of data.share: null: the fixed random one; a number: a draw of its own, with each"
+        " class's share of it.",
+        ge=0,
+        lt=2**31,
+    )
+    validation: SplitName | Fraction | None = key(
+        None,
+        "Held-out images: a split, or the share cut off data.train (0: none); null: the validation"
+        " split if there is one besides data.train, else 1%.",
+    )
+    validation_from: Literal["share", "train"] = key(
+        "share",
+        "What a share of data.validation is cut off: share (the images of data.share) or train"
+        " (all training images, before data.share is taken: the same for every share).",
+    )
+    labels: bool = key(True, "false: no labels are used, such as those that folders are taken for.")
+    test: SplitName | Annotated[float, Field(gt=0, lt=1)] = key(
+        "test",
+        "Test images: a split, or the share cut off data.train before all else, which no run with"
+        " that share and the same data.label_column and data.group trains on.",
+    )
+    group: str | None = key(
+        None,
+        "Column (of an image folder also folder: the folder of an image) whose values are groups"
+        " of images, as of one patient or place: a held-out or test share has none or all of a"
+        " group.",
+    )
+    image_column: str | None = key(None, "Column of the images; null: found.")
+    label_column: str | None = key(
+        None, "Column of the labels; null: found, unless it holds lists of them."
+    )
+    mask_column: str | None = key(
+        None, "Column of the masks, images with a class per pixel; null: found."
+    )
+    mask_ignore: int = key(
+        255, "Value of a mask's pixels that are not counted.", ge=-(2**31), lt=2**31
+    )
+    mask_classes: int | None = key(
+        None, "Number of classes of the masks; null: counted.", gt=1, le=2**16
+    )
+    classes: int | None = key(None, "Number of classes; null: counted.", gt=0, le=2**24)
+    unreadable: Share = key(
+        0.01,
+        "Share of images that may be unreadable, each replaced by the next one; above it the run"
+        " stops.",
+        effect="result",
+    )
+    crop_area: Part = key(0.05, "Smallest share of the image that a training crop covers.")
+    flip: bool = key(True, "Flip training images horizontally at random.")
+    mixup: Share = key(
+        0.0,
+        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
+    )
+    cutmix: Share = key(
+        0.0,
+        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
+        " data.mixup, each image uses one of them.",
+    )
+    eval_mode: Literal["crop", "squash"] = key(
+        "crop",
+        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
+        " to a square).",
+        from_init=True,
+    )
+    eval_crop: float = key(
+        0.875,
+        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
+        ge=0.1,
+        le=1,
+        from_init=True,
+        requires=("data.eval_mode", "crop"),
+    )
+    channels: int = key(
+        3,
+        "Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range is"
+        " given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16 bits.",
+        gt=0,
+        le=100,
+        from_init=True,
+    )
+    range: PixelRange | None = key(
+        None,
+        "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
+        " to 1; null: 0 to 255 of 8 bits, of 16 bits the quantiles 0.1% and 99.9% of training"
+        " images, which are recorded.",
+        min_length=2,
+        max_length=2,
+        from_init=True,
+    )
+    mean: list[float] = key(
+        [0.5, 0.5, 0.5],
+        "Mean that pixels are normalised with, of each channel as a share of data.range; where"
+        " there are not 3 channels, measured on training images unless given.",
+        from_init=True,
+    )
+    std: list[Annotated[float, Field(gt=0)]] = key(
+        [0.5, 0.5, 0.5],
+        "Standard deviation that pixels are normalised with; as data.mean.",
+        from_init=True,
+    )
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are RGB of 8 bits, to which others are brought."""
+        return self.channels == 3 and self.range is None
+
+    @property
+    def pixel_range(self) -> tuple[int, int]:
+        """The lowest and the highest value of a pixel."""
+        lowest, highest = self.range or BYTES
+        return lowest, highest
+
+
+def unmeasured(data: Data) -> list[str]:
+    """The keys of images of other than 3 channels that are left to be measured on training images:
+    those of OF_PIXELS that are not given. For RGB they have defaults."""
+    if data.channels == 3:
+        return []
+    missing = ["range"] if data.range is None else []
+    return missing + [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]

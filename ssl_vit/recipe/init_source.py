@@ -1,0 +1,257 @@
+"""init=: where first weights come from. No torch here; models/weights.py reads them."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import hub_files
+from ..errors import UserError
+from . import export_files, parsing
+from .keys import Values
+from .names import PLAIN_NAME
+from .records import require
+from .records.run import Result
+
+SCRATCH = "scratch"
+TIMM = "timm:"
+CHOICES = (
+    "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google"
+    " .npz file"
+)
+COSTS = ("exaflop", "device_hours")
+
+
+class LocalWeights(NamedTuple):
+    """Where weights lie on this machine: the export's folder, None for a .npz file; and the folder
+    of the run that made the export, None where no run did."""
+
+    export: Path | None = None
+    run: Path | None = None
+
+
+@dataclass(frozen=True)
+class InitSource:
+    """First weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
+    folder.
+
+    Files are looked up when a method needs them, not before: a run that resumes from a checkpoint
+    needs its first weights no more, and they may be gone.
+    """
+
+    place: str  # as in init=place
+
+    @property
+    def is_scratch(self) -> bool:
+        return self.place == SCRATCH
+
+    @property
+    def is_timm(self) -> bool:
+        return self.place.startswith(TIMM)
+
+    @property
+    def is_on_hub(self) -> bool:
+        return self.place.startswith(hub_files.SCHEME)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file or folder of this machine."""
+        return not (self.is_scratch or self.is_timm or self.is_on_hub)
+
+    @property
+    def public_name(self) -> str:
+        """The place without what is private: of a local path, the last name alone."""
+        return Path(self.place).name if self.is_local else self.place
+
+    @property
+    def timm_name(self) -> str:
+        return self.place.removeprefix(TIMM)
+
+    def locate(self) -> LocalWeights:
+        """Check the place, and that there are weights if it is local.
+
+        Raises:
+            UserError: there is nothing; the folder is a run that has not finished, or holds no
+                encoder; or the text after timm: is no model's name.
+        """
+        prefix = f"init={self.place}"
+        if self.is_timm and not PLAIN_NAME.fullmatch(self.timm_name):
+            raise UserError(
+                f"{prefix}: expected a model's name after timm:; for a repository type"
+                " hf-hub:USER/NAME"
+            )
+        if not self.is_local:
+            return LocalWeights()
+        path = parsing.parse_path(self.place, "init")
+        if path.suffix == ".npz" and path.is_file():
+            return LocalWeights()
+        if not path.is_dir():
+            raise UserError(f"{prefix}: no such folder or file; {CHOICES}")
+        if (path / "recipe.yaml").exists():
+            return LocalWeights(self._export_of_run(path), path)
+        if (path / "config.json").exists() and (path / "model.safetensors").exists():
+            has_run = (path.parent / "recipe.yaml").exists()
+            return LocalWeights(path, path.parent if has_run else None)
+        raise UserError(
+            f"{prefix}: expected a run (recipe.yaml) or an export (config.json, model.safetensors);"
+            f" {CHOICES}"
+        )
+
+    def _export_of_run(self, run: Path) -> Path:
+        export = run / "export"
+        if (export / "config.json").exists():
+            return export
+        if (run / "result.json").exists():
+            raise UserError(
+                f"init={self.place}: that run measured an encoder and made none; give the init= of"
+                f" its recipe.yaml"
+            )
+        raise UserError(f"init={self.place}: that run has not finished: it has no export yet")
+
+    def fetch_export(self, *names: str) -> Path | None:
+        """The folder of the export; of one on the Hub, those files of it are downloaded. None for
+        scratch, timm: and .npz files.
+
+        Raises:
+            UserError: the Hub has no such repository or revision, or it holds no encoder that can
+                be loaded; as `locate`.
+        """
+        prefix = f"init={self.place}"
+        folder = self.locate().export
+        if self.is_on_hub:
+            folder = hub_files.fetch(self.place, prefix, names)
+        if folder is None:
+            return None
+        if not (folder / "config.json").exists():
+            raise UserError(f"{prefix}: the repository is no encoder: it has no config.json")
+        try:
+            config = export_files.read(folder)
+            reason = export_files.unsupported(config)
+        except Exception as error:  # whatever a file written by others causes
+            raise UserError(f"{prefix}: its config.json cannot be read: {error!r}") from None
+        if reason:
+            raise UserError(f"{prefix}: its config.json says {reason}")
+        return folder
+
+    def described_values(self) -> Values:
+        """{dotted key: value} of the model that the weights were made with, their normalisation and
+        their evaluation's resizing and cropping, as far as their folder says.
+
+        Raises:
+            UserError: its files cannot be read; as `fetch_export`.
+        """
+        folder = self.fetch_export("config.json", "preprocessor_config.json")
+        if folder is None:
+            return {}
+        run = self.locate().run
+        with self._readable():
+            preprocessing = export_files.preprocessing_values(folder)
+            if run is None:
+                config = export_files.read(folder)
+                return export_files.model_values(config) | preprocessing
+            model = parsing.load_yaml(run / "recipe.yaml")["model"]
+            return {f"model.{key}": value for key, value in model.items()} | preprocessing
+
+    def feature_values(self) -> dict[str, Any]:
+        """{name: value} of what decides a feature beside the weights and the keys of a recipe, as
+        far as their folder says: what an image's feature is and the arguments of the architecture;
+        of a run the feature that its head reads.
+
+        Raises:
+            UserError: as `described_values`.
+        """
+        folder = self.fetch_export("config.json")
+        if folder is None:
+            return {}
+        run = self.locate().run
+        with self._readable():
+            values = export_files.feature_values(folder)
+            if run is not None:
+                supervised = parsing.load_yaml(run / "recipe.yaml").get("supervised") or {}
+                values |= {f"supervised.{key}": supervised.get(key) for key in ("pool", "hidden")}
+            return values
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn errors of the files that describe the weights into one line."""
+        try:
+            yield
+        except Exception as error:  # whatever a file written by others causes
+            raise UserError(
+                f"init={self.place}: its config.json or recipe.yaml cannot be read: {error!r}"
+            ) from None
+
+    def images(self) -> Values:
+        """{dotted key: value} of the `data` that the run was made with whose weights these are;
+        empty where no run's folder is at hand.
+
+        Raises:
+            UserError: its recipe.yaml cannot be read; as `locate`.
+        """
+        run = self.locate().run
+        if run is None:
+            return {}
+        data = parsing.load_yaml(run / "recipe.yaml").get("data")
+        if not isinstance(data, dict):
+            raise UserError(f"init={self.place}: {run / 'recipe.yaml'} does not say its data")
+        return {f"data.{key}": value for key, value in data.items()}
+
+    def pooling(self) -> str:
+        """What the export gives as an image's feature: "avg" (the mean of the patches) where it
+        says so, else "token"."""
+        folder = self.fetch_export("config.json")
+        return "token" if folder is None else export_files.pooling(folder)
+
+    def weights_hash(self) -> str | None:
+        """A hash of the file of local weights; None of other places, and where it is gone."""
+        if not self.is_local:
+            return None
+        try:
+            export = self.locate().export
+        except UserError:
+            return None
+        return file_hash(Path(self.place) if export is None else export / "model.safetensors")
+
+    def identity(self) -> dict[str, Any]:
+        """What environment.json records of local weights, to notice a change of what they give:
+        hashes of their files, and `feature_values`. Empty for other places, and where they are
+        gone.
+
+        Raises:
+            UserError: as `feature_values`.
+        """
+        file = self.weights_hash()
+        if file is None:
+            return {}
+        export = self.locate().export
+        heads = None if export is None else file_hash(export / "heads.safetensors")
+        return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
+
+    def upstream_cost(self) -> dict[str, float | None]:
+        """What the run that made the weights took, with what its own first weights took: exaflop
+        and device_hours, 0 if unknown; exaflop is None where they were not counted.
+
+        Raises:
+            UserError: its result.json is damaged; as `locate`.
+        """
+        run = self.locate().run
+        if run is None or not (run / "result.json").exists():
+            return dict.fromkeys(COSTS, 0.0)
+        path = run / "result.json"
+        result = require(path, Result, f"it belongs to init={self.place}")
+        names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
+        if not result.has(*names.values()):
+            raise UserError(f"init={self.place}: {path} is damaged")
+        found = {key: result[name] for key, name in names.items()}
+        return {key: None if value is None else float(value) for key, value in found.items()}
+
+
+def file_hash(path: Path) -> str | None:
+    """A hash of a file's content; None where there is no file that can be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return None

@@ -1,0 +1,374 @@
+"""The keys of a recipe and the options of a tool: fields of pydantic models. No torch here.
+
+A field has its type, its default, its bounds, its help and its effect; what --help, docs/options.md
+and errors say of it comes from the field.
+"""
+
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, core_schema
+
+from ..errors import UserError, suggest
+from ..formatting import option_text
+
+# What another value of a key makes: another experiment; another measurement of the same weights;
+# neither, as it is about the machine, the person or the output
+Effect = Literal["compute", "result", "run"]
+Values = dict[str, Any]  # {dotted key: value} of a recipe
+LONGEST_LIST = 100  # values of a list
+FLAG, WORD = "flag", "word"
+# Bounds that many keys have. A maximum lies far above what anybody trains with: what exceeds it is
+# a slip that would fill the memory.
+Share = Annotated[float, Field(ge=0, le=1)]
+Part = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(gt=0, le=2**31)]
+Steps = Annotated[int, Field(gt=0, le=2**40)]
+Width = Annotated[int, Field(gt=0, le=2**16)]
+Depth = Annotated[int, Field(gt=0, le=1000)]
+TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a text",
+    "object": "a mapping",
+    "null": "null",
+}
+BOUNDS = {
+    "exclusiveMinimum": "above",
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
+class Keys(BaseModel):
+    """A group of keys. A text is no number, true is no 1, and an unknown key is an error.
+
+    Attributes:
+        effect: of the keys that do not say theirs.
+        from_init: the same, whether initial weights bring the key (`init=`).
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
+    )
+    effect: ClassVar[Effect] = "compute"
+    from_init: ClassVar[bool] = False
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    effect: Effect | None = None,
+    from_init: bool | None = None,
+    requires: tuple[str, Any] | None = None,
+    form: str = "",
+    metavar: str = "",
+    **facts: Any,
+) -> Any:
+    """A field.
+
+    Args:
+        default: its value where none is given; `...`: it has to be given.
+        help: what it means.
+        effect, from_init: as of Keys.
+        requires: (dotted key, value) without which it has no effect.
+        form: how a tool's option is typed, where not as key=VALUE: FLAG (--key) or WORD (VALUE
+            alone).
+        metavar: of a tool's option: stands in --help for a value without a default.
+        facts: bounds, as pydantic.Field takes them (gt, ge, le, lt; min_length and max_length of a
+            list).
+    """
+    own = {"effect": effect, "from_init": from_init, "requires": requires}
+    typed = {"form": form or None, "metavar": metavar or None}
+    extra: Any = {name: one for name, one in {**own, **typed}.items() if one is not None}
+    if isinstance(default, list):
+        return Field(
+            default_factory=lambda: list(default),
+            description=help,
+            json_schema_extra=extra,
+            **{"min_length": 1, "max_length": LONGEST_LIST, **facts},
+        )
+    return Field(default, description=help, json_schema_extra=extra, **facts)
+
+
+@dataclass(frozen=True)
+class Only:
+    """Which values a type has: Annotated[str, Only(is_path, "a path")].
+
+    Attributes:
+        check: whether a value is one.
+        expected: what is, in words.
+    """
+
+    check: Callable[[Any], bool]
+    expected: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), "expected": self.expected}
+
+    def _checked(self, value: Any) -> Any:
+        if not self.check(value):
+            raise ValueError(self.expected)
+        return value
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """That a text is one of the names that are known when it is looked at."""
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), "enum": [*self.names()]}
+
+    def _checked(self, value: str) -> str:
+        if value not in self.names():
+            raise ValueError(value)
+        return value
+
+
+class Key(typing.NamedTuple):
+    """A field with the dotted key that it has in a recipe, or the name of a tool's option."""
+
+    name: str
+    group: type[Keys]
+    field: str
+
+    @property
+    def info(self) -> FieldInfo:
+        return self.group.model_fields[self.field]
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        found = self.info.json_schema_extra
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def effect(self) -> Effect:
+        found: Effect = self.extra.get("effect", self.group.effect)
+        return found
+
+    @property
+    def from_init(self) -> bool:
+        return bool(self.extra.get("from_init", self.group.from_init))
+
+    @property
+    def requires(self) -> tuple[str, Any] | None:
+        """(dotted key, value) without which it has no effect."""
+        found: tuple[str, Any] | None = self.extra.get("requires")
+        return found
+
+    @property
+    def form(self) -> str:
+        return str(self.extra.get("form", ""))
+
+    @property
+    def metavar(self) -> str:
+        return str(self.extra.get("metavar", ""))
+
+    @property
+    def required(self) -> bool:
+        return self.info.is_required()
+
+    @property
+    def default(self) -> Any:
+        """Its default; None of one that has to be given."""
+        found = self.info.get_default(call_default_factory=True)
+        return None if found is PydanticUndefined else found
+
+    @property
+    def help(self) -> str:
+        return self.info.description or ""
+
+    @property
+    def types(self) -> frozenset[Any]:
+        """The types of its value, of a list those of its elements."""
+        return frozenset(_atoms(self.info.annotation))
+
+    @property
+    def is_list(self) -> bool:
+        return list in _outer(self.info.annotation)
+
+    @property
+    def is_mapping(self) -> bool:
+        return dict in _outer(self.info.annotation)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What may be its value, as JSON Schema has it."""
+        whole = self.group.model_json_schema()["properties"]
+        found: dict[str, Any] = whole[self.info.alias or self.field]
+        return found
+
+    @property
+    def expected(self) -> str:
+        """The values that it may have, in words."""
+        return describe(self.schema)
+
+    @property
+    def choices(self) -> list[str] | None:
+        """The texts that it may have, of a list its elements; None of another key."""
+        return _choices(self.schema)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The members of a union; the type itself."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if isinstance(annotation, types.UnionType) or (typing.get_origin(annotation) is typing.Union):
+        for one in typing.get_args(annotation):
+            yield from _parts(one)
+    else:
+        yield annotation
+
+
+def _outer(annotation: Any) -> set[Any]:
+    return {typing.get_origin(one) or one for one in _parts(annotation)}
+
+
+def _atoms(annotation: Any) -> Iterator[Any]:
+    for one in _parts(annotation):
+        origin = typing.get_origin(one)
+        if origin is Literal:
+            yield str
+        elif origin is list:
+            yield from _atoms(typing.get_args(one)[0])
+        else:
+            yield origin or one
+
+
+def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
+    """{name: key} of a group, in the order in which they are declared."""
+    return {
+        f"{prefix}{info.alias or field}": Key(f"{prefix}{info.alias or field}", group, field)
+        for field, info in group.model_fields.items()
+    }
+
+
+def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
+    """A JSON Schema in words: `a whole number above 0 and at most 16,384`; without bounds whose
+    size is above `largest`."""
+    options = schema.get("anyOf", [schema])
+    texts = [_describe_one(one, largest) for one in options if one.get("type") != "null"]
+    null = [TYPES["null"]] if len(texts) < len(options) else []
+    return " or ".join([*texts, *null])
+
+
+def _describe_one(schema: Mapping[str, Any], largest: float) -> str:
+    if "expected" in schema:
+        return str(schema["expected"])
+    if "enum" in schema or "const" in schema:
+        return ", ".join(schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return _describe_list(schema, largest)
+    if schema.get("format") == "path":
+        return "a path"
+    found = (
+        f"{word} {_number(schema[bound])}"
+        for bound, word in BOUNDS.items()
+        if abs(schema.get(bound, math.inf)) <= largest and bound in schema
+    )
+    return f"{TYPES[schema['type']]} {' and '.join(found)}".strip()
+
+
+def _describe_list(schema: Mapping[str, Any], largest: float) -> str:
+    fewest, most = schema.get("minItems", 0), schema.get("maxItems", LONGEST_LIST)
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    element = schema["items"]
+    if "enum" in element:
+        return f"a list in brackets: some of {_describe_one(element, largest)}"
+    whole, _, bounds = _describe_one(element, largest).partition("number")
+    kind = {"a ": "numbers", "a whole ": "whole numbers"}.get(whole, "values")
+    return f"a list in brackets of {count} {kind}{bounds}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _choices(schema: Mapping[str, Any]) -> list[str] | None:
+    for one in schema.get("anyOf", [schema]):
+        found = one.get("items", one)
+        if "enum" in found or "const" in found:
+            return list(found.get("enum", [found.get("const")]))
+    return None
+
+
+def validated(
+    model: type[Keys], nested: Mapping[str, Any], known: Mapping[str, Key], where: str = ""
+) -> Any:
+    """A model with values; groups of keys are mappings in the mapping.
+
+    Args:
+        model: the model.
+        nested: its values.
+        known: {name: key} of its keys.
+        where: opens the error.
+
+    Raises:
+        UserError: a value is not what its key expects, in one line.
+    """
+    try:
+        return model.model_validate(nested)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    found = [known[name] for name in _prefixes(first["loc"]) if name in known]
+    if not found:
+        raise UserError(f"{where}{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    name = found[-1].name
+    value: Any = nested
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    raise refused(found[-1], value, where)
+
+
+def _prefixes(location: Collection[int | str]) -> Iterator[str]:
+    """Dotted names of a place in a model, the shortest first; a union adds its types to it."""
+    parts = [str(one) for one in location]
+    for count in range(1, len(parts) + 1):
+        yield ".".join(parts[:count])
+
+
+def refused(key: Key, value: Any, where: str = "", name: str = "") -> UserError:
+    """The error of a value that a key cannot have; `name` in place of the key's."""
+    text = " ".join(option_text(value).split())
+    start = f"{where}{name or key.name}={text}: "
+    choices = key.choices
+    if choices is None:
+        return UserError(f"{start}expected {key.expected}")
+    wrong = [one for one in value if one not in choices] if isinstance(value, list) else [value]
+    if wrong and isinstance(wrong[0], str):
+        return UserError(f"{start}{suggest(wrong[0], choices)}")
+    return UserError(f"{start}expected {key.expected}")
+
+
+def convert(key: Key, value: Any) -> Any:
+    """A value of a file or of Python as its key takes it: of a key that is a whole number 1e6 as
+    1,000,000, of one that is a text a name such as 2024 as a text, a path as a text."""
+    if isinstance(value, list | tuple):
+        return [convert(key, one) for one in value]
+    types = key.types
+    if isinstance(value, float) and value.is_integer() and int in types and float not in types:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and types <= {str, type(None)}:
+        return str(value)
+    if isinstance(value, Path) and Path not in types:
+        return str(value)
+    return value

@@ -1,0 +1,78 @@
+"""What names and paths may be, as checks of texts. No torch here."""
+
+import re
+import unicodedata
+from typing import Annotated
+
+from .keys import Only
+
+LONGEST_NAME = 255  # bytes of a file's name, on every common file system
+LONGEST_PATH = 4095
+# of a model: neither a path nor a place that timm would fetch from
+PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
+# Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}
+# What tools write beside runs, in a folder of runs or of a study
+BESIDE_RUNS = frozenset(
+    (
+        *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
+        *("study.json", "looks.json", "worth.json", "figures", "logs", "slurm", "lock"),
+    )
+)
+NOT_BESIDE = "and no name that tools write beside runs, such as index.html or report.html"
+
+
+def has_control(text: str) -> bool:
+    """Whether a text has characters that would break a line of a file or a terminal, or that UTF-8
+    cannot encode."""
+    return not CONTROL.isdisjoint(map(unicodedata.category, set(text)))
+
+
+def is_path(text: str) -> bool:
+    """Whether a file or folder can have that path: not blank, no name in it too long."""
+    whole = text.encode(errors="surrogatepass")
+    names_fit = all(len(name) <= LONGEST_NAME for name in whole.split(b"/"))
+    return names_fit and len(whole) <= LONGEST_PATH and bool(text.strip()) and "\0" not in text
+
+
+def is_new_path(text: str) -> bool:
+    """Whether a folder of that path may be made: no name in it has a blank at its ends."""
+    return is_path(text) and all(name == name.strip() for name in text.split("/"))
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a path that stays inside the folder it is joined to. Control characters
+    and marks that turn the direction of the text round would show another name than there is."""
+    return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
+
+
+def is_folder_name(text: str) -> bool:
+    """Whether a text can be the name of a run's folder, or of another one beside runs."""
+    return is_name(text) and BESIDE_RUNS.isdisjoint(text.split("/"))
+
+
+def is_split(text: str) -> bool:
+    """Whether a text can be a split's name: with a letter, no number, and no longer than the name
+    of a file or folder of it."""
+    try:
+        float(text)
+    except ValueError:
+        whole = text.encode(errors="surrogatepass")
+        return any(map(str.isalpha, text)) and len(whole) <= LONGEST_NAME
+    return False
+
+
+PathText = Annotated[str, Only(is_path, "a path")]
+SplitName = Annotated[str, Only(is_split, "a split's name")]
+TimmName = Annotated[str, Only(PLAIN_NAME.fullmatch, "the name of one of timm's architectures")]
+RunName = Annotated[
+    str,
+    Only(
+        lambda v: len(v) <= 200 and (not v or is_folder_name(v)),
+        f"a folder's name of at most 200 printable characters, {NOT_BESIDE}",
+    ),
+]
+NewFolder = Annotated[str, Only(is_new_path, "a folder")]
+FolderName = Annotated[
+    str, Only(lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME, "a folder's name")
+]

@@ -1,0 +1,52 @@
+"""Plugins: files of a user that declare objectives or targets. No torch here."""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from ..errors import UserError
+from . import declaration, schema
+from .parsing import parse_path
+from .words import is_null
+
+
+def check_plugin_is_given(given: Collection[str], plugin: str | None, path: Path) -> None:
+    """Check that the command line names the plugin that a recipe file names: recipe files are
+    passed on, and a plugin is code.
+
+    Raises:
+        UserError: it does not.
+    """
+    if plugin and "plugin" not in given:
+        text = f"{path} names it; plugins run only if the command line names them"
+        raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
+
+
+def run_plugin(plugin: str | None) -> None:
+    """Run a plugin's file, once per process: it declares objectives or targets.
+
+    Raises:
+        UserError: there is no such file, or it fails.
+    """
+    if plugin is None or is_null(plugin):
+        return
+    path = parse_path(plugin, "plugin").resolve()
+    name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"plugin={plugin}: no such Python file")
+    if name in sys.modules:
+        return
+    module = importlib.util.module_from_spec(spec)
+    before = {*declaration.objectives(), *declaration.targets()}
+    try:
+        spec.loader.exec_module(module)
+        schema.all_keys()  # its keys are none of others
+    except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
+        for declared in {*declaration.objectives(), *declaration.targets()} - before:
+            declaration.withdraw(declared)
+        text = str(error) if isinstance(error, UserError) else repr(error)
+        raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
+    sys.modules[name] = module

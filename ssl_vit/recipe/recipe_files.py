@@ -1,0 +1,263 @@
+"""Reads recipe files, their bases, and the presets that they name. No torch here."""
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError, suggest
+from ..formatting import INSTALLED, PACKAGE, ROOT
+from . import declaration, schema, words
+from .images import EMBEDDED
+from .keys import Values
+from .names import is_path
+from .parsing import flatten, load_yaml, parse_path
+from .schema import Recipe
+
+RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
+STUDIES = "study"  # the folder of RECIPES that holds studies
+TABLES = RECIPES / "tables"  # files that are not recipes
+PAPER = TABLES / "paper.yaml"  # whose rows are: recipe=paper/NAME has the path PAPER / NAME
+PRESETS = {
+    "data": TABLES / "datasets.yaml",
+    "model": TABLES / "models.yaml",
+}  # key -> the table that it names a row of
+
+
+class FileValues(NamedTuple):
+    """{dotted key: value} of a recipe file: of the presets that it names, and its own, which
+    win."""
+
+    presets: Values
+    own: Values
+
+
+def recipe_names() -> list[str]:
+    """The recipes of the package, as `recipe=` takes them."""
+    return [one for one in _names() if not one.startswith(f"{STUDIES}/")]
+
+
+def study_names() -> list[str]:
+    """The studies of the package, as `recipe=` of tools/study.py takes them."""
+    return [one for one in _names() if one.startswith(f"{STUDIES}/")]
+
+
+def _names() -> list[str]:
+    found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+    files = [name for name in found if not name.startswith(f"{TABLES.name}/")]
+    return sorted([*files, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
+
+
+def first_recipes() -> list[str]:
+    """The recipes that run as they are, on the embedded images."""
+    return [
+        name
+        for name in recipe_names()
+        if load(find_recipe(name)).presets.get("data.name") == EMBEDDED
+    ]
+
+
+def summary(name: str) -> str:
+    """What a recipe's first comment says up to a colon or full stop, or the one beside its name in
+    the paper's table; a study's title."""
+    if name in study_names():
+        return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
+    path = find_recipe(name)
+    if path.parent == PAPER:
+        row = re.search(rf"^{path.name}:.*?# (.*)", PAPER.read_text(encoding="utf-8"), re.MULTILINE)
+        return row[1] if row else ""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
+    text = " ".join(line.strip("# \n") for line in comment)
+    return re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
+
+
+def find_recipe(name: str | None) -> Path:
+    """A recipe's file, from its name under recipes/ or its path. That of a row of the paper's table
+    is PAPER / NAME, which this module alone reads.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name is None:
+        first = ", ".join(first_recipes())
+        others = "others that `ssl-vit --all` lists, or a file's path"
+        raise UserError(f"recipe= is missing; choices: {first}, {others}")
+    if (own := _packaged(name)) is not None:
+        return own
+    if name.endswith((".yaml", ".yml")):
+        if parse_path(name, "recipe").is_file():
+            return Path(name)
+        raise UserError(f"recipe={name}: no such file")
+    if name.startswith(f"{STUDIES}/"):
+        raise UserError(f"recipe={name}: a study is run by tools/study.py")
+    raise UserError(f"recipe={name}: unknown; {suggest(name, recipe_names())}, or a file's path")
+
+
+def _packaged(name: str) -> Path | None:
+    """The file of one of `recipe_names`, found without a look at all of them, which every start
+    would wait for; None of another name."""
+    parts = name.split("/")
+    if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts}:
+        return None
+    if parts[0] == PAPER.stem:
+        row = "/".join(parts[1:])
+        return PAPER / row if row in load_yaml(PAPER) else None
+    path = RECIPES / f"{name}.yaml"
+    return path if is_path(str(path)) and path.is_file() else None
+
+
+def preset(key: str, name: str) -> Values:
+    """{dotted key: value} of the preset data=NAME or model=NAME, its name included.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    table = PRESETS[key]
+    rows = load_yaml(table)
+    if name not in rows:
+        raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
+    row = {f"{key}.{field}": value for field, value in rows[name].items()}
+    row[f"{key}.name"] = name
+    for field in row:
+        words.check_key(field, f"{table.name}, {name}: ")
+    return row
+
+
+def has_preset(key: str, name: str) -> bool:
+    """Whether there is a preset data=NAME or model=NAME."""
+    return name in load_yaml(PRESETS[key])
+
+
+def without_group(known: Values, group: str) -> Values:
+    """The values without those of one group of keys."""
+    return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """What a recipe file, or a row of the paper's table, holds.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if path.parent == PAPER:
+        return dict(load_yaml(PAPER)[path.name])
+    return load_yaml(path)
+
+
+def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
+    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
+    counts as though it stood in the file, unless the file gives it itself.
+
+    Args:
+        path: the file.
+        derived: files whose base this one is, directly or not.
+
+    Raises:
+        UserError: a file cannot be read, or the bases form a circle.
+    """
+    mapping = _mapping(path)
+    base = mapping.pop("base", None)
+    presets, own = _of_mapping(mapping, path)
+    if base is None:
+        return FileValues(presets, own)
+    base_path = find_base(base, path)
+    if base_path.resolve() in (path.resolve(), *derived):
+        raise UserError(f"{path}: base={base}: bases form a circle")
+    base_presets, base_own = load(base_path, (path.resolve(), *derived))
+    base_own.pop("name", None)
+    for key in PRESETS:
+        if f"{key}.name" in presets:
+            base_presets = without_group(base_presets, key)
+    return FileValues(base_presets | presets, base_own | own)
+
+
+def bases(path: Path) -> list[str]:
+    """The names of the recipes that a recipe file is based on, the nearest first. The file is one
+    that `load` takes."""
+    base = _mapping(path).get("base")
+    return [] if base is None else [str(base), *bases(find_base(base, path))]
+
+
+def names_images(path: Path) -> bool:
+    """Whether a recipe file or one of its bases chooses images. That a file of recipes/ says
+    `data: shapes` is no choice, but what it does without one."""
+    mapping = _mapping(path)
+    base = mapping.pop("base", None)
+    presets, own = _of_mapping(mapping, path)
+    found = {key: (presets | own).get(key) for key in ("data.path", "data.hub", "data.name")}
+    if any(found.values()):
+        shipped = path.resolve().is_relative_to(RECIPES.resolve())
+        return not shipped or found["data.name"] != EMBEDDED
+    return base is not None and names_images(find_base(base, path))
+
+
+def find_base(base: Any, path: Path) -> Path:
+    """The file that the recipe file `path` names as `base:`, a recipe's name or a path relative to
+    `path`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
+    if base.endswith((".yaml", ".yml")):
+        file = path.parent / parse_path(base, f"{path}: base")
+        if not file.is_file():
+            raise UserError(f"{path}: base={base}: no such file in {path.parent}")
+        return file
+    try:
+        return find_recipe(base)
+    except UserError as error:
+        raise UserError(f"{path}: base: {str(error).removeprefix('recipe=')}") from None
+
+
+def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
+    """The values of a recipe file's content, without its base."""
+    presets: Values = {}
+    for key in PRESETS:
+        if isinstance(mapping.get(key), str):
+            presets |= preset(key, mapping.pop(key))
+    own = flatten(mapping)
+    # without its plugin an objective's own keys are not known here
+    foreign = own.get("objective") not in (None, *declaration.objectives())
+    for key in own:
+        if not foreign or key.split(".")[0] in Recipe.model_fields:
+            words.check_key(key, f"{path}: ")
+    return FileValues(presets, own)
+
+
+def file_values(path: Path) -> Values:
+    """{dotted key: value} of a recipe file and its bases, unchecked."""
+    presets, own = load(path)
+    return presets | own
+
+
+def read(path: Path) -> Recipe:
+    """The recipe of a file without a base (recipe.yaml of a run), typed but not checked; no plugin
+    runs.
+
+    Raises:
+        UserError: it is no recipe.
+    """
+    presets, own = _of_mapping(load_yaml(path), path)
+    return schema.build(presets | own, f"{path}: ")
+
+
+def suggest_model(recipe: Recipe) -> str:
+    """For images of too few patches: the model nearest in width that cuts them into 16 or more."""
+    size = recipe.data.size
+    fitting = {
+        name: row
+        for name, row in load_yaml(TABLES / "models.yaml").items()
+        if "patch" in row and size % row["patch"] == 0 and size >= 4 * row["patch"]
+    }
+    if not fitting:
+        sides = (side for side in range(size // 4, 0, -1) if size % side == 0)
+        return f"try model.patch={next(sides, 1)}"
+
+    def distance(name: str) -> tuple[int, int]:
+        """From the recipe's width; of equal ones the larger patch first."""
+        row = fitting[name]
+        return abs(row["width"] - recipe.model.width), -row["patch"]
+
+    return f"try model={min(fitting, key=distance)}"

@@ -1,0 +1,307 @@
+"""The recipe: typed values that define a run. Each key is described here, in the files of its group
+or by its objective, and nowhere else; docs/options.md lists them all. No torch here."""
+
+import functools
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, create_model
+
+from ..errors import UserError
+from ..formatting import FEW_IMAGES, format_value
+from . import declaration
+from .images import Data
+from .init_source import InitSource
+from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, validated
+from .model import Model
+from .names import NewFolder, PathText, RunName, has_control
+from .operation import Checkpoint, Compute, Eval, Hub, Log
+from .optimisation import Optim
+from .parsing import flatten, nested, yaml_text
+from .probe import CHOSEN, SEGMENTATION, Probe
+from .shared_groups import GROUPS as SHARED_GROUPS
+from .shared_groups import ViewOptions
+
+DEFAULT_OBJECTIVE = "mpp"
+LARGE_SHARE = 0.2  # of the training images, held out
+# Of one machine or one person: not published, not taken from others. Of groups all keys
+PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
+
+G = TypeVar("G")
+
+
+def group(kind: type[Keys], about: str) -> Any:
+    """A field for a group of keys."""
+    return Field(default_factory=kind, description=about)
+
+
+class Recipe(Keys):
+    """The keys that every recipe has; `recipe_class` adds the groups that an objective uses."""
+
+    name: RunName = key(
+        "",
+        "The run's folder; default: the recipe's name and the options that change what is"
+        " computed.",
+        effect="run",
+    )
+    out: NewFolder = key("runs", "Folder that holds the runs.", effect="run")
+    seed: int = key(0, "Seed of every random choice.", ge=-(2**63), lt=2**63)
+    resume: bool = key(
+        True,
+        "Resume the run in the folder; false: refuse a folder that holds a run.",
+        effect="run",
+    )
+    plugin: PathText | None = key(
+        None, "Python file that adds objectives or targets (docs/extend.md).", effect="run"
+    )
+    init: PathText = key(
+        "scratch",
+        "Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a"
+        " Google .npz file.",
+        from_init=True,
+    )
+    objective: Annotated[str, OneOf(declaration.objectives)] = key(
+        DEFAULT_OBJECTIVE, "What the encoder is trained on."
+    )
+    data: Data = group(
+        Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
+    )
+    model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
+    target: Annotated[str, OneOf(declaration.targets)] = key(
+        "mean_color", "What is predicted of a patch."
+    )
+    probe: Probe = group(Probe, "Measuring a frozen encoder.")
+    optim: Optim = group(Optim, "Optimisation.")
+    compute: Compute = group(Compute, "Devices, precision and processes.")
+    checkpoint: Checkpoint = group(Checkpoint, "Checkpoints.")
+    eval: Eval = group(Eval, "Evaluation while training and after it.")
+    log: Log = group(Log, "Logging.")
+    hub: Hub = group(Hub, "Pushing to the Hugging Face Hub.")
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """{name: group of keys} of those that the objective uses."""
+        own = [name for name in type(self).model_fields if name not in Recipe.model_fields]
+        return {name: getattr(self, name) for name in own} | (self.model_extra or {})
+
+    def group(self, kind: type[G]) -> G:
+        """The group of keys of that type.
+
+        Raises:
+            KeyError: the objective does not use it.
+        """
+        return declaration.find_group(self.groups, kind)
+
+    @property
+    def declared(self) -> declaration.ObjectiveDeclaration:
+        """What its objective declares.
+
+        Raises:
+            UserError: its objective is not known here.
+        """
+        return declaration.objective(self.objective)
+
+    def holds(self, key: str) -> bool:
+        """Whether a dotted key is in use: not one of a group that the objective has no use for."""
+        top = key.split(".")[0]
+        if top == "target":
+            return uses_target(self.objective)
+        if top == "probe":
+            return self.objective == "probe" or self.probe.every is not None
+        return top in self.groups or top in Recipe.model_fields
+
+    def values(self) -> Values:
+        """{dotted key: value} of the keys in use, in the order of `all_keys`."""
+        flat = flatten(self.model_dump())
+        order = {key: place for place, key in enumerate(all_keys())}
+        held = sorted(filter(self.holds, flat), key=lambda key: order.get(key, len(order)))
+        return {key: flat[key] for key in held}
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        return functools.reduce(getattr, key.split("."), self)
+
+    def error(self, key: str, reason: str, value: Any = None) -> UserError:
+        """The error of a value that does not go with others.
+
+        Args:
+            key: the dotted key, whose value the line shows.
+            reason: what is expected.
+            value: in place of the key's.
+        """
+        shown = format_value(self.value(key)) if value is None else value
+        return UserError(f"{key}={shown}: {reason}")
+
+    @property
+    def patches(self) -> int:
+        """Patches of a training image."""
+        return (self.data.size // self.model.patch) ** 2
+
+    @property
+    def init_source(self) -> InitSource:
+        return InitSource(self.init)
+
+    @property
+    def training_tool(self) -> str:
+        """The tool that trains it, also where its plugin is not here."""
+        found = declaration.objectives().get(self.objective)
+        return "finetune" if found and found.fine_tunes(self) else "pretrain"
+
+
+class _Foreign(Recipe):
+    """Of an objective that is not known here, as without its plugin, whose keys are taken as they
+    are."""
+
+    model_config = ConfigDict(extra="allow")
+    objective: str = key(DEFAULT_OBJECTIVE, "What the encoder is trained on.")
+
+
+def recipe_class(objective: str, given: Values) -> type[Recipe]:
+    """The model of an objective's recipes.
+
+    Args:
+        objective: its name; one that is not known here has the groups that `given` names.
+        given: {dotted key: value} of the recipe.
+    """
+    found = declaration.objectives().get(objective)
+    used = {name.split(".")[0] for name in given} if found is None else set(found.groups)
+    return _class(_Foreign if found is None else Recipe, *(_used(used)))
+
+
+def _used(names: set[str]) -> list[declaration.Group]:
+    return [one for one in all_groups() if one.name in names]
+
+
+@functools.cache
+def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
+    fields: dict[str, Any] = {one.name: (one.kind, group(one.kind, one.about)) for one in groups}
+    found: type[Recipe] = create_model("Recipe", __base__=base, **fields)
+    return found
+
+
+def build(values: Values, where: str = "") -> Recipe:
+    """The typed recipe from {dotted key: value}; keys that are absent have their default, and those
+    of groups that its objective does not use are left out.
+
+    Args:
+        values: of the keys.
+        where: opens the error.
+
+    Raises:
+        UserError: a value of another type, or out of bounds.
+    """
+    known = all_keys()
+    objective = values.get("objective", DEFAULT_OBJECTIVE)
+    if not isinstance(objective, str):
+        raise UserError(f"{where}objective={objective}: expected a text")
+    model = recipe_class(objective, values)
+    foreign = issubclass(model, _Foreign)
+    taken: Values = {}
+    for name, value in values.items():
+        if isinstance(value, str) and has_control(value):
+            raise UserError(f"{where}{name}={' '.join(value.split())}: cannot be taken as a value")
+        if foreign or name.split(".")[0] in model.model_fields:
+            taken[name] = convert(known[name], value) if name in known else value
+    found: Recipe = validated(model, nested(taken), known, where)
+    return found
+
+
+def all_groups() -> list[declaration.Group]:
+    """The groups of keys that not every recipe has: shared ones, then those of each objective."""
+    return [*SHARED_GROUPS, *declaration.groups()]
+
+
+def uses_target(objective: str) -> bool:
+    """Whether an objective predicts patches; of one that is not known here, that it may."""
+    found = declaration.objectives().get(objective)
+    return found is None or "target" in found.groups
+
+
+def all_keys() -> dict[str, Key]:
+    """{dotted key: its description} of every key of every objective.
+
+    Raises:
+        UserError: a plugin's keys are called as others.
+    """
+    return _keys(*all_groups())
+
+
+@functools.cache
+def _keys(*own: declaration.Group) -> dict[str, Key]:
+    found: dict[str, Key] = {}
+    names = [*Recipe.model_fields, *(one.name for one in own)]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise UserError(f"{name}.: an objective's group of keys has the name of another one")
+    for name, one in keys_of(Recipe).items():
+        kind = one.info.annotation
+        if name == "target":  # what an objective is about stands beside it
+            for used in own:
+                found |= keys_of(used.kind, f"{used.name}.")
+        if isinstance(kind, type) and issubclass(kind, Keys):
+            found |= keys_of(kind, f"{name}.")
+        else:
+            found[name] = one
+    return found
+
+
+def defaults() -> Values:
+    """{dotted key: its default}."""
+    return {name: one.default for name, one in all_keys().items()}
+
+
+def is_private(key: str) -> bool:
+    """Whether a dotted key is of one machine or one person."""
+    return key in PRIVATE or key.split(".")[0] in PRIVATE
+
+
+def learns_labels(recipe: Recipe) -> bool:
+    """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
+    return recipe.declared.learns_labels(recipe)
+
+
+def uses_labels(recipe: Recipe) -> bool:
+    """Whether a run learns labels of images, or measures on them."""
+    if recipe.objective == "probe":
+        return not set(recipe.probe.measures) <= {SEGMENTATION}
+    return learns_labels(recipe) or bool(recipe.probe.every)
+
+
+def measures_masks(recipe: Recipe) -> bool:
+    """Whether an evaluation reads masks."""
+    return recipe.objective == "probe" and SEGMENTATION in recipe.probe.measures
+
+
+def chosen_on_held_out(recipe: Recipe) -> list[str]:
+    """What a run chooses on its held-out images."""
+    if recipe.objective != "probe":
+        return ["the checkpoint"] if recipe.checkpoint.best else []
+    return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
+
+
+def more_held_out(recipe: Recipe) -> str:
+    """The option by which a run like this one holds out more images; empty where another one limits
+    them, or it holds out as many as that."""
+    given = recipe.data.validation
+    limited = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
+    if limited or recipe.data.stream or given == 0:
+        return ""
+    large = isinstance(given, float) and given >= LARGE_SHARE
+    return "" if large else f"data.validation={LARGE_SHARE}"
+
+
+def compared_views(recipe: Recipe) -> ViewOptions | None:
+    """How the views of an image are made that the objective compares; None where it compares
+    none."""
+    return recipe.group(ViewOptions) if "views" in recipe.groups else None
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML, the keys in use alone; that text repeats the run
+    (`recipe=runs/NAME/recipe.yaml`)."""
+    return yaml_text(nested(recipe.values()))
+
+
+def without_private(recipe: Recipe) -> Recipe:
+    """The recipe without what belongs to one machine or one person: it is neither published nor
+    taken from others."""
+    kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
+    return build(kept | {"init": recipe.init_source.public_name})

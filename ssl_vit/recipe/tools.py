@@ -1,0 +1,311 @@
+"""The options of the engine's tools, and what their --help says. No torch here."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .keys import FLAG, WORD, OneOf, key
+from .names import FolderName, NewFolder, RunName
+from .tool import ALL, RecipeKeys, ToolOptions
+
+PLACES = (
+    "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
+    " file"
+)
+ENCODER = f"The encoder: {PLACES}; scratch,PLACE: fresh weights of that model, for its images."
+FIGURES = (
+    "filters",
+    "positions",
+    "attention_distance",
+    "attention_rollout",
+    "class_attention",
+    "feature_map",
+    "image_map",
+    "reconstruction",
+    "predicted",
+)
+ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
+TOP = 5
+MOST_IMAGES = 2000  # of figures, unless images= says otherwise
+Number = Annotated[int, Field(ge=1, le=999_999_999)]
+IMAGES = "The images, as for training (pretrain --help)."
+
+
+def flag(help: str) -> Any:
+    return key(False, help, form=FLAG)
+
+
+def json_flag() -> Any:
+    return key(False, "Print the result as one line of JSON, last.", form=FLAG, alias="json")
+
+
+def out(help: str = "Folder that holds the runs.", default: str | None = "runs") -> Any:
+    return key(default, help, metavar="FOLDER")
+
+
+class JobOptions(ToolOptions):
+    """Of the tools that make one run, whose other options are all keys of recipes."""
+
+    recipes = ALL
+    command_line_only = ("json",)
+    uses = (
+        RecipeKeys(("recipe",), "A recipe of recipes/, or the path of a YAML file."),
+        RecipeKeys(("data",), "A row of recipes/tables/datasets.yaml."),
+        RecipeKeys(("model",), "A row of recipes/tables/models.yaml."),
+    )
+    as_json: bool = json_flag()
+
+
+class PretrainOptions(JobOptions):
+    summary = "pre-train an encoder"
+    command = "jobs.cli:pretrain"
+    most = (
+        *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
+        *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
+    )
+    lasting = True
+    purpose = "Pre-train an encoder. The same command resumes an unfinished run."
+    examples = (
+        "accelerate launch tools/pretrain.py recipe=mpp",
+        "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
+        "python tools/pretrain.py recipe=mpp --help",
+    )
+
+
+class FinetuneOptions(JobOptions):
+    summary = "fine-tune an encoder on labels"
+    command = "jobs.cli:finetune"
+    most = (
+        *("init", "data.path", "data.test", "data.share", "optim.steps"),
+        *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
+    )
+    lasting = True
+    purpose = (
+        "Fine-tune an encoder on labels, from the weights that init= names, and measure its"
+        " accuracy on the test split."
+    )
+    examples = (
+        "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
+        "accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH"
+        " init=scratch",
+    )
+    positional = "init"
+
+
+class EvaluateOptions(JobOptions):
+    summary = "measure a frozen encoder"
+    command = "jobs.cli:evaluate"
+    most = (
+        *("init", "data.path", "data.test", "data.size", "probe.measures"),
+        *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
+    )
+    lasting = True
+    purpose = (
+        "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its"
+        " patches on masks: segmentation."
+    )
+    examples = (
+        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
+        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10"
+        " data.path=PATH data.size=32 --json",
+        "accelerate launch tools/evaluate.py recipe=segment init=runs/mpp",
+    )
+    positional = "init"
+
+
+class FigureOptions(ToolOptions):
+    """Which figures, of which encoder and images."""
+
+    summary = "draw what an encoder has learned"
+    command = "jobs.draw_figures:main"
+    purpose = (
+        "Draw what an encoder has learned, beside fresh weights: filters, positions, attention"
+        " distance, rollout, the class token's attention, features and what the objective predicts."
+        " Each figure is a .png, a .svg and a .npz with its data; figures.html shows them."
+    )
+    examples = (
+        "python tools/figures.py init=runs/mpp",
+        "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
+        "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
+    )
+    positional = "init"
+    uses = (
+        RecipeKeys(
+            ("data", "data.*"),
+            f"{IMAGES} Default: those of the run.",
+        ),
+        RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
+        RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
+        RecipeKeys(("compute.threads",), "As for training."),
+        RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
+    )
+    init: str = key(
+        ...,
+        f"The encoder: {PLACES}. Fresh weights beside a run are those that it began with.",
+        metavar="PLACE",
+    )
+    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(
+        None,
+        "Only these; reconstruction is of objectives that predict patches, predicted of others"
+        " that draw what they predict.",
+        metavar="NAME,...",
+    )
+    split: str | None = key(
+        None,
+        "The split whose images are looked at; default: the test split, else the held-out images.",
+        metavar="NAME",
+    )
+    images: int | None = key(
+        None,
+        "Images that t-SNE, principal components and, the first 128, attention distances are"
+        f" computed over; default: {MOST_IMAGES:,}, or as many as there are.",
+        ge=1,
+        le=2048,
+        metavar="N",
+    )
+    shown: int = key(6, "Images that figures show.", ge=1, le=64)
+    out: NewFolder | None = out(
+        "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
+        " runs/figures-LABEL.",
+        None,
+    )
+    name: FolderName | None = key(None, "The folder.", metavar="TEXT")
+
+
+class EmbedOptions(ToolOptions):
+    """What is embedded, and a query."""
+
+    summary = "write the features of every image of a data set"
+    command = "jobs.embed:main"
+    lasting = True
+    purpose = (
+        "Write the features of every image of a data set in shards of parquet, or resume that; find"
+        " the images nearest to a query. Several processes share the shards."
+    )
+    examples = (
+        "python tools/embed.py init=runs/mpp data.path=IMAGES",
+        "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
+        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 model=vit_ti16"
+        " data=cifar10 data.path=IMAGES split=test probe.layer=6",
+    )
+    positional = "init"
+    uses = (
+        RecipeKeys(
+            (
+                "data",
+                *("data.path", "data.hub", "data.size", "data.image_column"),
+                *("data.label_column", "data.labels", "data.test", "data.group"),
+                *("data.unreadable", "data.eval_mode", "data.eval_crop"),
+                *("data.mean", "data.std"),
+            ),
+            f"{IMAGES} Default: those that the run was trained on. Size, normalisation and cropping"
+            " are those of the encoder's export, unless data.size= or data.eval_mode= say"
+            " otherwise.",
+        ),
+        RecipeKeys(
+            ("probe.pool",),
+            "token (the class token) or avg (the mean of the patches); default: as the encoder's"
+            " export says.",
+        ),
+        RecipeKeys(
+            ("probe.layer",),
+            "The block whose output is taken, from 1; default: the last one, after the final norm.",
+        ),
+        RecipeKeys(
+            ("model", "model.*", "seed"),
+            "The model of scratch, timm: and .npz files; scratch's seed.",
+        ),
+        RecipeKeys(
+            (
+                *("compute.batch", "compute.workers", "compute.threads", "compute.precision"),
+                "compute.patience",
+            ),
+            "As for training.",
+        ),
+    )
+    init: str = key(..., ENCODER, metavar="PLACE")
+    split: list[str] | None = key(
+        None,
+        "Only these splits; default: all.",
+        metavar="NAME,...",
+    )
+    patches: bool = key(False, "Write the features of all patches too.")
+    rows: Number | None = key(
+        None,
+        f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
+        " shard are held in memory.",
+        metavar="N",
+    )
+    query: list[str] | None = key(
+        None,
+        "Images whose nearest are printed and shown in nearest.html: files; also below data.path=.",
+        metavar="IMAGE,...",
+    )
+    top: Number | None = key(None, f"How many for each; default: {TOP}.", metavar="N")
+    out: NewFolder = out("Holds the folder.")
+    name: FolderName | None = key(None, "The folder; default: features-LABEL-DATA.", metavar="TEXT")
+
+    @property
+    def shard_rows(self) -> int:
+        """Images per shard."""
+        return self.rows or (PATCH_ROWS if self.patches else ROWS)
+
+
+class ExportOptions(ToolOptions):
+    summary = "convert a run's encoder to transformers or ONNX"
+    command = "models.interop:main"
+    purpose = "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX."
+    examples = (
+        "python tools/export.py init=runs/mpp format=transformers out=mpp_transformers",
+        "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
+    )
+    positional = "init"
+    init: str = key(
+        ...,
+        "The encoder: a run's folder, or an export's.",
+        metavar="FOLDER",
+    )
+    format: Literal["transformers", "onnx"] = key(..., "The format.", metavar="NAME")
+    out: Path = key(..., "The folder (transformers) or file (onnx) to write.", metavar="PATH")
+
+
+class PushOptions(ToolOptions):
+    summary = "upload a run to the Hugging Face Hub"
+    command = "hub.push:main"
+    lasting = True
+    purpose = (
+        "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
+        " export and, with hub.state=true, its training state."
+    )
+    examples = (
+        "python tools/push.py runs/mpp hub.repo=USER/NAME",
+        "python tools/push.py runs/mpp",
+    )
+    positional = "folder"
+    uses = (
+        RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
+        RecipeKeys(("hub.private",), "Create the repository as a private one."),
+        RecipeKeys(("hub.state",), "Upload the resumable training state too."),
+    )
+    folder: Path = key(..., "The run's folder.", form=WORD, metavar="FOLDER")
+    quiet: bool = flag("Upload only what is missing; wait while another process uploads this run.")
+
+
+class PullOptions(ToolOptions):
+    summary = "download an uploaded training state"
+    command = "hub.pull:main"
+    purpose = "Download an uploaded training state (hub.state=true) as a run that can be resumed."
+    examples = (
+        "python tools/pull.py hf-hub:USER/NAME",
+        "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
+    )
+    positional = "repository"
+    repository: str = key(
+        ...,
+        "The repository.",
+        form=WORD,
+        metavar="hf-hub:USER/NAME[@COMMIT]",
+    )
+    out: NewFolder = out()
+    name: RunName | None = key(None, "The run's folder; default: its own name.", metavar="TEXT")

@@ -1,0 +1,252 @@
+"""Words as a command line or Python gives them -> {dotted key: value}. No torch here."""
+
+import difflib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..formatting import option_text
+from . import schema
+from .keys import FLAG, Key, Values, convert, refused
+from .names import has_control
+from .parsing import exists, yaml_value
+
+Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
+
+NULLS = ("null", "none")
+PRESETS = ("data", "model")  # groups whose `name` is typed as the group itself
+SWEEP = "sweep"
+# What a list's text in brackets would not keep as it is
+SPECIAL = re.compile(r"^$|[\s,\[\]{}:#'\"&*!|<>%@`\\?]")
+
+
+def parse(words: Iterable[str]) -> dict[str, str]:
+    """{key: text} of key=value words. Their order never matters, so no key may have two values.
+
+    Raises:
+        UserError: a word is not key=value, a key has two values, or a text cannot be a value.
+    """
+    given: dict[str, str] = {}
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{word!r}: expected key=value, as in recipe=mpp")
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"{word}: expected key=value, as in recipe=mpp")
+        if has_control(word):
+            raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
+        if given.setdefault(key, text) != text:
+            raise UserError(f"{key} is given twice: {given[key]} and {text}")
+    return given
+
+
+def typed(texts: Mapping[str, str]) -> Values:
+    """The values that the texts of keys of a recipe stand for; nothing is checked but the keys.
+
+    Raises:
+        UserError: keys are none of a recipe, all of them in one line.
+    """
+    check_keys(texts)
+    known = schema.all_keys()
+    return {key: read(known[key], text) for key, text in texts.items()}
+
+
+def read(key: Key, text: str) -> Any:
+    """The value that a key's text stands for: of a key that takes texts alone it is the text, of
+    others what YAML 1.2 reads. Whether it may be the key's is not checked."""
+    optional = type(None) in key.types
+    if optional and text.lower() in NULLS:
+        return None
+    if key.types <= {str, Path, type(None)} and not key.is_list:
+        return text
+    try:
+        return convert(key, yaml_value(text))
+    except ValueError:
+        return text
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """As `check_key`, of each key; what is wrong with several of them is one error.
+
+    Raises:
+        UserError: one is none of the recipe's.
+    """
+    found: list[str] = []
+    listed: set[str] = set()  # choices, each once
+    for key in keys:
+        try:
+            check_key(key)
+        except UserError as error:
+            text, _, choices = str(error).partition("choices: ")
+            found.append(text.rstrip("; ") if choices in listed else str(error))
+            listed.add(choices)
+    if found:
+        raise UserError("; ".join(found))
+
+
+def check_key(key: str, where: str = "") -> None:
+    """Check that a dotted key is one of the recipe's; `where` (a file) opens the error.
+
+    Raises:
+        UserError: it is not; it names the nearest key, or the choices.
+    """
+    if key in ("data.name", "model.name") and not where:
+        preset = key.split(".")[0]
+        raise UserError(f"{key}: expected {preset}=NAME, which sets it")
+    known = schema.all_keys()
+    if key in known:
+        return
+    group = key.split(".")[0] + "."
+    siblings = [name for name in known if name.startswith(group)]
+    if key + "." == group and siblings:
+        raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
+    # lr for optim.lr; every for those of several groups
+    near = [name for name in known if name.rpartition(".")[2] == key]
+    near = near or difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    choices = siblings or sorted({*map(_top_level, known), "recipe"})
+    raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
+
+
+def _top_level(key: str) -> str:
+    """A key outside of groups, or its group with a dot."""
+    group, dot, _ = key.partition(".")
+    return group + dot
+
+
+def is_null(text: str | None) -> bool:
+    """Whether what a command line gives for a key, if it does, is nothing."""
+    return text is None or text.lower() in ("", *NULLS)
+
+
+def from_python(
+    options: Options, keywords: Mapping[str, Any], own: Mapping[str, Key], positional: str = ""
+) -> list[str]:
+    """The words of the command line that says the same.
+
+    Args:
+        options: a mapping, nested or with dotted keys; words as a list or in one string, which is
+            divided as a shell does; or the path of a file or folder, of a tool that takes one.
+        keywords: more of a mapping.
+        own: {name: key} of the tool's own options.
+        positional: the key that a path alone gives; empty for none.
+
+    Raises:
+        UserError: a value is nothing that a command line can say. What a key or a value means is
+            not looked at.
+    """
+    mappings = [options, keywords] if isinstance(options, Mapping) else [keywords]
+    given = [] if isinstance(options, Mapping) else _given(options, positional)
+    place = given.index(SWEEP) if SWEEP in given else len(given)
+    plain = [
+        word
+        for mapping in mappings
+        for key, value in _pairs({key: one for key, one in mapping.items() if key != SWEEP})
+        for word in _words(key, value, own.get(key))
+    ]
+    swept = [word for mapping in mappings for word in _swept(mapping.get(SWEEP))]
+    # every option of all arms stands before the word for the sweep
+    mark = [SWEEP] if swept and SWEEP not in given else []
+    return [*given[:place], *plain, *mark, *given[place:], *swept]
+
+
+def _given(options: Any, positional: str) -> list[str]:
+    """The words of what is no mapping."""
+    if isinstance(options, os.PathLike):
+        return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
+    if not isinstance(options, str):
+        if not isinstance(options, Iterable):
+            raise UserError(f"{options!r}: expected options: a mapping, a list or a text")
+        return [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
+    if options and (exists(options) or not re.search(r"=|(^|\s)--", options)):
+        return [f"{positional}={options}" if positional else options]
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise UserError(f"{_short(options)}: {error}; expected words as a shell takes") from None
+
+
+def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values, one that is there twice twice."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _pairs(value, f"{prefix}{key}.")
+        elif key == "name" and prefix.removesuffix(".") in PRESETS:
+            yield prefix.removesuffix("."), value
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
+    """The word of an option; none of a flag that is not set, nor of an option of a tool that None
+    leaves as it is."""
+    if option is not None and value is None and option.default is None:
+        return
+    if option is not None and option.form == FLAG:
+        if not isinstance(value, bool):
+            raise UserError(f"{key}={_short(value)}: expected True or False")
+        if value:
+            yield f"--{key}"
+        return
+    single = isinstance(value, os.PathLike) and option is not None and option.is_list
+    yield f"{key}={_text(key, [value] if single else value)}"
+
+
+def _swept(swept: Any) -> Iterator[str]:
+    """The words of the keys that are swept."""
+    if not isinstance(swept, Mapping | None):
+        raise UserError(f"{SWEEP}={_short(swept)}: expected a mapping from keys to lists of values")
+    for key, value in _pairs(swept or {}):
+        several = value if isinstance(value, list | tuple) else [value]
+        yield f"{key}={','.join(_swept_text(key, one) for one in several)}"
+
+
+def _swept_text(key: str, value: Any) -> str:
+    """A value among those of a swept key.
+
+    Raises:
+        UserError: the key takes no None, or the text would be read as several values.
+    """
+    option = schema.all_keys().get(key)
+    if value is None and option is not None and type(None) not in option.types:
+        raise refused(option, None, f"{SWEEP}: ")
+    text = _text(key, value)
+    in_brackets = text.startswith("[") and text.endswith("]")
+    if "," in text and not in_brackets:
+        expected = "expected a list of values, none with a comma"
+        raise UserError(f"{SWEEP}: {key}={_short(value)}: {expected}")
+    return text
+
+
+def _text(key: str, value: Any) -> str:
+    """A value as it is typed.
+
+    Raises:
+        UserError: it cannot be typed.
+    """
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_element(key, one) for one in value)}]"
+    if hasattr(value, "item"):  # NumPy's numbers
+        value = value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return option_text(value)
+    text = "expected a text, a number, True, False, None, a path or a list of them"
+    raise UserError(f"{key}={_short(value)}: {text}")
+
+
+def _element(key: str, value: Any) -> str:
+    """A value inside a list's brackets."""
+    text = _text(key, value)
+    is_text = isinstance(value, str | os.PathLike)
+    return json.dumps(text, ensure_ascii=False) if is_text and SPECIAL.search(text) else text
+
+
+def _short(value: Any) -> str:
+    return " ".join(repr(value).split())[:60]

@@ -1,0 +1,57 @@
+"""In what two runs differ: one comparison of what they were computed from."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssl_vit.recipe import schema
+from ssl_vit.recipe.identity import differences, facts
+
+KEYS = ("optim.lr", "optim.steps", "seed", "data.flip", "mae.rate")
+NAMES = ("data:train", "data:test", "init:file", "init:heads", "unheard.of")
+VALUES = st.sampled_from([0, 1, 0.5, True, None, "a", [1, 2]])
+MAPPING = st.dictionaries(st.sampled_from([*KEYS, *NAMES]), VALUES)
+
+
+def by_hand(there: dict[str, Any], here: dict[str, Any]) -> set[str]:
+    """The keys that differ, by the rules of docs/design.md, one key at a time."""
+    found = set()
+    for key in there.keys() | here.keys():
+        if ":" in key:
+            if key in there and key in here and there[key] != here[key]:
+                found.add(key)
+            continue
+        default = schema.defaults().get(key, "not known")
+        if there.get(key, default) != here.get(key, default):
+            found.add(key)
+    return found
+
+
+@given(MAPPING, MAPPING, st.sets(st.sampled_from(KEYS)))
+def test_a_key_that_lacks_is_at_its_default_and_a_hash_that_lacks_does_not_count(
+    there: dict[str, Any], here: dict[str, Any], undecided: set[str]
+) -> None:
+    found = differences(there, here, undecided)
+    assert {one.key for one in found} == by_hand(there, here) - undecided
+    assert [one.key for one in found] == list(dict.fromkeys(one.key for one in found))
+    turned = {(one.key, one.here, one.there) for one in map(freeze, differences(here, there))}
+    assert {
+        (one.key, one.there, one.here) for one in map(freeze, differences(there, here))
+    } == turned
+
+
+def freeze(one: Any) -> Any:
+    return one._replace(there=str(one.there), here=str(one.here))
+
+
+def test_a_plugin_is_the_same_by_its_file() -> None:
+    was = facts("plugin", {"file": "a"})
+    assert not differences(was, facts("plugin", {"file": "a"}))
+    assert [one.key for one in differences(was, facts("plugin", {"file": "b"}))] == ["plugin:file"]
+    assert [one.key for one in differences(was, facts("plugin", {}))] == ["plugin:"]
+
+
+def test_a_difference_says_its_kind() -> None:
+    (image, rate) = differences({"data:train": 1, "seed": 2}, {"data:train": 3, "seed": 4})
+    assert (image.kind, image.name, rate.kind, rate.name) == ("data", "train", "", "seed")

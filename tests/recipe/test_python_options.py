@@ -1,0 +1,211 @@
+"""Options as Python gives them: the same recipe as on the command line, and errors of one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ssl_vit
+from helpers.options import TINY
+from ssl_vit.recipe.words import words
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.tool import parse
+from ssl_vit.recipe.tools import EmbedOptions, PretrainOptions
+from ssl_vit.errors import UserError
+from ssl_vit.formatting import option_text
+from ssl_vit.lab.options import PlanOptions, ReportOptions
+from ssl_vit.lab.study.options import StudyOptions
+from ssl_vit.lab.study.request import requested
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "data.size": st.sampled_from([32, 64]),
+    "data.path": st.sampled_from([None, "some/folder", Path("a folder/x=y")]),
+    "data.share": st.floats(0.01, 1),
+    "optim.steps": st.integers(200, 10**6),
+    "optim.lr": st.floats(1e-9, 1),
+    "optim.betas": st.lists(st.floats(0, 0.99), min_size=2, max_size=2),
+    "optim.clip": st.none() | st.floats(0.1, 10),
+    "checkpoint.background": st.booleans(),
+    "checkpoint.every": st.integers(1, 1000),
+    "name": st.sampled_from(["run", "a b", "üñ"]),
+    "seed": st.integers(0, 2**31),
+}
+
+
+def nested(options: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        group, _, name = key.rpartition(".")
+        (found.setdefault(group, {}) if group else found)[name] = value
+    return found
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES), st.booleans())
+def test_nested_dotted_and_typed_options_are_the_same_recipe(
+    options: dict[str, Any], halved: bool
+) -> None:
+    typed = [f"{key}={option_text(value)}" for key, value in options.items()]
+    recipe = resolve(["recipe=mpp", *typed], here=False)
+    keys = list(options)[: len(options) // 2 if halved else None]
+    first = {key: options[key] for key in keys}
+    rest = nested({key: value for key, value in options.items() if key not in keys})
+    assert ssl_vit.resolve({"recipe": "mpp", **options}) == recipe
+    assert ssl_vit.resolve(recipe="mpp", **nested(options)) == recipe
+    assert ssl_vit.resolve(first, recipe="mpp", **rest) == recipe
+    assert ssl_vit.resolve(typed, recipe="mpp") == recipe
+
+
+def test_a_preset_stands_beside_the_keys_of_its_group() -> None:
+    given_ = {"data": {"name": "cifar10", "size": 32}, "model": {"name": "vit_ti16"}}
+    assert ssl_vit.resolve(recipe="mpp", **given_) == resolve(
+        ["recipe=mpp", "data=cifar10", "data.size=32", "model=vit_ti16"], here=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords", "says"),
+    [
+        ({"optim.steps": 1}, {"optim": {"steps": 2}}, "optim.steps is given twice: 1 and 2"),
+        ({"optim": {"steps": 1}, "optim.steps": 2}, {}, "optim.steps is given twice: 1 and 2"),
+        ("seed=1", {"seed": 2}, "seed is given twice: 1 and 2"),
+        ((), {"optim": {"stepz": 2}}, "unknown key optim.stepz; did you mean optim.steps?"),
+        ((), {"stepz": 2}, "unknown key stepz"),
+        ((), {"optim": {"steps": "many"}}, "optim.steps=many: expected a whole number"),
+        ((), {"optim": 3}, "optim is a group of keys: "),
+        ((), {"seed": object()}, "seed=<object object at "),
+        ((), {"sweep": 3}, "sweep=3: expected a mapping"),
+    ],
+)
+def test_what_is_wrong_is_one_line(options: Any, keywords: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ssl_vit.resolve(options, recipe="mpp", **keywords)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+def test_a_recipe_takes_no_more_options() -> None:
+    with pytest.raises(UserError, match=r"^seed, name: a Recipe is complete"):
+        ssl_vit.pretrain(ssl_vit.resolve(TINY), seed=1, name="x")
+
+
+def test_lists_paths_and_flags_of_tools_arrive_as_they_are(tmp_path: Path) -> None:
+    images = ["cat.png", "010", "a,b", Path("a b/dog.png")]
+    found = parse(EmbedOptions, words("runs/mpp", {"query": images, "split": None}, EmbedOptions))
+    assert found.query == ["cat.png", "010", "a,b", "a b/dog.png"] and found.split is None
+    planned = words({"recipe": "mpp"}, {"probe": True, "device": None}, PlanOptions)
+    assert planned == ["recipe=mpp", "--probe"]
+    assert words({"recipe": "mpp"}, {"probe": False}, PlanOptions) == ["recipe=mpp"]
+    embedded = parse(
+        EmbedOptions, words(Path("a=b"), {"query": None, "patches": True}, EmbedOptions)
+    )
+    assert (embedded.init, embedded.query, embedded.patches) == ("a=b", None, True)
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    assert parse(ReportOptions, words(str(folder), {}, ReportOptions)).folder == folder
+    with pytest.raises(UserError, match=r"^probe=1: expected True or False"):
+        words((), {"probe": 1}, PlanOptions)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (PretrainOptions, "json"),
+        (StudyOptions, "check"),
+        (StudyOptions, "only"),
+        (ReportOptions, "json"),
+    ],
+)
+def test_what_is_for_the_command_line_is_refused(kind: type, key: str) -> None:
+    with pytest.raises(UserError, match=rf"^{key}: is for the command line"):
+        words((), {key: True}, kind)
+    dashes = "--" if key in ("json", "check", "port") else ""
+    with pytest.raises(UserError, match=rf"^{key}: is for the command line"):
+        words([f"{dashes}{key}" + ("=1" if key in ("only", "port") else "")], {}, kind)
+
+
+def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
+    swept = {"corruption": {"rate": [0.3, 0.5]}, "optim.lr": [1e-3, 0.01]}
+    options = {"recipe": "mpp", "seeds": [0, 2], "out": tmp_path, "sweep": swept}
+    found = requested(words({}, options, StudyOptions))
+    typed = ["recipe=mpp", "seeds=0,2", f"out={tmp_path}"]
+    other = requested([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
+    assert found.tasks == other.tasks and len(found.tasks) == 16 + 2  # and fresh weights
+    one = requested(words({}, options | {"seeds": [5]}, StudyOptions))
+    assert {task.seed for task in one.tasks.values()} == {5}
+
+
+def test_none_of_a_key_without_null_is_not_given() -> None:
+    """It became the text null, and a run was trained into a folder of that name."""
+    left = {"name": None, "out": None, "recipe": None, "data": {"name": None, "path": None}}
+    assert words(left, {"model": None}) == ["data.path=null"]
+    assert words(left, {}, StudyOptions) == ["data.path=null"]
+    assert ssl_vit.resolve(recipe="mpp", name=None, out=None) == ssl_vit.resolve(recipe="mpp")
+
+
+@pytest.mark.parametrize(
+    "options", [{"sweep": {"optim.lr": [1, 2]}}, "sweep optim.lr=1,2", ["sweep", "optim.lr=1,2"]]
+)
+def test_options_of_every_arm_stand_before_the_sweep(options: Any) -> None:
+    """Keywords stood behind it, and became axes."""
+    found = words(options, {"recipe": "mpp", "data.size": 32}, StudyOptions)
+    assert found == ["recipe=mpp", "data.size=32", "sweep", "optim.lr=1,2"]
+    both = words(options, {"seed": 3, "sweep": {"name": ["a", "b"]}}, StudyOptions)
+    assert both == ["seed=3", "sweep", "optim.lr=1,2", "name=a,b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("a,b", "expected a list of values, none with a comma"),
+        (Path("a,b"), "expected a list of values, none with a comma"),
+        (None, "expected a text"),
+    ],
+)
+def test_a_swept_value_that_would_be_another_is_refused(value: Any, says: str) -> None:
+    with pytest.raises(UserError, match=rf"^sweep: out=.*: {says}$"):
+        words((), {"sweep": {"out": [value, "c"]}}, StudyOptions)
+    assert words((), {"sweep": {"optim.betas": [[0.9, 0.95], "[0.9,0.99]"]}}) == [
+        "sweep",
+        "optim.betas=[0.9,0.95],[0.9,0.99]",
+    ]
+
+
+def test_a_text_alone_is_a_path_where_the_tool_takes_one() -> None:
+    """An open quote was a ValueError, and a blank made two words."""
+    for name in ("my runs", "bob's runs"):
+        with pytest.raises(UserError, match=rf"^{name}: no such folder"):
+            ssl_vit.report(name)
+    seeds = [f"seeds={','.join(map(str, range(200)))}", "recipe=mpp"]  # longer than any file's name
+    assert words(" ".join(seeds), {}, StudyOptions) == seeds
+    assert words("runs/mpp --patches", {}, EmbedOptions) == ["runs/mpp", "--patches"]
+    with pytest.raises(UserError, match=r'^"name=\'x": No closing quotation; expected words'):
+        ssl_vit.resolve("name='x")
+
+
+def test_a_path_is_no_word_of_a_tool_that_takes_none(tmp_path: Path) -> None:
+    for place in (tmp_path, str(tmp_path)):
+        assert words(place, {}, StudyOptions) == [str(tmp_path)]
+        with pytest.raises(UserError, match=rf"^{tmp_path}: expected key=value"):
+            ssl_vit.resolve(place)
+
+
+@pytest.mark.parametrize("name", ["a,b", "[a]", "?a", "a b"])
+def test_a_path_is_one_value_of_a_list(name: str) -> None:
+    for query in (Path(name), [name]):
+        given = words({"init": "runs/mpp", "query": query}, {}, EmbedOptions)
+        assert parse(EmbedOptions, given).query == [name]
+
+
+def test_options_of_sbatch_are_one_text() -> None:
+    options = "--time=4:00:00 --exclude=n1,n2 --comment='a: b'"
+    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": options}, {}, StudyOptions))
+    assert made.slurm == options
+
+
+def test_a_flag_without_dashes_starts_no_study() -> None:
+    """check=true was taken for an option, and the study ran."""
+    with pytest.raises(UserError, match=r"^unknown option check; did you mean --check\?"):
+        requested(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+    with pytest.raises(UserError, match=r"^check: is for the command line"):
+        words(["recipe=study/gap", "check=true"], {}, StudyOptions)
