@@ -20,7 +20,7 @@ SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 class Prototypes(nn.Linear):
     """Cosine similarities with K directions, each times its length: 1, or trained. While `frozen`
-    they get a gradient of zeros, and an optimiser moves at most what is normalised away."""
+    they get a gradient of zeros, which adds nothing to the norm that gradients are clipped by."""
 
     frozen: Tensor
 
@@ -68,11 +68,9 @@ class Head(nn.Module):
         self.of_patches = Prototypes(width, prototypes, lengths) if patches else None
         self.mlp_of_patches = _layers(inputs, hidden, width) if layers else None
 
-    def freeze(self, frozen: bool) -> None:
-        """Whether prototypes stay as they are from now on."""
-        for one in (self.prototypes, self.of_patches):
-            if one is not None:
-                one.frozen.fill_(frozen)
+    def all_prototypes(self) -> list[Prototypes]:
+        """Those of images, and of patches if they have their own."""
+        return [one for one in (self.prototypes, self.of_patches) if one is not None]
 
     def patches(self, x_XC: Tensor) -> Tensor:
         """Logits (X, K) of patches."""

@@ -167,8 +167,12 @@ def _update(
         for _ in range(batch_layout.accumulation_steps)
     ]
     _report_unreadable(state, micro_batches, settings, callbacks)
-    state.objective.start_step(state.step / settings.steps)
+    progress = state.step / settings.steps
+    state.objective.start_step(progress)
     optim.set_weight_decay(state.schedule.optimizer, state.strategy.settings, state.step)
+    frozen = optim.frozen_weights(state.objective, progress)
+    if frozen:
+        optim.hold(state.schedule.optimizer)
     if state.objective.uses_labels:
         micro_batches = _with_label_counts(micro_batches, accelerator)
     results: list[Output] = []
@@ -180,6 +184,7 @@ def _update(
         cast = autocast(settings.precision, accelerator)
         results.append(state.strategy.run_pass(batch, cast, last=last))
     norm, bad = state.strategy.update()
+    state.strategy.restart(frozen)
     state.strategy.update_momentum((state.step + 1) / settings.steps, bad)
     _accumulate(state, results, norm, bad)
     state.lr = float(max(state.schedule.get_last_lr()))

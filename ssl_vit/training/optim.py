@@ -30,12 +30,15 @@ def groups(
     With `layer_decay` (Clark et al., 2020; as BEiT and MAE) the learning rate is
     lr * layer_decay^k, k layers below the head: the head and the final norm at `lr`, the last block
     at lr * layer_decay, and so on down to the patch embedding.
+
+    Weights that are frozen at first (`frozen_weights`) are groups of their own.
     """
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
     layer = {name: _layer_id(name) for name, _ in module.named_parameters()}
     head = max(layer.values()) + 1
-    made: dict[tuple[int, bool], dict] = {}
+    held = {id(p) for p in frozen_weights(module, 0.0)}
+    made: dict[tuple[int, bool, bool], dict] = {}
     # decayed weights first, then the others, each in the module's order
     for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
         if not p.requires_grad:
@@ -44,11 +47,19 @@ def groups(
         below = 0
         group: dict = {"params": [], "weight_decay": weight_decay if is_decayed else 0.0}
         group["decayed"] = is_decayed
+        group["held"] = id(p) in held
         if layer_decay is not None:
             below = head - layer[name] if layer[name] != HEAD else 0
             group["lr"] = lr * layer_decay**below
-        made.setdefault((below, is_decayed), group)["params"].append(p)
+        made.setdefault((below, is_decayed, id(p) in held), group)["params"].append(p)
     return list(made.values())
+
+
+def frozen_weights(module: nn.Module, progress: float) -> list[nn.Parameter]:
+    """The weights that stay as they are in the step before which this share of the run is done: of
+    an objective with a method `frozen_weights`. All that it ever freezes are frozen in the first
+    step, and are freed at once."""
+    return getattr(module, "frozen_weights", lambda progress: [])(progress)
 
 
 def _layer_id(name: str) -> int:
@@ -113,6 +124,14 @@ def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
     for group in optimizer.param_groups:
         if group["decayed"]:
             group["weight_decay"] = weight_decay_at(optim, step)
+
+
+def hold(optimizer: Optimizer) -> None:
+    """Make the next update leave the weights that are frozen at first as they are, weight decay
+    included. The schedule sets the learning rate of the update after it."""
+    for group in optimizer.param_groups:
+        if group["held"]:
+            group["lr"] = 0.0
 
 
 def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -141,6 +141,12 @@ class ZeroStrategy(ShardedStrategy):
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
+        flattened = self.zero.fp16_groups if self.stage == 3 else self.zero.bit16_groups
+        self.flat = {
+            p: flat
+            for weights, flat in zip(flattened, self.local_shards, strict=True)
+            for p in weights
+        }
         self.init_moments(self.local_shards)
         if self.stage < 3:
             _view_moments(self.zero)
@@ -162,10 +168,14 @@ class ZeroStrategy(ShardedStrategy):
 
     @property
     def local_shards(self) -> list[Tensor]:
-        """This process's shard of the weights, one flat tensor per parameter group."""
+        """This process's shard of the weights, flat tensors of each parameter group."""
         if self.stage == 3:
             return self.zero.fp32_partitioned_groups_flat
         return self.zero.single_partition_of_fp32_groups
+
+    def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
+        """That of the flat tensor, of which others of its group are part, too."""
+        return self.optimizer.state[self.flat[p]]
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
@@ -217,19 +227,18 @@ class ZeroStrategy(ShardedStrategy):
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        first = self.optimizer.state[self.local_shards[0]]
+        held = self.state_of(p)
         values = {
-            key: safe_get_full_optimizer_state(p, key) for key, value in first.items() if value.ndim
+            key: safe_get_full_optimizer_state(p, key) for key, value in held.items() if value.ndim
         }
-        return values | {key: value for key, value in first.items() if not value.ndim}
+        return values | {key: value for key, value in held.items() if not value.ndim}
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         for key, value in values.items():
-            if not value.ndim:  # the count of steps, one for all
-                for flat in self.local_shards:
-                    self.optimizer.state[flat][key].copy_(value)
+            if not value.ndim:  # the count of steps, one for all of the flat tensor
+                self.state_of(p)[key].copy_(value)
             elif self.stage == 3:
                 safe_set_local_optimizer_state(p, self._shard(p, value), key)
             else:
@@ -300,11 +309,11 @@ class Fsdp2Strategy(ShardedStrategy):
         p.copy_(_cut(value, p))
 
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        return {key: _whole(value) for key, value in self.optimizer.state[p].items()}
+        return {key: _whole(value) for key, value in self.state_of(p).items()}
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         for key, value in values.items():
-            self.optimizer.state[p][key].copy_(_cut(value, p) if value.ndim else value)
+            self.state_of(p)[key].copy_(_cut(value, p) if value.ndim else value)
 
 
 def build_strategy(

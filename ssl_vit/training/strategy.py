@@ -87,6 +87,10 @@ class Strategy:
             self.prepared.register_forward_pre_hook(lambda *_: tick())
         self.prepared.register_forward_hook(lambda *_: tick())
 
+    def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
+        """The optimiser's state of what this process holds of a weight."""
+        return self.optimizer.state[p]
+
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Output:
         """Forward and backward of one pass; the last one of a step averages the gradients over the
         processes."""
@@ -118,6 +122,14 @@ class Strategy:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return norm, bad
+
+    @torch.no_grad()
+    def restart(self, weights: Iterable[nn.Parameter]) -> None:
+        """Zero the optimiser's state of weights, the count of steps included, as if no update had
+        seen them: moments that have just begun are divided by 1 - beta^count."""
+        for p in weights:
+            for value in self.state_of(p).values():
+                value.zero_()
 
     @torch.no_grad()
     def update_momentum(self, progress: float, bad: Tensor) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import AdamW
 
 from helpers.exactness import (
     assert_gradients_of,
@@ -31,7 +32,6 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.models import encoder
-from ssl_vit.objectives import building
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
 from ssl_vit.objectives.self_distillation import Assignment, Teacher
@@ -201,7 +201,8 @@ def test_weight_decay_follows_its_schedule_where_there_is_any() -> None:
     settings = Optim(steps=12, lr=0.1, weight_decay=0.04, weight_decay_end=0.4)
     optimizer, _ = optim.build(objective, settings)
     optim.set_weight_decay(optimizer, settings, 6)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.22, 0])
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
+    assert decays == pytest.approx([0.22, 0.22, 0])  # the second is the prototypes'
     bias = objective.encoder.backbone.blocks[0].mlp.fc1.bias
     weights = objective.encoder.backbone.blocks[0].mlp.fc1.weight
     before = weights.detach().clone(), bias.detach().clone()
@@ -285,34 +286,65 @@ def test_one_view_is_one_line() -> None:
         objective(given._replace(views=None))
 
 
-SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.freeze=0.4", "dino.warmup=0.7")
+SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.warmup=0.7", "dino.lengths=true")
 
 
-def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("freeze", [0.4, 0.3])  # until after step 4, where it goes on; and until it
+def test_a_killed_run_goes_on_to_the_same_end(freeze: float, tmp_path: Path) -> None:
     """With its teacher, centre and schedules, and averaged weights."""
-    words = altered(DINO, *SCHEDULED, "optim.average=0.5")
+    words = altered(DINO, *SCHEDULED, f"dino.freeze={freeze}", "optim.average=0.5")
     assert killed_and_resumed(words, tmp_path)["assign.centre_K"].abs().sum() > 0
 
 
 @pytest.mark.parametrize("own", ["dino.balance=centre", "dino.balance=sinkhorn", "dino.koleo=0.1"])
 def test_two_processes_learn_as_one(own: str, tmp_path: Path) -> None:
-    assert_two_processes_learn_as_one(altered(DINO, own), tmp_path)
+    assert_two_processes_learn_as_one(altered(DINO, own, "dino.freeze=0.3"), tmp_path)
 
 
-def test_prototypes_stay_as_drawn_while_they_are_frozen(tmp_path: Path) -> None:
-    """Their directions; afterwards they move."""
-    words = altered(DINO, f"out={tmp_path}", "name=run", "dino.freeze=0.4", "checkpoint.keep=3")
-    done = run(altered(words, "optim.weight_decay=0.4"))
-    direction = {}
-    for path in checkpoint.list_checkpoints(done.checkpoints):
-        weight = checkpoint.load(path)["objective"]["head.prototypes.weight"]
-        direction[checkpoint.step_of(path)] = F.normalize(weight, dim=1)
-    torch.manual_seed(done.recipe.seed)
-    net = encoder.build_backbone(done.recipe.model, done.recipe.data)
-    first = building.build(building.Settings.of(done.recipe), net, 0)
-    drawn = F.normalize(first.head.prototypes.weight.detach(), dim=1)
-    torch.testing.assert_close(direction[4], drawn)
-    assert (direction[8] - drawn).abs().max() > 1e-4
+PROTOTYPES = ("head.prototypes.weight", "head.prototypes.length_K")
+
+
+def test_freed_prototypes_are_updated_as_if_they_were_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the authors' code, where they have no gradient while they are frozen: by PyTorch's own
+    AdamW, which leaves out what has none. The first update of all is the learning rate itself."""
+    settings: list[tuple[float, float]] = []  # of each step: learning rate, weight decay
+    before: dict[str, list[Tensor]] = {name: [] for name in PROTOTYPES}
+    gradients: dict[str, list[Tensor]] = {name: [] for name in PROTOTYPES}
+    update = Strategy.update
+
+    def noted(strategy: Strategy) -> tuple[Tensor, Tensor]:
+        first = strategy.optimizer.param_groups[0]
+        settings.append((first["lr"], first["weight_decay"]))
+        for name in PROTOTYPES:
+            p = strategy.objective.get_parameter(name)
+            before[name].append(p.detach().clone())
+            gradients[name].append(p.grad.clone())
+        return update(strategy)
+
+    monkeypatch.setattr(Strategy, "update", noted)
+    words = altered(DINO, f"out={tmp_path}", "name=run", "dino.freeze=0.4", "dino.lengths=true")
+    words += ["optim.clip=null", "optim.weight_decay=0.4", "optim.weight_decay_end=0.1"]
+    done = run(words)
+    saved = checkpoint.load(checkpoint.list_checkpoints(done.checkpoints)[-1])
+    for name, decayed in zip(PROTOTYPES, (True, False), strict=True):
+        drawn = before[name][0]
+        assert all(torch.equal(one, drawn) for one in before[name][:6])  # steps 0 to 4 of 12
+        moved, (lr, decay) = before[name][6], settings[5]
+        wanted = drawn * (1 - lr * decay * decayed) - lr * gradients[name][5].sign()
+        seen = gradients[name][5].abs() > 1e-5  # AdamW adds 1e-8 to it
+        assert seen.any() and lr > 0
+        torch.testing.assert_close(moved[seen], wanted[seen], rtol=0, atol=2e-3 * lr)
+        plain = nn.Parameter(drawn.clone())
+        adamw = AdamW([plain], betas=tuple(done.recipe.optim.betas), foreach=False, fused=False)
+        for step, (lr, decay) in enumerate(settings):
+            adamw.param_groups[0].update(lr=lr, weight_decay=decay * decayed)
+            plain.grad = gradients[name][step] if step >= 5 else None
+            adamw.step()
+        torch.testing.assert_close(saved["objective"][name], plain.detach(), rtol=0, atol=1e-7)
+        assert saved["moments"][name]["step"] == 7
+    assert saved["moments"]["head.mlp.0.weight"]["step"] == 12
 
 
 def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:

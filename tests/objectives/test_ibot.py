@@ -143,6 +143,9 @@ def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
         objective(given).loss.backward()
         gradient = objective.head.of_patches.weight.grad
         assert (not gradient.any()) == frozen
+        held = {id(p) for p in objective.frozen_weights(progress)}
+        prototypes = (objective.head.prototypes.weight, objective.head.of_patches.weight)
+        assert held == ({id(p) for p in prototypes} if frozen else set())
 
 
 def test_own_parts_of_patches_are_said() -> None:

@@ -40,6 +40,10 @@ OBJECTIVES, FEW = ("_mae", "_moco", "_dino", "_ibot", "_ijepa"), 4  # and their 
 RELAY = altered(LONG, "optim.steps=60", "optim.warmup=6", "optim.name=adamw")
 BEST = ("ddp", "zero2", "zero3", "fsdp2")
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")  # the last to the end
+DINO = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null")
+# stopped after 10 steps, 20 and 30: while prototypes are frozen and when they are not
+FREED = altered(LONG, *DINO, "dino.freeze=0.35", "optim.steps=34", "compute.batch=8")
+FREED_LEGS = ("zero2", "zero3", "fsdp2", "zero2")
 # the first image of the second process at step 5
 SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
 
@@ -93,12 +97,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         run(f"{way}_mae", way, "recipe=mae", *few)
     for way in ("ddp", "zero2", "zero3", "fsdp2"):
         run(f"{way}_moco", way, "recipe=moco_v3", *few)
-        dino = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "dino.freeze=0.4")
-        more = ("dino.koleo=0.1", "eval.collapse=null", *few)
-        run(f"{way}_dino", way, *dino, *more)
+        run(f"{way}_dino", way, *DINO, "dino.freeze=0.4", "dino.koleo=0.1", *few)
         ibot = ("recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "ibot.shared=false")
         run(f"{way}_ibot", way, *ibot, "ibot.own_head=true", "eval.collapse=null", *few)
         run(f"{way}_ijepa", way, "recipe=ijepa", "eval.collapse=null", *few)
+    run("freed", "ddp", common=FREED)
+    for i, way in enumerate(FREED_LEGS):
+        run("freed_relay", way, common=FREED, stop=i < len(FREED_LEGS) - 1)
     run("averaged", "zero3", "optim.average=0.5")
     run("stops", "zero3", "compute.batch=8", spoil=SPOILT)
     pair = launch_ranks(2, "-c", SERIES, json.dumps(series), str(out / "facts.json"))
@@ -256,6 +261,34 @@ def test_a_run_goes_on_under_another_way_of_sharing(trained, unbroken) -> None:
     assert len(other) == 60 and "stopped" not in (out / "relay" / "metrics.jsonl").read_text()
     assert (out / "relay" / "log.txt").read_text().count("started at step") == len(LEGS)
     assert_alike(one, other, rel=1e-6)
+
+
+def saved_moments(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["moments"]
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero2", "zero3", "fsdp2"])
+def test_the_steps_of_a_frozen_weight_are_not_counted(trained, way: str) -> None:
+    """Of 4 steps the first two, whose share of the run is below 0.4; its moments are DDP's."""
+    found = saved_moments(trained[0] / f"{way}_dino")
+    wanted = saved_moments(trained[0] / "ddp_dino")
+    steps = {name: values["step"].item() for name, values in found.items()}
+    assert steps.pop("head.prototypes.weight") == 2 and set(steps.values()) == {4}
+    for key, value in found["head.prototypes.weight"].items():
+        right = wanted["head.prototypes.weight"][key]
+        assert right.any() and (value - right).norm() < 1e-4 * right.norm(), key
+
+
+def test_frozen_and_freed_weights_go_on_under_another_way_of_sharing(trained) -> None:
+    """Stopped under ZeRO 2 in the freeze, under ZeRO 3 and FSDP2 after it: DDP's rows and steps."""
+    out = trained[0]
+    log = (out / "freed_relay" / "log.txt").read_text()
+    assert [f"started at step {step} " in log for step in (0, 10, 20, 30)] == [True] * 4
+    assert_alike(rows(out / "freed"), rows(out / "freed_relay"), rel=1e-6)
+    found, wanted = (saved_moments(out / name) for name in ("freed_relay", "freed"))
+    steps = {name: values["step"].item() for name, values in found.items()}
+    assert steps == {name: values["step"].item() for name, values in wanted.items()}
+    assert steps["head.prototypes.weight"] == 34 - 12
 
 
 @pytest.mark.parametrize(

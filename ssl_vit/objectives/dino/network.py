@@ -87,7 +87,15 @@ class SelfDistillation(Objective):
 
     def start_step(self, progress: float) -> None:
         self.assign.start_step(progress)
-        self.head.freeze(progress < self.freeze)
+        for one in self.head.all_prototypes():
+            one.frozen.fill_(progress < self.freeze)
+
+    def frozen_weights(self, progress: float) -> list[nn.Parameter]:
+        """The prototypes, at the beginning (the authors' `cancel_gradients_last_layer`)."""
+        if progress >= self.freeze:
+            return []
+        held = self.head.all_prototypes()
+        return [p for one in held for p in one.parameters() if p.requires_grad]
 
     def finish_step(self, bad: Tensor) -> None:
         self.assign.finish_step(bad)
