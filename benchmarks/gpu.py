@@ -40,14 +40,14 @@ from step import commit, spread
 from torch import Tensor
 
 from ssl_vit import costs
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 

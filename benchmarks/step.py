@@ -47,11 +47,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vit import costs
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.stats import TAIL
 from ssl_vit.training.allocator import keep_freed_memory
 

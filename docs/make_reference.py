@@ -13,10 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ssl_vit
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.config.fields import Option
-from ssl_vit.config.options import allowed, describe, groups, members
-from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.tool import ALL, ToolOptions, heading
 from ssl_vit.evaluation.embedding import Neighbor
 from ssl_vit.formatting import markdown_table, option_text
 from ssl_vit.jobs.draw_figures import DrawnFigures
@@ -28,10 +24,14 @@ from ssl_vit.lab.report_pages import RunPages
 from ssl_vit.lab.runs.tool import RunTable
 from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.tool import StudyOutcome
+from ssl_vit.recipe.help import allowed, groups, heading, meaning, members
+from ssl_vit.recipe.keys import Key
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.tool import ALL, ToolOptions
 
 OPTIONS = """# Options
 
-Every option is `key=value`. This page is generated from ssl_vit/config/schema.py, config/tools.py
+Every option is `key=value`. This page is generated from ssl_vit/recipe/schema.py, recipe/tools.py
 and lab/options.py: `python docs/make_reference.py options > docs/options.md`.
 
 ## Recipes
@@ -119,18 +119,15 @@ def options() -> str:
     return "\n".join(parts)
 
 
-def _row(option: Option) -> tuple[str, ...]:
-    mark = "" if option.identity else " *"
-    meaning = option.help
-    if option.requires:
-        key, value = option.requires
-        meaning += f" Needs {key}={option_text(value)}."
+def _row(option: Key) -> tuple[str, ...]:
+    mark = "" if option.effect == "compute" else " *"
     default = option_text(option.default)
-    return f"`{option.key}`{mark}", f"`{default}`" if default else "", describe(option), meaning
+    shown = f"`{default}`" if default else ""
+    return f"`{option.name}`{mark}", shown, allowed(option), meaning(option)
 
 
 def _tool(name: str, tool: type[ToolOptions]) -> str:
-    rows = [(f"`{heading(one)}`", allowed(one), one.help) for one in tool.options().values()]
+    rows = [(f"`{heading(one)}`", allowed(one), meaning(one)) for one in tool.options().values()]
     rows += [(f"`{keys.heading}`", "", keys.meaning) for keys in tool.uses]
     table = markdown_table(("option", "values", "meaning"), rows)
     return "\n".join([f"### {name}", "", tool.purpose, "", table, ""])

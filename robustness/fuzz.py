@@ -36,8 +36,8 @@ import yaml
 from PIL import Image
 
 from ssl_vit.__main__ import TOOLS, main
-from ssl_vit.recipe.schema import options
 from ssl_vit.jobs import cli
+from ssl_vit.recipe.schema import options
 from ssl_vit.runs.folder import Run
 
 SECONDS = 120  # a tool that takes longer hangs; more where others want the same cores

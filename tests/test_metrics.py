@@ -16,10 +16,6 @@ from helpers.options import TINY, altered
 from helpers.reports import table
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.probe import MEASURES
-from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.features import ProbesDuringTraining
 from ssl_vit.hub import card
@@ -32,6 +28,10 @@ from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.patches import KINDS
 from ssl_vit.pages import metric_tables, run_page
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.probe import MEASURES
+from ssl_vit.recipe.records.run import Measured
 from ssl_vit.runs import console
 
 # The evaluate tool's and those of a test split, which need images and a classifier to be made

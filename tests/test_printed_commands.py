@@ -16,14 +16,14 @@ import pytest
 from helpers.launchers import Bench, process_command
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
-from ssl_vit.recipe.operation import Log
-from ssl_vit.recipe.schema import Recipe
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import Job, Outcome
 from ssl_vit.lab.study.slurm import Slurm
+from ssl_vit.recipe.operation import Log
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps
 

@@ -8,23 +8,17 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 (prefix and patches), D the encoder's width, W the predictor's.
 """
 
-from dataclasses import dataclass
-
-from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
-from ssl_vit.config.fields import option
-from ssl_vit.config.rules import Rule, fewer_than
-from ssl_vit.recipe.split_counts import selected_count
 from ssl_vit.metrics import Metric
+from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
+from ssl_vit.recipe.keys import Fraction, Keys, Share, key
+from ssl_vit.recipe.split_counts import fewer_than, selected_count
 
 HEADS = 4  # of the predictor
 
 
-@dataclass
-class TeacherOptions:  # teacher.rate=, teacher.momentum=: --help, bounds, sweeps, recipe.yaml
-    rate: float = option(0.6, "Share of the patches that are hidden.", above=0, below=1)
-    momentum: float = option(
-        0.996, "Of the teacher in the first step; it rises to 1 linearly.", minimum=0, maximum=1
-    )
+class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds, recipe.yaml
+    rate: Fraction = key(0.6, "Share of the patches that are hidden.")
+    momentum: Share = key(0.996, "Of the teacher in the first step; it rises to 1 linearly.")
 
 
 def predictor_size(width, depth):
@@ -45,24 +39,21 @@ class TeacherDeclaration(ObjectiveDeclaration):
         "held-out images, and how near the predicted features of hidden patches are to the"
         " teacher's: white the same direction, black the opposite one, or a visible patch's image"
     )
-    rules = (  # what a recipe must not be, and the end of the error
-        Rule(
-            "model",
-            lambda r: r.model.convolutional or r.model.hybrid or r.model.width % (2 * HEADS),
-            "objective=teacher needs patches of pixels and a width that is a multiple of 8",
-            "{r.model.name}",
-        ),
-        Rule(
-            "teacher.rate",
-            lambda r: hidden_patches(r) >= r.patches,
-            lambda r: f"leaves no patch visible; {fewer_than(r.patches)}",
-        ),
-    )
     metrics = (
         # how far the teacher's features of an image's patches lie apart: near 0 it has collapsed
         Metric("teacher_spread", label="teacher spread (near 0: collapsed)"),
     )
     no_measure = ("loss",)  # a teacher that has collapsed is easily predicted
+
+    def check(self, recipe):  # what a recipe must not be, and the end of the error
+        model = recipe.model
+        if model.convolutional or model.hybrid or model.width % (2 * HEADS):
+            text = "objective=teacher needs patches of pixels and a width that is a multiple of 8"
+            raise recipe.error("model", text, model.name)
+        if hidden_patches(recipe) >= recipe.patches:
+            raise recipe.error(
+                "teacher.rate", f"leaves no patch visible; {fewer_than(recipe.patches)}"
+            )
 
     def build(self, settings, encoder, classes):
         return build(settings.group(TeacherOptions), encoder)

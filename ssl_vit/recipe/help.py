@@ -13,7 +13,6 @@ from .tool import ALL, ALSO, ToolOptions, option_name
 WIDTH = 100
 LARGEST_SHOWN = 2**30  # of bounds: those beyond are there against slips
 EVERY = "all"  # the word after --help for every key of recipes
-ADDED = "plugin=FILE.py adds others"
 
 
 def groups() -> dict[str, str]:
@@ -50,7 +49,9 @@ def allowed(option: Key) -> str:
     bounded = option.choices is not None or bool in option.types
     bounded |= bool({int, float} & option.types)
     expected = describe(option.schema, LARGEST_SHOWN)
-    return expected.removesuffix(" or null") if bounded or not option.metavar else ""
+    if not option.metavar:
+        return expected
+    return expected.removesuffix(" or null") if bounded else ""
 
 
 def heading(option: Key) -> str:

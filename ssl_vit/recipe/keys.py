@@ -24,6 +24,7 @@ from ..formatting import option_text
 Effect = Literal["compute", "result", "run"]
 Values = dict[str, Any]  # {dotted key: value} of a recipe
 LONGEST_LIST = 100  # values of a list
+LONGEST_SHOWN = 200  # characters of a value that an error shows
 FLAG, WORD = "flag", "word"
 # Bounds that many keys have. A maximum lies far above what anybody trains with: what exceeds it is
 # a slip that would fill the memory.
@@ -128,15 +129,21 @@ class Only:
 
 @dataclass(frozen=True)
 class OneOf:
-    """That a text is one of the names that are known when it is looked at."""
+    """That a text is one of the names that are known when it is looked at.
+
+    Attributes:
+        names: the names.
+        hint: ends the error.
+    """
 
     names: Callable[[], Iterable[str]]
+    hint: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(schema), "enum": [*self.names()]}
+        return {**handler(schema), "enum": [*self.names()], "hint": self.hint}
 
     def _checked(self, value: str) -> str:
         if value not in self.names():
@@ -312,7 +319,11 @@ def _choices(schema: Mapping[str, Any]) -> list[str] | None:
 
 
 def validated(
-    model: type[Keys], nested: Mapping[str, Any], known: Mapping[str, Key], where: str = ""
+    model: type[Keys],
+    nested: Mapping[str, Any],
+    known: Mapping[str, Key],
+    where: str = "",
+    typed: Mapping[str, str] | None = None,
 ) -> Any:
     """A model with values; groups of keys are mappings in the mapping.
 
@@ -321,6 +332,7 @@ def validated(
         nested: its values.
         known: {name: key} of its keys.
         where: opens the error.
+        typed: {name: text} of values as they were typed, which the error shows.
 
     Raises:
         UserError: a value is not what its key expects, in one line.
@@ -336,7 +348,7 @@ def validated(
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    raise refused(found[-1], value, where)
+    raise refused(found[-1], value, where, (typed or {}).get(name))
 
 
 def _prefixes(location: Collection[int | str]) -> Iterator[str]:
@@ -346,16 +358,19 @@ def _prefixes(location: Collection[int | str]) -> Iterator[str]:
         yield ".".join(parts[:count])
 
 
-def refused(key: Key, value: Any, where: str = "", name: str = "") -> UserError:
-    """The error of a value that a key cannot have; `name` in place of the key's."""
-    text = " ".join(option_text(value).split())
-    start = f"{where}{name or key.name}={text}: "
+def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
+    """The error of a value that a key cannot have; `typed` is its text, if it was typed."""
+    text = " ".join((option_text(value) if typed is None else typed).split())
+    if len(text) > LONGEST_SHOWN:
+        text = f"{text[:60]}..."
+    start = f"{where}{key.name}={text}: "
     choices = key.choices
-    if choices is None:
+    if choices is None or (key.is_list and not isinstance(value, list)):
         return UserError(f"{start}expected {key.expected}")
     wrong = [one for one in value if one not in choices] if isinstance(value, list) else [value]
     if wrong and isinstance(wrong[0], str):
-        return UserError(f"{start}{suggest(wrong[0], choices)}")
+        hint = key.schema.get("hint")
+        return UserError(f"{start}{suggest(wrong[0], choices)}" + (f"; {hint}" if hint else ""))
     return UserError(f"{start}expected {key.expected}")
 
 

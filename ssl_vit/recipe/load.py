@@ -61,7 +61,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     )
     check_plugin_is_given(given, known.get("plugin"), path)
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
-    recipe = schema.build(known | given)
+    recipe = schema.build(known | given, typed=texts)
     check_used(recipe, texts)
     if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
         recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes

@@ -2,6 +2,7 @@
 or by its objective, and nowhere else; docs/options.md lists them all. No torch here."""
 
 import functools
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, create_model
@@ -21,6 +22,7 @@ from .probe import CHOSEN, SEGMENTATION, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
+ADDED = "plugin=FILE.py adds others"
 DEFAULT_OBJECTIVE = "mpp"
 LARGE_SHARE = 0.2  # of the training images, held out
 # Of one machine or one person: not published, not taken from others. Of groups all keys
@@ -59,14 +61,14 @@ class Recipe(Keys):
         " Google .npz file.",
         from_init=True,
     )
-    objective: Annotated[str, OneOf(declaration.objectives)] = key(
+    objective: Annotated[str, OneOf(declaration.objectives, ADDED)] = key(
         DEFAULT_OBJECTIVE, "What the encoder is trained on."
     )
     data: Data = group(
         Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
     )
     model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
-    target: Annotated[str, OneOf(declaration.targets)] = key(
+    target: Annotated[str, OneOf(declaration.targets, ADDED)] = key(
         "mean_color", "What is predicted of a patch."
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
@@ -178,13 +180,14 @@ def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
     return found
 
 
-def build(values: Values, where: str = "") -> Recipe:
+def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
     """The typed recipe from {dotted key: value}; keys that are absent have their default, and those
     of groups that its objective does not use are left out.
 
     Args:
         values: of the keys.
         where: opens the error.
+        typed: {dotted key: text} of values as they were typed, which the error shows.
 
     Raises:
         UserError: a value of another type, or out of bounds.
@@ -201,7 +204,7 @@ def build(values: Values, where: str = "") -> Recipe:
             raise UserError(f"{where}{name}={' '.join(value.split())}: cannot be taken as a value")
         if foreign or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
-    found: Recipe = validated(model, nested(taken), known, where)
+    found: Recipe = validated(model, nested(taken), known, where, typed)
     return found
 
 

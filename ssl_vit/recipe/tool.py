@@ -187,7 +187,7 @@ def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | Non
     if missing := [one for key, one in known.items() if one.required and key not in own]:
         _raise_missing(kind, missing[0])
     values = {key: _read(known[key], text) for key, text in own.items()}
-    found: T = validated(kind, values, known)
+    found: T = validated(kind, values, known, typed=own)
     found._overrides = overrides or {}
     return found
 

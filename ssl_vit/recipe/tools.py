@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .keys import FLAG, WORD, OneOf, key
-from .names import FolderName, NewFolder, RunName
+from .keys import FLAG, WORD, OneOf, Only, key
+from .names import FolderName, NewFolder, RunName, is_path
 from .tool import ALL, RecipeKeys, ToolOptions
 
 PLACES = (
@@ -28,6 +28,7 @@ FIGURES = (
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
 TOP = 5
 MOST_IMAGES = 2000  # of figures, unless images= says otherwise
+Place = Annotated[str, Only(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "The images, as for training (pretrain --help)."
 
@@ -140,7 +141,7 @@ class FigureOptions(ToolOptions):
         RecipeKeys(("compute.threads",), "As for training."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
-    init: str = key(
+    init: Place = key(
         ...,
         f"The encoder: {PLACES}. Fresh weights beside a run are those that it began with.",
         metavar="PLACE",
@@ -224,7 +225,7 @@ class EmbedOptions(ToolOptions):
             "As for training.",
         ),
     )
-    init: str = key(..., ENCODER, metavar="PLACE")
+    init: Place = key(..., ENCODER, metavar="PLACE")
     split: list[str] | None = key(
         None,
         "Only these splits; default: all.",
@@ -261,7 +262,7 @@ class ExportOptions(ToolOptions):
         "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
     )
     positional = "init"
-    init: str = key(
+    init: Annotated[str, Only(is_path, "a run's folder, or an export's")] = key(
         ...,
         "The encoder: a run's folder, or an export's.",
         metavar="FOLDER",

@@ -184,9 +184,18 @@ def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
     """The word of an option; none of a flag that is not set, nor of an option of a tool that None
-    leaves as it is."""
+    leaves as it is.
+
+    Raises:
+        UserError: the key takes no None, which would become the text null.
+    """
     if option is not None and value is None and option.default is None:
         return
+    known = option or schema.all_keys().get(key)
+    if value is None and known is not None and type(None) not in known.types:
+        raise refused(known, None)
+    if value is None and key in ("recipe", *PRESETS):
+        raise UserError(f"{key}=null: expected a name")
     if option is not None and option.form == FLAG:
         if not isinstance(value, bool):
             raise UserError(f"{key}={_short(value)}: expected True or False")

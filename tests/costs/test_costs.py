@@ -9,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.launching import launch_ranks, outcome
 from ssl_vit import costs, formatting
-from ssl_vit.recipe.operation import Compute
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model, Recipe
 from ssl_vit.lab.study import read, tasks
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.operation import Compute
+from ssl_vit.recipe.schema import Data, Model, Recipe
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}

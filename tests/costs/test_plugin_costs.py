@@ -10,10 +10,10 @@ import pytest
 import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit import costs
-from ssl_vit.recipe import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study.request import requested
+from ssl_vit.recipe import declaration
 
 PLUGIN = """
 from ssl_vit.recipe.declaration import ObjectiveDeclaration, TargetDeclaration, declare, target

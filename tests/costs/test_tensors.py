@@ -6,11 +6,11 @@ import torch
 
 from helpers.options import altered
 from ssl_vit import costs
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, compared_views
 from ssl_vit.data import batching, sources
 from ssl_vit.models import attention, encoder
 from ssl_vit.objectives import building
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, compared_views
 from ssl_vit.training import optim
 
 SMALL = (

@@ -17,9 +17,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from helpers.images import encode, images, parquet, png, tar
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import sources, transforms
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 DATA_ISSUE = "owner: data"
 

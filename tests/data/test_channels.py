@@ -16,8 +16,6 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.sources import load
-from ssl_vit.recipe.schema import Data
-from ssl_vit.recipe.shared_groups import ViewOptions
 from ssl_vit.data import (
     augment,
     channels,
@@ -32,6 +30,8 @@ from ssl_vit.data.arrays import evaluation_images
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import shown_image, shown_note
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
+from ssl_vit.recipe.shared_groups import ViewOptions
 
 KEYS = np.arange(5, dtype=np.int64)
 LISTS = pyarrow.list_(pyarrow.list_(pyarrow.uint16()))

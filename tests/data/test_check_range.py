@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import check_range
 from ssl_vit.data.base import Source
 from ssl_vit.data.check_range import LOOKED_AT, Checked
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 
 class Files(Source):

@@ -9,8 +9,8 @@ import pytest
 
 from helpers.images import NAMED
 from helpers.tables import cells, parquet
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, image_formats, sources, streaming
+from ssl_vit.recipe.schema import Data
 
 COUNT, BYTES = 300, 1000
 

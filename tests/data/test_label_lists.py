@@ -21,9 +21,6 @@ from torch.nn import functional as F
 
 from helpers.options import altered
 from helpers.sources import Numbered
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import (
     base,
     batching,
@@ -42,6 +39,9 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.results import read_predictions
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 

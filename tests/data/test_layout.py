@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from helpers.images import images, numbered, parquet, png
 from helpers.sources import content, load
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import batching, fingerprints, layout, sources
 from ssl_vit.data.layout import Folder
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 

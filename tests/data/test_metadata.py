@@ -11,10 +11,10 @@ from helpers.images import images, png
 from helpers.options import altered
 from helpers.runs import run
 from helpers.sources import Rows, content, load
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import formats, metadata, sources
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 
 ROWS = [
     {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}

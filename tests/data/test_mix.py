@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
 from helpers.labelled_batches import batch, supervised
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import batching, transforms
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.sources import SyntheticImages
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 
 SIZE = 8
 

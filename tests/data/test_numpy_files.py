@@ -13,9 +13,9 @@ from PIL import Image
 from helpers.options import altered
 from helpers.runs import rows
 from helpers.sources import content, load
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, image_formats, sources, transforms
 from ssl_vit.jobs import cli
+from ssl_vit.recipe.schema import Data
 
 
 def noise(number: int, side: int = 16) -> np.ndarray:

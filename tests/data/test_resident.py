@@ -11,8 +11,6 @@ from PIL import Image
 
 from helpers.options import altered
 from helpers.sources import DATA, Numbered
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders
 from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
@@ -21,6 +19,8 @@ from ssl_vit.data.resident import NotResident, decode_split
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 
 

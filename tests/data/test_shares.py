@@ -9,11 +9,11 @@ import pytest
 
 from helpers.images import images, numbered, parquet, png
 from helpers.sources import content
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, sources
 from ssl_vit.data.shares import group_numbers
 from ssl_vit.data.sources import Splits
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from PIL import Image
 from helpers.images import NAMED, images, png
 from helpers.sources import Rows, content, everything, load
 from helpers.tables import cells, parquet
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import (
     base,
     class_numbers,
@@ -32,6 +31,7 @@ from ssl_vit.data import (
 )
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 
 def image_folder(root, splits=("train", "test"), each=3):

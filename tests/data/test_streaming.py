@@ -16,12 +16,12 @@ from PIL import Image
 from helpers.images import numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources, streaming
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.schema import Data
 from ssl_vit.training import checkpoint
 
 SIZES = (9, 4, 7, 5)  # images of the shards

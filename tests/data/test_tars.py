@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from helpers.images import numbered, parquet, png, tar
 from helpers.sources import content, everything, load
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import fingerprints, loaders, sources, tars
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
 
 NAMES = st.text("abcXYZ019_-/ é", min_size=1, max_size=140).filter(
     lambda name: name.strip("/ ") == name and "//" not in name

@@ -12,11 +12,11 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.sources import DATA, Numbered
 from ssl_vit import rng
-from ssl_vit.recipe.shared_groups import ViewOptions
 from ssl_vit.data import augment, batching, loaders, transforms
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.shared_groups import ViewOptions
 
 OFF = ViewOptions(jitter=0, grayscale=0, blur=[0, 0], solarize=[0, 0])
 COUNT = 800

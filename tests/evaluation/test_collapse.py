@@ -13,7 +13,6 @@ from torch import Tensor
 from helpers.launching import launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import rows, run
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import collapse
 from ssl_vit.evaluation.collapse import CollapseEvaluator
@@ -21,6 +20,7 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.collapse_alarm import CollapseAlarm
 
 ALARM = "features may be collapsing"

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 import ssl_vit
 from helpers.options import altered
-from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import masks, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
@@ -24,6 +22,8 @@ from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.jobs import evaluate_masks
 from ssl_vit.metrics import is_of_model
 from ssl_vit.pages import metric_tables
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.schema import Data
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
 OPTIONS = [

@@ -13,9 +13,6 @@ from safetensors.torch import load_file
 from helpers.options import altered
 from helpers.runs import run
 from helpers.tables import image, table
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources
 from ssl_vit.data import table as table_source
 from ssl_vit.data.base import Source, Subset
@@ -24,6 +21,9 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.jobs import evaluate
 from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]

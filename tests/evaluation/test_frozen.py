@@ -8,13 +8,13 @@ from sklearn.neighbors import KNeighborsClassifier
 from helpers.options import altered
 from helpers.runs import Killed, run
 from helpers.tables import TRAIN, image, table
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
 
 PROBED = [
     "probe.every=4",

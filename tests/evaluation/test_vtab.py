@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from helpers.options import ROOT
-from ssl_vit.recipe.load import resolve
 from ssl_vit.evaluation.vtab import tasks
+from ssl_vit.recipe.load import resolve
 
 # google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test
 # splits, at d7630d3. Before dd43428 KITTI's test declared 5,077, 634 and 634 images, 80% and twice 10%

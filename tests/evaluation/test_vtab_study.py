@@ -12,13 +12,13 @@ from PIL import Image
 
 from helpers import made_studies
 from helpers.reports import table
-from ssl_vit.recipe.parsing import load_yaml
-from ssl_vit.recipe.recipe_files import RECIPES
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import vtab, vtab_folder
 from ssl_vit.lab import report
 from ssl_vit.lab.study.read import read
 from ssl_vit.lab.study.request import Request, requested
+from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.recipe_files import RECIPES
 
 ROWS = vtab.tasks()
 TESTS = 4  # images of a test split

@@ -11,15 +11,17 @@ import numpy as np
 
 from helpers.options import ROOT
 from ssl_vit import costs, stats
-from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.identity import computed_values, keys
-from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.words import scalar, yaml_value
 from ssl_vit.data import channels, masks, sources
 from ssl_vit.data.base import View
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read, tasks
+from ssl_vit.recipe import recipe_files
+from ssl_vit.recipe.check import OF_TRAINING
+from ssl_vit.recipe.identity import computed_values, of_effect
+from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.parsing import yaml_value
+from ssl_vit.recipe.schema import all_keys
 
 Options = Mapping[str, Any]
 
@@ -70,8 +72,9 @@ def compute_values(options: Options) -> dict[str, Any]:
     of: another value is another experiment, or another measure of it."""
     recipe = _recipe(options)
     values = recipe.values()
-    measured = {*keys(lambda option: option.in_result)}
-    unused = {*keys(lambda option: option.training)} if recipe.objective == "probe" else set()
+    measured = {*of_effect("result")}
+    training = {key for key in all_keys() if {key, key.split(".")[0]} & {*OF_TRAINING}}
+    unused = training if recipe.objective == "probe" else set()
     found = computed_values(recipe) | {key: values[key] for key in values if key in measured}
     return {key: value for key, value in found.items() if key not in unused}
 
@@ -129,7 +132,7 @@ def _task(task: tasks.Task, plan: tasks.Tasks) -> Task:
 
 
 def _typed(text: str) -> Any:
-    return yaml_value(text) if text.startswith("[") else scalar(text)
+    return text if text.startswith("{") else yaml_value(text)
 
 
 def splits(options: Options, most: int) -> dict[str, Split]:

@@ -2,8 +2,8 @@
 
 import torch
 
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16)

@@ -2,10 +2,10 @@
 
 import torch
 
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
+from ssl_vit.recipe.schema import Data, Model
 
 TINY, DATA = Model(patch=4, width=32, depth=2, heads=2, mlp=64), Data(size=16)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import dump
 from ssl_vit.lab.study import launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.tasks import Task, Tasks
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import dump
 from ssl_vit.runs.identity import recipe_hash
 
 IMAGES = 400

@@ -3,9 +3,9 @@
 import numpy as np
 
 from ssl_vit import rng
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import sources
 from ssl_vit.data.base import Source
+from ssl_vit.recipe.schema import Data
 
 
 def load(path, test=False, **words):

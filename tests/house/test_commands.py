@@ -13,11 +13,11 @@ import ssl_vit
 from helpers.commands import commands
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
+from ssl_vit.lab.study import worth
+from ssl_vit.lab.study.request import requested
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
-from ssl_vit.lab.study import worth
-from ssl_vit.lab.study.request import requested
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [(doc.name, c) for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c]

@@ -24,10 +24,6 @@ from helpers.launching import launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from helpers.reports import table
 from ssl_vit import hub_files
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, card, card_figure, manifest, payload, pull, push, state_io
 from ssl_vit.jobs import cli
@@ -35,6 +31,10 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.mpp import MppDeclaration
 from ssl_vit.objectives.supervised import SupervisedOptions
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 

@@ -21,12 +21,12 @@ from helpers.hub_server import Fault, Hub
 from helpers.launching import launch
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
-from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.errors import UserError
 from ssl_vit.hub import background, manifest, payload, pull, push
 from ssl_vit.jobs import cli
 from ssl_vit.lab.study.request import requested
 from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.runs.folder import Run
 
 pytestmark = pytest.mark.filterwarnings(

@@ -3,7 +3,6 @@ told in one line."""
 
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,16 @@ from helpers.hub_runs import REPO, exported
 from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY
 from ssl_vit import hub_files
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.operation import Hub as Pushing
-from ssl_vit.recipe.parsing import load_yaml
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.hub import payload, pull, push, state_io
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.operation import Hub as Pushing
+from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 
 pytestmark = pytest.mark.filterwarnings(
@@ -117,7 +116,7 @@ def test_a_foreign_recipe_is_not_obeyed_about_this_machine(
         True,
     )
     assert (
-        again["hub"] == asdict(Pushing())
+        again["hub"] == Pushing().model_dump()
         and [word for _, word in changes if word in (folder / "recipe.yaml").read_text()] == []
     )
 

@@ -16,8 +16,6 @@ from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
-from ssl_vit.recipe import declaration, tools
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.inspection import attention, collection, drawing, embeddings, plots, projections
 from ssl_vit.inspection.base import Subject, UnavailableError
@@ -25,6 +23,8 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import NORMALIZED, patch_targets
+from ssl_vit.recipe import declaration, tools
+from ssl_vit.recipe.schema import Data, Model
 
 
 def vit(**changes) -> encoder.Encoder:

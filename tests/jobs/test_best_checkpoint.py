@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from helpers.options import TINY, altered
 from ssl_vit import inspection
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.hub import card, state_io
 from ssl_vit.jobs import finish
 from ssl_vit.jobs import train as train_job
 from ssl_vit.pages import run_record, run_wording
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 

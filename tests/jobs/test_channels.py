@@ -13,13 +13,13 @@ from PIL import Image
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.options import LOADED, PROBE, TUNE, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
-from ssl_vit.recipe.identity import computed_values
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures, embed
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.identity import computed_values
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import planned_differences
 

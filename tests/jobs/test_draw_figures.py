@@ -18,13 +18,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import ssl_vit
 from helpers.launching import launch
 from helpers.options import TINY, altered
-from ssl_vit.recipe import tools
-from ssl_vit.recipe.schema import Data
 from ssl_vit.errors import UserError
 from ssl_vit.inspection import drawing
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
 from ssl_vit.models import architectures
+from ssl_vit.recipe import tools
+from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.output_folder import OutputFolder
 
 

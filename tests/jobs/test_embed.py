@@ -24,11 +24,11 @@ from helpers.images import put
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from helpers.sources import Numbered
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import feature_folder, nearest_images
+from ssl_vit.recipe.schema import Data
 
 ALIKE = ["compute.threads=1", "compute.batch=4", "compute.precision=float32"]
 TOLERANT = ["data.unreadable=1"]

@@ -17,14 +17,14 @@ from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
 from helpers.sources import Numbered
 from helpers.tables import TRAIN, broken, image, table
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 
 TUNE = ["recipe=finetune", "data.share=0.01", "optim.lr=0.1", "supervised.pool=avg"]

@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from helpers.commands import commands
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import hub_files
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import Job
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.objectives.base import Objective
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 OBJECTIVES = sorted(declaration.objectives().keys() - {"probe"})

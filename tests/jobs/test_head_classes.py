@@ -10,13 +10,13 @@ from safetensors.numpy import load_file, save_file
 
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
-from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.data.base import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, head_classes
 from ssl_vit.pages import run_page
+from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.init_source import InitSource
 
 SMALL = ("model.patch=4", "model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
 

@@ -9,10 +9,10 @@ import pytest
 import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study import check, read, tasks
+from ssl_vit.recipe.load import resolve
 
 
 def pretrained(images: Path, out: Path, *more: str) -> Path:

@@ -14,10 +14,10 @@ from PIL import Image
 
 import ssl_vit
 from helpers.options import TINY, altered
-from ssl_vit.recipe.export_files import read_config
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.jobs import draw_figures
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe.export_files import read_config
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(patch=8, width=32, depth=1, heads=2, mlp=64)
 SHORT = ["compute.threads=1", "compute.precision=float32"]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from helpers.images import images
-from ssl_vit.recipe.images import Data
 from ssl_vit.data import sources
 from ssl_vit.data.base import origin
 from ssl_vit.jobs.label_facts import label_doubt
+from ssl_vit.recipe.images import Data
 
 
 def doubt(root: Path) -> str:

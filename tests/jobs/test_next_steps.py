@@ -13,10 +13,10 @@ import pytest
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data import sources
 from ssl_vit.jobs import cli, draw_figures, seen_images
 from ssl_vit.pages import run_page
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs import seen_text
 
 # So that a command takes seconds, not minutes

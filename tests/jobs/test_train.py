@@ -18,10 +18,10 @@ from helpers.launching import interpreter, launch, outcome
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.callbacks import Callback, Row
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data import loaders
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.load import resolve
 from ssl_vit.training import checkpoint, distributed
 from ssl_vit.training.loop import Scheduled
 from ssl_vit.training.state import State

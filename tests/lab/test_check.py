@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from helpers.images import put
-from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data import sources
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
 from ssl_vit.lab.study.read import Study, build
 from ssl_vit.lab.study.tasks import Tasks, plan
+from ssl_vit.recipe.schema import Recipe
 
 PRE = {
     "tool": "pretrain",

@@ -18,13 +18,13 @@ import pytest
 from helpers.launchers import GAP, RECIPE, Bench, is_alive
 from helpers.launching import launch
 from helpers.options import TINY
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local as launcher
 from ssl_vit.lab.study.launch import Job, best_values
 from ssl_vit.lab.study.tasks import Task
+from ssl_vit.recipe.load import resolve
 
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
 NEED = engine.memory_need(RECIPE, gpu=False)

@@ -15,7 +15,6 @@ from PIL import Image
 
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import pace
@@ -24,6 +23,7 @@ from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.request import requested
+from ssl_vit.recipe.load import resolve
 
 Planned = Callable[..., tuple[dict[str, Any], list[str]]]
 

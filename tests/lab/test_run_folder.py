@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from helpers import made_studies
-from ssl_vit.recipe.parsing import flatten, load_yaml
 from ssl_vit.lab import run_folder
 from ssl_vit.lab.study import launch, record
+from ssl_vit.recipe.parsing import flatten, load_yaml
 from ssl_vit.runs.identity import written_hash
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from helpers import arm_studies as arms
 from helpers.run_pages import make_run, rows
-from ssl_vit.recipe import schema
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed, search
 from ssl_vit.lab.runs import tool as runs_tool
+from ssl_vit.recipe import schema
 
 
 def names(folder: Path) -> list[str]:

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 import ssl_vit
 from helpers import arm_studies
 from helpers.options import TINY, altered
-from ssl_vit.config.fields import BESIDE_RUNS
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
+from ssl_vit.recipe.names import BESIDE_RUNS
 from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")

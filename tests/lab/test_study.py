@@ -18,13 +18,13 @@ import ssl_vit
 from helpers.images import put
 from helpers.options import LOADED, ROOT
 from helpers.serial_launcher import Serial
-from ssl_vit.recipe import declaration
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import record, tool
 from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
 from ssl_vit.lab.study.request import Request, requested
+from ssl_vit.recipe import declaration
 
 LOADED_OPTIONS = dict(option.split("=") for option in LOADED)
 TINY = {"model.patch": 4, "model.width": 32, "model.depth": 1, "model.heads": 2, "model.mlp": 32}

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssl_vit.recipe.load import resolve
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan, unreachable, without_missing
+from ssl_vit.recipe.load import resolve
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 TUNED = {"recipe": "finetune", "init": "{pretrain}", **SMALL}

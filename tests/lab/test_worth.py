@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from helpers import made_studies
 from helpers.images import png
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference
@@ -23,6 +22,7 @@ from ssl_vit.lab.study import launch, read, record, worth
 from ssl_vit.lab.study.request import requested
 from ssl_vit.lab.study.tasks import Task, Tasks, plan
 from ssl_vit.lab.study.worth import Clock, Extent, Images, Question
+from ssl_vit.recipe.load import resolve
 
 IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)

@@ -9,12 +9,12 @@ import timm
 import torch
 from timm.models import adapt_input_conv
 
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve_encoder
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.api import load_encoder
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve_encoder
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=64)
 RANGE = (100, 4000)

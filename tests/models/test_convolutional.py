@@ -11,13 +11,13 @@ import yaml
 from safetensors.torch import load_file
 
 from helpers.options import ROOT
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, resources, setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, resnet
 from ssl_vit.models.weights import load_init
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, loop
 

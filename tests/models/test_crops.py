@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder
 from ssl_vit.models.encoder import Encoder
+from ssl_vit.recipe.schema import Data, Model
 
 GRID, SIDE = 4, 4
 KINDS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")

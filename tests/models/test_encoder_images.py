@@ -10,10 +10,10 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 import ssl_vit
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.transforms import decode
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.encoder import Encoder
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(patch=8, width=32, depth=2, heads=2, mlp=64)
 CROPPED = Data(size=16, eval_crop=0.5)

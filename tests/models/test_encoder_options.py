@@ -13,10 +13,6 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.options import TINY, altered
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.model import POSITIONS
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.inspection import embeddings
 from ssl_vit.inspection.base import UnavailableError
@@ -25,6 +21,10 @@ from ssl_vit.models.attention import Block, QueryAttention
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Sincos2d
 from ssl_vit.objectives.supervised.network import Supervised
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.model import POSITIONS
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training import optim
 
 NORM = timm.layers.LayerNorm

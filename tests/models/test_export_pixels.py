@@ -15,12 +15,12 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from helpers.images import encode
-from ssl_vit.recipe import export_files
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe import export_files
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=16, width=32, depth=2, heads=2, mlp=64)
 CLASSES = [f"class {number}" for number in range(10)]

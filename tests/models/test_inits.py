@@ -14,15 +14,15 @@ from scipy.ndimage import zoom
 
 from helpers.encoders import DATA, MODEL, google_shapes, net, pixels
 from helpers.options import altered
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import timm_args
 from ssl_vit.models.position_weights import resize_positions
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 
 

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from helpers.disk import full_disk
 from helpers.encoders import google_shapes
-from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])

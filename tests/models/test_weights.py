@@ -8,8 +8,8 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 

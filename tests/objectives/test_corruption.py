@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ssl_vit import rng
-from ssl_vit.recipe.schema import Data
 from ssl_vit.data import loaders
 from ssl_vit.data.base import Source
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
+from ssl_vit.recipe.schema import Data
 
 SHAPES = pytest.mark.parametrize(
     "shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"]

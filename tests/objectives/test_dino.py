@@ -25,9 +25,6 @@ from helpers.options import TINY, altered
 from helpers.runs import run
 from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
-from ssl_vit.recipe.optimisation import Optim
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
@@ -35,6 +32,9 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
 from ssl_vit.objectives.self_distillation import Assignment, Teacher
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.optimisation import Optim
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, optim
 from ssl_vit.training.strategy import Strategy

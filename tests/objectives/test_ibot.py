@@ -21,14 +21,14 @@ from helpers.options import TINY, altered
 from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.objectives.self_distillation import Teacher
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training.strategy import Strategy
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)

@@ -17,13 +17,13 @@ from helpers.exactness import assert_gradients_of
 from helpers.options import TINY, altered
 from helpers.runs import run
 from ssl_vit import rng
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.ijepa import IjepaOptions
 from ssl_vit.objectives.ijepa.masks import Blocks
 from ssl_vit.objectives.ijepa.network import FeaturePrediction
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training import checkpoint, optim
 from ssl_vit.training.strategy import Strategy
 

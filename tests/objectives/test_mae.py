@@ -6,9 +6,6 @@ import torch
 
 from helpers.options import TINY, altered
 from ssl_vit import rng
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.hub import card
 from ssl_vit.jobs import draw_figures
@@ -18,6 +15,9 @@ from ssl_vit.objectives import corruption
 from ssl_vit.objectives.mae.network import MaskedAutoencoder
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssl_vit.recipe import declaration
 from ssl_vit.data.pixel_values import normalisation
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.objectives.targets.mean_channels import MeanChannels, channel_bins
+from ssl_vit.recipe import declaration
 
 MEAN, STD = [0.5] * 4, [0.25] * 4
 RANGE = (100, 900)  # bins of 100

@@ -14,8 +14,6 @@ from torch import nn
 from helpers.options import TINY, altered
 from helpers.runs import run
 from ssl_vit import rng
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
@@ -23,6 +21,8 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives.global_batch import GlobalBatchNorm
 from ssl_vit.objectives.moco_v3.network import MomentumContrast
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 from ssl_vit.training.strategy import Strategy

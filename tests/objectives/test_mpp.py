@@ -11,12 +11,12 @@ from scipy import stats
 from torch import nn
 
 from ssl_vit import rng
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.recipe.schema import Data, Model
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
 N = 16  # patches of a 16 px image

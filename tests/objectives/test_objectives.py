@@ -11,8 +11,6 @@ from scipy.special import log_softmax
 from helpers.labelled_batches import DATA, TINY, batch, net, supervised
 from helpers.options import altered
 from ssl_vit import costs
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Recipe
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
@@ -23,6 +21,8 @@ from ssl_vit.objectives.joint.network import Joint
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 

@@ -10,12 +10,13 @@ import pytest
 from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
-from ssl_vit.recipe import declaration, schema, values
-from ssl_vit.recipe.identity import computed_values, counts, differences
-from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe import declaration, schema
+from ssl_vit.recipe.help import meaning
+from ssl_vit.recipe.identity import computed_values, counts, differences
+from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
@@ -119,9 +120,9 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.Capt
 
 def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[str]) -> None:
     own = "brightness: its mean brightness"
-    assert own not in schema.options()["target"].help
+    assert own not in meaning(schema.all_keys()["target"])
     resolve([*tiny, f"plugin={plugin}"])
-    text = schema.options()["target"].help
+    text = meaning(schema.all_keys()["target"])
     assert own in text and "mean_color: its mean colour, 3 bits a channel" in text
     for target in declaration.targets().values():
         assert text.count(f" {target.name}: {target.sentence}") == 1
@@ -226,14 +227,12 @@ def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finis
 
 OWN_KEYS = """
 # ruff: noqa
-from dataclasses import dataclass
 from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
-from ssl_vit.config.fields import option
+from ssl_vit.recipe.keys import Keys, key
 from ssl_vit.metrics import Metric
 
-@dataclass
-class TurnOptions:
-    turns: int = option(2, "Ways that an image may stand.", above=1, maximum=2)
+class TurnOptions(Keys):
+    turns: int = key(2, "Ways that an image may stand.", gt=1, le=2)
 
 class Turned(ObjectiveDeclaration):
     name = "turned"
@@ -369,7 +368,7 @@ def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
     recipes = [resolve(altered(tiny, *shared, f"corruption.rate={rate}")) for rate in (0.3, 0.6)]
     written = [recipe.values() for recipe in recipes]
     declaration.withdraw("turned")
-    read = [values.build(one) for one in written]
+    read = [schema.build(one) for one in written]
     assert [one.values()["corruption.rate"] for one in read] == [0.3, 0.6]
     assert [one.key for one in differences(*map(computed_values, read))] == ["corruption.rate"]
     assert [one.values() | {"target": None} for one in read] == [

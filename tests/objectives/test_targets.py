@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.data import sources
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.recipe.schema import Data, Model
 
 
 def exact_class(sums, pixels):

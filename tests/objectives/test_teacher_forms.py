@@ -21,8 +21,6 @@ from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs, rng
-from ssl_vit.recipe import declaration, recipe_files
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
@@ -30,6 +28,8 @@ from ssl_vit.lab import plan as plan_tool
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
+from ssl_vit.recipe import declaration, recipe_files
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 GRID = 4  # patches of a side of TINY's images

@@ -11,15 +11,15 @@ import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
-from ssl_vit.recipe import resolve
-from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import metric_tables, run_page, run_record
+from ssl_vit.recipe import load
+from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.stats import proportion
 
 CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
@@ -76,7 +76,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
 def test_more_images_are_held_out_where_a_share_limits_them(
     options: list[str], remedy: str
 ) -> None:
-    recipe = resolve.resolve(options)
+    recipe = load.resolve(options)
     assert more_held_out(recipe) == remedy
     (text,) = few_images({"validation": 12}, (), remedy)
     assert ("; data.validation=0.2 holds out more" in text) == bool(remedy)

@@ -25,7 +25,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.run_pages import EVIL, OPTIONS, evil_run, make_run, rows
-from ssl_vit.recipe import resolve, schema, tools
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
@@ -35,6 +34,7 @@ from ssl_vit.pages import blocks, curves, figure_blocks, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
 from ssl_vit.pages.curves import Curve, thinned
 from ssl_vit.pages.run_record import read_run
+from ssl_vit.recipe import load, schema, tools
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import TensorBoard
@@ -281,12 +281,12 @@ def test_without_a_recorded_recipe_file_it_differs_from_the_defaults(tmp_path):
 
 def test_the_recipe_file_of_the_first_start_is_kept(tmp_path):
     """Resumed from its own recipe.yaml, nothing would differ any more."""
-    recipe = resolve.resolve([*OPTIONS, "name=made", f"out={tmp_path}"])
+    recipe = load.resolve([*OPTIONS, "name=made", f"out={tmp_path}"])
     run = Run(recipe)
-    run.recipe_file = resolve.recipe_file(OPTIONS, recipe)
+    run.recipe_file = load.recipe_file(OPTIONS, recipe)
     run.open({"data": {"train": "0123"}})
     again = Run(recipe)
-    again.recipe_file = resolve.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
+    again.recipe_file = load.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
     again.open({"data": {"train": "0123"}})
     kept = again.environment()["recipe_file"]
     assert kept["name"] == "mpp" and kept["differs"]["model.depth"] > 2
@@ -669,7 +669,7 @@ def test_the_command(tmp_path, capsys):
 
 def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "made")
-    run = Run(resolve.resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
+    run = Run(load.resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
     finish.write_page(run)
     assert (folder / "report.html").exists()
     monkeypatch.setattr(run_page, "read_run", lambda folder: 1 / 0)

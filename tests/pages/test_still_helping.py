@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ssl_vit import stats
-from ssl_vit.recipe.records.run import Environment
 from ssl_vit.pages import run_page
 from ssl_vit.pages.blocks import Table
 from ssl_vit.pages.run_record import RunRecord, read_run
+from ssl_vit.recipe.records.run import Environment
 
 
 def record(rows: list[dict], folder: Path, images: int | None = 1000) -> RunRecord:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import train
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.objectives.corruption import num_corrupted
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 IMAGES = 1_281_167  # ImageNet's training images

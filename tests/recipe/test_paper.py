@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ssl_vit import costs
-from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.parsing import load_yaml
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
+from ssl_vit.recipe import recipe_files
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.parsing import load_yaml
 
 IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 # Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout

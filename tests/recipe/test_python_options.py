@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 import ssl_vit
 from helpers.options import TINY
-from ssl_vit.recipe.words import words
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.tool import parse
-from ssl_vit.recipe.tools import EmbedOptions, PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.options import PlanOptions, ReportOptions
 from ssl_vit.lab.study.options import StudyOptions
 from ssl_vit.lab.study.request import requested
+from ssl_vit.recipe import words as word_module
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.tool import ToolOptions, from_python, parse
+from ssl_vit.recipe.tools import EmbedOptions, PretrainOptions
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "data.size": st.sampled_from([32, 64]),
@@ -32,6 +32,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "name": st.sampled_from(["run", "a b", "üñ"]),
     "seed": st.integers(0, 2**31),
 }
+
+
+def words(options: Any, keywords: dict[str, Any], kind: type[ToolOptions] | None = None) -> list:
+    if kind is None:
+        return word_module.from_python(options, keywords, {})
+    return from_python(kind, options, keywords)
 
 
 def nested(options: dict[str, Any]) -> dict[str, Any]:
@@ -135,12 +141,31 @@ def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     assert {task.seed for task in one.tasks.values()} == {5}
 
 
-def test_none_of_a_key_without_null_is_not_given() -> None:
-    """It became the text null, and a run was trained into a folder of that name."""
-    left = {"name": None, "out": None, "recipe": None, "data": {"name": None, "path": None}}
-    assert words(left, {"model": None}) == ["data.path=null"]
-    assert words(left, {}, StudyOptions) == ["data.path=null"]
-    assert ssl_vit.resolve(recipe="mpp", name=None, out=None) == ssl_vit.resolve(recipe="mpp")
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"name": None}, "name=null: expected a folder's name"),
+        ({"out": None}, "out=null: expected a folder"),
+        ({"optim": {"steps": None}}, "optim.steps=null: expected a whole number above 0"),
+        ({"data": {"name": None}}, "data=null: expected a name"),
+        ({"model": None}, "model=null: expected a name"),
+    ],
+)
+def test_none_of_a_key_without_null_is_refused(given: dict[str, Any], says: str) -> None:
+    """It became the text null, and a run was trained into a folder of that name; or the key was
+    left out, and 900 steps were trained."""
+    with pytest.raises(UserError) as caught:
+        ssl_vit.resolve(given, **({} if "recipe" in given else {"recipe": "mpp"}))
+    assert str(caught.value).startswith(says)
+    assert words({"data": {"path": None}}, {}) == ["data.path=null"]
+    assert words({"name": None, "hours": None}, {}, StudyOptions) == []
+
+
+@pytest.mark.parametrize("options", [5, None, 1.5, object()])
+def test_what_are_no_options_is_one_line(options: Any) -> None:
+    """It was a TypeError."""
+    with pytest.raises(UserError, match="expected options: a mapping, a list or a text"):
+        ssl_vit.resolve(options)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +184,7 @@ def test_options_of_every_arm_stand_before_the_sweep(options: Any) -> None:
     [
         ("a,b", "expected a list of values, none with a comma"),
         (Path("a,b"), "expected a list of values, none with a comma"),
-        (None, "expected a text"),
+        (None, "expected a folder"),
     ],
 )
 def test_a_swept_value_that_would_be_another_is_refused(value: Any, says: str) -> None:

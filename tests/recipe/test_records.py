@@ -3,19 +3,17 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ssl_vit.errors import UserError
+from ssl_vit.lab.study.record import TaskRecord
 from ssl_vit.recipe import export_files, parsing, records
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.records import Number, Record, Whole
 from ssl_vit.recipe.records.run import Environment, Measured, Result, RunEnvironment
-from ssl_vit.errors import UserError
-from ssl_vit.lab.study.record import TaskRecord
 from ssl_vit.runs.identity import read_record
 
 RESULT = {
@@ -165,17 +163,6 @@ def test_defaults_are_not_shared() -> None:
     first, second = (Result.model_validate(RESULT) for _ in range(2))
     first.metrics["top1"] = Measured(value=1, split="test")
     assert "top1" not in second.metrics
-
-
-@pytest.mark.parametrize("words", [["--help"], ["study", "recipe=study/labels", "--help"]])
-def test_help_imports_no_pydantic(words: list[str]) -> None:
-    code = (
-        f"import runpy, sys\nsys.argv = {['ssl_vit', *words]}\n"
-        "try:\n    runpy.run_module('ssl_vit', run_name='__main__')\n"
-        "except SystemExit:\n    pass\nsys.exit('pydantic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_choice_without_its_value_is_damaged() -> None:

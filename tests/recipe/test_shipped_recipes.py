@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from helpers.options import ROOT
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.tool import help_text
-from ssl_vit.recipe.tools import PretrainOptions
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study.request import requested
+from ssl_vit.recipe.help import tool_help
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.tools import PretrainOptions
 
 STUDIES = [
     *sorted((ROOT / "recipes" / "study").glob("*.yaml")),
@@ -35,7 +35,7 @@ def test_a_base_stands_in_for_what_a_recipe_leaves_out(tmp_path: Path) -> None:
 
 
 def test_help_names_the_bases() -> None:
-    text = help_text(PretrainOptions, ["recipe=paper/supervised_l16_imagenet21k"])
+    text = tool_help(PretrainOptions, ["recipe=paper/supervised_l16_imagenet21k"])
     bases = "paper/supervised_b16_imagenet21k, paper/supervised_b16_imagenet"
     assert f"recipe=paper/supervised_l16_imagenet21k (base: {bases})" in text
 

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from helpers.options import FREE, TINY, altered
-from ssl_vit.recipe.load import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, reuse
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab import engine, run_folder
 from ssl_vit.lab.study.request import requested
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 # A finished run may be requested with another value of these, and an unfinished one goes on with

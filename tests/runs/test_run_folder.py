@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from helpers.disk import full_disk
 from helpers.options import FREE
+from ssl_vit.errors import UserError
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.records.run import Measured, Result
 from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
-from ssl_vit.errors import UserError
 from ssl_vit.runs import environment, files
 from ssl_vit.runs import lock as locking
 from ssl_vit.runs.folder import Run

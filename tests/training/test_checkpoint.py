@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.errors import UserError
+from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.training import checkpoint
 
 

@@ -11,11 +11,11 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.options import altered
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import drop_path, encoder
 from ssl_vit.objectives.supervised.network import Supervised
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop, sharding
 

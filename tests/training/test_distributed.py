@@ -12,8 +12,8 @@ from helpers.images import parquet
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import assert_alike, rows, run
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs.train import train
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, preemption
 

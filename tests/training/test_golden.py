@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from helpers.options import ROOT, TINY, altered
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs import train as train_job
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.environment import cpu_model
 from ssl_vit.runs.folder import Run
 

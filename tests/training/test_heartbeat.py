@@ -24,12 +24,13 @@ OPTIONS = [
     f"compute.patience={PATIENCE}",
 ]
 SCRIPT = """
-import dataclasses, json, os, signal, sys, time
+import json, os, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from torch.distributed import distributed_c10d
 from ssl_vit.recipe import schema
+from ssl_vit.recipe.operation import Compute
 from ssl_vit.data import batching, sources
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs import cli, evaluate
@@ -47,8 +48,9 @@ def monotonic():
 
 heartbeat.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 heartbeat.INTERVAL, heartbeat.BETWEEN_STEPS_FACTOR, heartbeat.STALLED_FACTOR = 0.3, 2, 2
-patience = schema.options()["compute.patience"]
-schema.options()["compute.patience"] = dataclasses.replace(patience, minimum=None, above=None)
+Compute.model_fields["patience"].metadata.clear()  # bounds
+Compute.model_rebuild(force=True)
+schema.Recipe.model_rebuild(force=True)
 ERRORS = {"user": UserError("data.some=0: broken"), "system": OSError(5, "no such disk")}
 PLACES = {
     "fetch": (batching.ImageDataset, "__getitems__"),

@@ -16,11 +16,11 @@ from torch.optim import AdamW
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
-from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.data import batching
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.training import checkpoint
 
 LENGTH = 50_000  # training images of the embedded set

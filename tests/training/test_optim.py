@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
+from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.training import optim
 
 RECIPE = Recipe(data=Data(size=16), model=Model(patch=4, width=32, depth=2, heads=2, mlp=64))

@@ -24,14 +24,14 @@ from helpers.options import ROOT, TINY, altered
 from helpers.runs import assert_alike, rows
 from helpers.slurm import HOLDS, stand_ins
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
-from ssl_vit.recipe.records import check
-from ssl_vit.recipe.records.run import Environment
-from ssl_vit.recipe.load import resolve
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import samples_at
 from ssl_vit.errors import ReportedError, UserError
 from ssl_vit.jobs.train import train
 from ssl_vit.pages import run_wording
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.records import check
+from ssl_vit.recipe.records.run import Environment
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, distributed, sharding
 

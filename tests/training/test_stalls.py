@@ -28,8 +28,9 @@ OPTIONS = altered(
     "compute.workers=2",
 )
 SCRIPT = """
-import dataclasses, multiprocessing, os, signal, sys, time
+import multiprocessing, os, signal, sys, time
 from ssl_vit.recipe import schema
+from ssl_vit.recipe.operation import Compute
 from ssl_vit.data import batching
 from ssl_vit.data.workers import PREFETCH
 from ssl_vit.jobs import cli
@@ -37,8 +38,9 @@ from ssl_vit.training import heartbeat, loop
 from torch.utils.data import _utils
 _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # instead of 5 s, for each worker that does not end
 heartbeat.INTERVAL = 0.2
-patience = schema.options()["compute.patience"]
-schema.options()["compute.patience"] = dataclasses.replace(patience, minimum=None, above=None)
+Compute.model_fields["patience"].metadata.clear()  # bounds
+Compute.model_rebuild(force=True)
+schema.Recipe.model_rebuild(force=True)
 fetch, where, calls = batching.ImageDataset.__getitems__, sys.argv[1], []
 update, made = loop._update, multiprocessing.Value("i", 0)  # batches that workers made
 def patched(self, wanted):

@@ -11,8 +11,8 @@ import pytest
 
 from helpers.options import ROOT, TINY, altered
 from helpers.runs import rows
-from ssl_vit.recipe.load import resolve
 from ssl_vit.jobs.train import train
+from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 pytestmark = pytest.mark.slow
