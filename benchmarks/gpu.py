@@ -41,6 +41,7 @@ from torch import Tensor
 
 from ssl_vit import costs
 from ssl_vit.data.batching import Batch
+from ssl_vit.formatting import process_environment
 from ssl_vit.jobs import resources
 from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone
@@ -254,7 +255,7 @@ class Runs:
         self.out = out
         self.options = RUN | (SMALL if device == "cuda" else TINY)
         hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"} if device == "cpu" else {}
-        self.environment = os.environ | hidden | {"PYTHONPATH": str(ROOT)}
+        self.environment = process_environment() | hidden
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
 

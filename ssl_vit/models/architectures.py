@@ -123,7 +123,7 @@ def first_registers(backbone: Any) -> None:
     """Draw registers as timm's Eva does. At timm's 1e-6 in VisionTransformer equal registers would
     get equal gradients."""
     if getattr(backbone, "reg_token", None) is not None:
-        nn.init.trunc_normal_(backbone.reg_token, std=STD)
+        nn.init.normal_(backbone.reg_token, std=STD)
 
 
 # timm's arguments that change an architecture -> the recipe's keys

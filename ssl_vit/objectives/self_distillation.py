@@ -93,7 +93,8 @@ def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
     )
     for layer in mlp:
         if isinstance(layer, nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=STD)
+            # theirs is cut at 100 STD; what torch's trunc_normal_ draws depends on its version
+            nn.init.normal_(layer.weight, std=STD)
             nn.init.zeros_(layer.bias)
     return mlp
 

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from ..formatting import option_text
 from . import declaration, recipe_files, schema
-from .keys import FLAG, WORD, Key, Keys, describe
+from .keys import FLAG, WORD, Key, Keys
 from .load import resolve
 from .schema import Recipe, all_groups, all_keys
 from .tool import ALL, ALSO, ToolOptions, option_name
 
 WIDTH = 100
-LARGEST_SHOWN = 2**30  # of bounds: those beyond are there against slips
 EVERY = "all"  # the word after --help for every key of recipes
 
 
@@ -48,7 +47,7 @@ def allowed(option: Key) -> str:
         return ""
     bounded = option.choices is not None or bool in option.types
     bounded |= bool({int, float} & option.types)
-    expected = describe(option.schema, LARGEST_SHOWN)
+    expected = option.expected
     if not option.metavar:
         return expected
     return expected.removesuffix(" or null") if bounded else ""

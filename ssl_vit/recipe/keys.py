@@ -25,6 +25,7 @@ Effect = Literal["compute", "result", "run"]
 Values = dict[str, Any]  # {dotted key: value} of a recipe
 LONGEST_LIST = 100  # values of a list
 LONGEST_SHOWN = 200  # characters of a value that an error shows
+LARGEST_SHOWN = 2**30  # of bounds: those beyond are there against slips
 FLAG, WORD = "flag", "word"
 # Bounds that many keys have. A maximum lies far above what anybody trains with: what exceeds it is
 # a slip that would fill the memory.
@@ -227,7 +228,7 @@ class Key(typing.NamedTuple):
     @property
     def expected(self) -> str:
         """The values that it may have, in words."""
-        return describe(self.schema)
+        return describe(self.schema, LARGEST_SHOWN)
 
     @property
     def choices(self) -> list[str] | None:
@@ -364,14 +365,16 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     if len(text) > LONGEST_SHOWN:
         text = f"{text[:60]}..."
     start = f"{where}{key.name}={text}: "
+    is_large = isinstance(value, int | float) and not abs(value) <= LARGEST_SHOWN
+    expected = describe(key.schema, math.inf if is_large else LARGEST_SHOWN)
     choices = key.choices
     if choices is None or (key.is_list and not isinstance(value, list)):
-        return UserError(f"{start}expected {key.expected}")
+        return UserError(f"{start}expected {expected}")
     wrong = [one for one in value if one not in choices] if isinstance(value, list) else [value]
     if wrong and isinstance(wrong[0], str):
         hint = key.schema.get("hint")
         return UserError(f"{start}{suggest(wrong[0], choices)}" + (f"; {hint}" if hint else ""))
-    return UserError(f"{start}expected {key.expected}")
+    return UserError(f"{start}expected {expected}")
 
 
 def convert(key: Key, value: Any) -> Any:

@@ -68,7 +68,7 @@ TimmName = Annotated[str, Only(PLAIN_NAME.fullmatch, "the name of one of timm's 
 RunName = Annotated[
     str,
     Only(
-        lambda v: len(v) <= 200 and (not v or is_folder_name(v)),
+        lambda v: len(v) <= 200 and is_folder_name(v),
         f"a folder's name of at most 200 printable characters, {NOT_BESIDE}",
     ),
 ]

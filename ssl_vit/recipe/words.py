@@ -58,16 +58,19 @@ def typed(texts: Mapping[str, str]) -> Values:
 
 def read(key: Key, text: str) -> Any:
     """The value that a key's text stands for: of a key that takes texts alone it is the text, of
-    others what YAML 1.2 reads. Whether it may be the key's is not checked."""
-    optional = type(None) in key.types
-    if optional and text.lower() in NULLS:
+    others what YAML 1.2 reads; of one that takes both the text, unless that is a number. Nothing
+    stays an empty text, as a shell makes it of a variable that is not set. Whether the value may be
+    the key's is not checked."""
+    if type(None) in key.types and text.lower() in NULLS:
         return None
-    if key.types <= {str, Path, type(None)} and not key.is_list:
+    if not text.strip() or (key.types <= {str, Path, type(None)} and not key.is_list):
         return text
     try:
-        return convert(key, yaml_value(text))
+        value = convert(key, yaml_value(text))
     except ValueError:
         return text
+    keeps_text = str in key.types and not key.is_list
+    return text if keeps_text and type(value) not in (int, float) else value
 
 
 def check_keys(keys: Iterable[str]) -> None:

@@ -34,6 +34,14 @@ def test_a_check_of_each_kind_holds(gpu, tmp_path: Path) -> None:
     assert found["results"]["step vit_n8, batch 32"]["images/s"] > 0
 
 
+def test_its_runs_find_what_it_found_itself(gpu, monkeypatch, tmp_path: Path) -> None:
+    """Wheels in a folder of PYTHONPATH: what the GPU's own machine lacks."""
+    monkeypatch.setenv("PYTHONPATH", "wheels")
+    runs = gpu.Runs("cpu", tmp_path / "runs")
+    code = "import sys; assert any(path.endswith('wheels') for path in sys.path), sys.path"
+    runs.finish(runs.start("-c", code))
+
+
 def test_a_check_that_raises_is_written_and_the_next_one_goes_on(gpu, tmp_path: Path) -> None:
     def broken():
         raise RuntimeError("no kernel image")

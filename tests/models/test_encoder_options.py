@@ -4,6 +4,7 @@ timm, positions against other implementations, first weights, errors."""
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection import embeddings
 from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.models.architectures import first_registers
 from ssl_vit.models.attention import Block, QueryAttention
 from ssl_vit.models.position_weights import exported_state, resize_positions
-from ssl_vit.models.positions import Sincos2d
+from ssl_vit.models.positions import Learned2d, Sincos2d
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
@@ -327,6 +329,18 @@ def test_tokens_positions_and_scales_do_not_decay(kind: str) -> None:
     embeddings_of = [name for name in found if any(part in name for part in tables)]
     assert len(embeddings_of) == (4 if kind == "learned_2d" else 2)
     assert {found[name]["lr"] for name in embeddings_of} == {0.5**3}
+
+
+def test_a_seed_gives_the_same_embeddings_with_every_torch() -> None:
+    """torch 2.11 and 2.14 draw trunc_normal_ in different ways: 2.11 alone fails with it."""
+    torch.manual_seed(0)
+    wanted = [torch.normal(0.0, 0.02, shape) for shape in ((5, 16), (3, 16), (1, 4, 32))]
+    torch.manual_seed(0)
+    table = Learned2d("learned_2d", grid=(3, 5), width=32)
+    backbone = SimpleNamespace(reg_token=torch.empty(1, 4, 32))
+    first_registers(backbone)
+    found = [table.column_Ch, table.row_Rh, backbone.reg_token]
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_similarity_is_that_of_what_is_added() -> None:

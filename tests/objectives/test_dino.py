@@ -31,7 +31,7 @@ from ssl_vit.hub import card
 from ssl_vit.models import encoder
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
-from ssl_vit.objectives.self_distillation import Assignment, Teacher
+from ssl_vit.objectives.self_distillation import Assignment, Head, Teacher
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.optimisation import Optim
 from ssl_vit.recipe.schema import Data, Model
@@ -255,6 +255,17 @@ def test_the_exported_head_is_the_teachers() -> None:
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     assert not torch.equal(found["head.mlp.0.weight"], objective.head.mlp[0].weight)
     assert heads.keys() - wanted.keys() == {"assign.centre_K", "assign.temperature"}
+
+
+def test_a_seed_gives_the_same_head_with_every_torch() -> None:
+    """torch 2.11 and 2.14 draw trunc_normal_ in different ways: 2.11 alone fails with it."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(*sizes) for sizes in ((6, 24), (24, 24), (24, 10))]
+    wanted = [torch.normal(0.0, 0.02, layer.weight.shape) for layer in layers]
+    torch.manual_seed(0)
+    head = Head(inputs=6, hidden=24, width=10, prototypes=12, lengths=False)
+    for layer, weight in zip(head.mlp[::2], wanted, strict=True):
+        assert torch.equal(layer.weight, weight) and not layer.bias.any()
 
 
 def test_same_prototypes_by_hand() -> None:

@@ -23,7 +23,8 @@ def test_a_page_of_reference_is_current(page: str) -> None:
 def test_every_key_has_a_meaning() -> None:
     for key, option in schema.all_keys().items():
         assert option.help.endswith("."), key
-        assert schema.build({key: option.default}), key
+        if key != "name":  # which has no default that a user may give
+            assert schema.build({key: option.default}), key
 
 
 def run(*line: str) -> str:

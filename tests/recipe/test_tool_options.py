@@ -1,10 +1,10 @@
 """A tool's options: a model, and what comes of it."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import ConfigDict
 
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.errors import UserError
@@ -144,10 +144,12 @@ def test_every_option_is_sound(name: str) -> None:
     """A meaning, a default within bounds, keys of recipes that there are; a key that may be left
     out has a word for its value."""
     tool = TOOLS[name]
+    changeable = type("Changeable", (tool,), {"model_config": ConfigDict(frozen=False)})
     for name_, one in tool.options().items():
         assert one.help.endswith("."), name_
         if not one.required:
-            TypeAdapter(Annotated[one.info.annotation, one.info]).validate_python(one.default)
+            given = changeable.model_construct()
+            changeable.__pydantic_validator__.validate_assignment(given, one.field, one.default)
         assert one.default is not None or one.metavar, name_
     assert tool.positional in ("", "init", *tool.options())
     known = {*schema.all_keys(), "recipe", "data", "model", "PLACE"}
