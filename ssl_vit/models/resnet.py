@@ -11,8 +11,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 
-RESNET = "resnetv2_bit"
-HYBRID = "vit_resnetv2_bit"
+from ..recipe.model import HYBRID, RESNET
+
 EPS = 1e-8  # of the standardised weights, as timm's BiT
 
 
