@@ -17,8 +17,6 @@ HYBRID = "vit_resnetv2_bit"
 TRANSFORMERS = ("vit", "deit", "flexivit", "beit3", "aimv2", "eva", "test_vit")
 HYBRIDS = re.compile(r"vit_(\w+_)?(r\d*_s\d|resnet|mci)|vitamin_")
 POSITIONS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")
-
-
 # Arguments of timm's builders -> the key that gives them; None: this package does
 GIVEN = {
     "img_size": "data.size",
@@ -57,11 +55,11 @@ class Model(Keys):
     timm: TimmName = key(CLASSIC, "timm architecture that the values below override.")
     args: Arguments = key(
         {},
-        "More arguments of its builder, timm's or models/resnet.py's, as in {layers: [3,4,6,3],"
-        " width_factor: 2}.",
+        "More arguments of the function that builds it, timm's or one of models/resnet.py:"
+        " {layers: [3,4,6,3], width_factor: 2}.",
     )
     patch: Width = key(16, "Side of a patch in pixels.")
-    width: Width = key(768, "Embedding width.")
+    width: Width = key(768, "Embedding width; of another network the length of its feature.")
     depth: Depth = key(12, "Number of transformer blocks.")
     heads: Width = key(12, "Attention heads.")
     mlp: Width = key(3072, "Width of the MLP's hidden layer.")
