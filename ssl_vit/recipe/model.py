@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from .keys import LONGEST_LIST, Depth, Keys, Only, Width, key
 from .names import TimmName
@@ -37,8 +37,15 @@ GIVEN = {
     **dict.fromkeys(("pretrained", "num_classes", "global_pool", "fc_norm", "use_fc_norm")),
     **dict.fromkeys(("dynamic_img_size", "patch_drop_rate", "weight_init", "features_only")),
 }
+
+
+def _whole(number: float) -> float:
+    """2.0 as 2: which of them timm's builder expects is not known, and both are one experiment."""
+    return int(number) if number == int(number) else number
+
+
 # No texts: some of timm's arguments name what it downloads, and recipes come from strangers
-Number = Annotated[int | float, Field(ge=-(2**16), le=2**16)]
+Number = Annotated[int | float, Field(ge=-(2**16), le=2**16), AfterValidator(_whole)]
 Arguments = Annotated[
     dict[str, bool | Number | Annotated[list[Number], Field(max_length=LONGEST_LIST)]],
     Only(

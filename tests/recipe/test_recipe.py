@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.options import FREE, ROOT
 from ssl_vit.errors import UserError
+from ssl_vit.formatting import option_text
 from ssl_vit.objectives.mae import MaeOptions
 from ssl_vit.objectives.moco_v3 import MocoOptions
 from ssl_vit.recipe import parsing, recipe_files
@@ -526,6 +527,16 @@ def test_a_default_name_has_the_arguments_of_a_builder_in_one_order() -> None:
         for text in ("{qkv_bias: false, layers: [1, 2]}", "{layers: [1,2], qkv_bias: false}")
     }
     assert names == {"mpp-model.args=layers=1,2,qkv_bias=false"}
+
+
+def test_a_whole_number_of_a_builder_is_one_however_it_is_written() -> None:
+    """The run's name and the hash of its recipe are the same, as its values are."""
+    one, other = (
+        resolve(["recipe=mpp", f"model.args={text}"])
+        for text in ("{a: 2.0, b: [1e2, 0.5], c: true}", "{a: 2, b: [100, 0.5], c: true}")
+    )
+    assert option_text(one.model.args) == "{a: 2, b: [100,0.5], c: true}"
+    assert dump(one) == dump(other) and one.name == other.name
 
 
 @pytest.mark.parametrize(
