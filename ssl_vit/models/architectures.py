@@ -13,12 +13,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..formatting import option_text
 from ..recipe.init_source import InitSource
-from ..recipe.model import BIT, STAGE_CHANNELS, STEM_CHANNELS, in_timm
+from ..recipe.model import CLASSIC
 from ..recipe.names import PLAIN_NAME
 from ..recipe.schema import Model
+from . import resnet  # noqa: F401  adds its architectures to timm's
 from .positions import STD
-from .resnet import HYBRID, RESNET
 
 # timm's registered architectures without an option of their own that the arguments could not undo:
 # create_model drops an argument of None
@@ -29,11 +30,9 @@ TEMPERATURE = 100.0  # of rotary positions (Heo et al., 2024, section 3.2)
 
 def architecture(model: Model) -> str:
     """The name that timm.create_model takes."""
-    if model.stages and not in_timm(model.timm, model.stages, model.width_factor):
-        return RESNET if model.convolutional else HYBRID
     if model.positions == "rotary":
         return ROTARY
-    if model.activation == "swiglu" and model.timm == Model.timm:
+    if model.activation == "swiglu" and model.timm == CLASSIC:
         return SWIGLU
     return model.timm
 
@@ -53,16 +52,17 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         exported: positions that the encoder adds itself are a learned table of the backbone.
     """
     if model.convolutional:
-        return _resnet_args(model)
-    # a hybrid's patches follow from its ResNet
-    first = _resnet_args(model) if model.hybrid else {"patch_size": model.patch}
-    args: dict[str, Any] = first | {
+        return dict(model.args)
+    args: dict[str, Any] = {
+        **model.args,
         "img_size": size,
         "embed_dim": model.width,
         "depth": model.depth,
         "num_heads": model.heads,
         "mlp_ratio": _ratio(model.mlp, model.width),
     }
+    if not model.hybrid:  # whose patches follow from its ResNet
+        args["patch_size"] = model.patch
     if channels != 3:
         args["in_chans"] = channels
     if model.qk_norm:
@@ -79,20 +79,6 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
     if model.positions == "none" or (not exported and model.positions.endswith("_2d")):
         args["pos_embed"] = "none"
     return args
-
-
-def _resnet_args(model: Model) -> dict[str, Any]:
-    """Arguments of a ResNet of the recipe's stages and width; none where timm's own has them."""
-    if not model.stages or (tuple(model.stages), model.width_factor) == BIT.get(model.timm):
-        return {}
-    if not in_timm(model.timm, model.stages, model.width_factor):
-        return {"layers": list(model.stages), "width_factor": model.width_factor}
-    if model.hybrid:
-        return {}
-    # timm's BiT multiplies its arguments by its own width factor
-    scale = model.width_factor / BIT[model.timm][1]
-    channels = [round(scale * count) for count in STAGE_CHANNELS]
-    return {"channels": channels, "stem_chs": round(scale * STEM_CHANNELS)}
 
 
 def _ratio(hidden: int, width: int) -> float:
@@ -181,7 +167,6 @@ def values_of_timm(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     embed = net.patch_embed
     if isinstance(embed, HybridEmbed):
         values["patch"] = embed.img_size[0] // embed.grid_size[0]
-        values["stem_width"] = embed.proj.in_channels
     ratio = args.get("mlp_ratio", values["mlp"] / values["width"])
     values |= {NUMBERS[key]: args[key] for key in NUMBERS.keys() & args.keys()}
     values["mlp"] = round(ratio * values["width"])
@@ -213,25 +198,48 @@ def sizes_of_state(state: Mapping[str, Tensor], heads: int | None) -> dict[str, 
     return sizes
 
 
-def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
-    """Check that a backbone of timm is what the keys of model= say, from which its cost is counted.
+def create(model: Model, expected: str = "", **args: Any) -> Any:
+    """timm's network of a model with those arguments, without a classifier.
+
+    Raises:
+        UserError: timm has no such architecture, or it takes other arguments; `expected` is what is
+            expected, for the line.
+    """
+    try:
+        return timm.create_model(architecture(model), pretrained=False, num_classes=0, **args)
+    except Exception as error:  # whatever timm makes of another architecture's arguments
+        why = " ".join((str(error) or repr(error)).split())[:200]
+        raise UserError(f"{_named(model)}: {expected}timm: {why}") from None
+
+
+def _named(model: Model) -> str:
+    args = f", model.args={option_text(model.args)}" if model.args else ""
+    return f"model.timm={model.timm}{args}"
+
+
+def check_sizes(there: Mapping[str, Any], model: Model) -> None:
+    """Check that a network has the values that the keys of model= say.
+
+    Args:
+        there: {key: value} of the network; of LayerScale whether it has one, as `sizes_of_state`.
+        model: the keys.
 
     Raises:
         UserError: model.timm names an architecture with other values.
     """
-    embed: Any = backbone.patch_embed
+    for key, value in there.items():
+        here = getattr(model, key)
+        if key == "layer_scale":
+            here = "null" if here is None else "a value"
+        if here != value:
+            has = f"{_named(model)} has {str(value).lower()}"
+            raise UserError(f"model.{key}={str(here).lower()}: {has}")
+
+
+def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
+    """`check_sizes` of a Vision Transformer of timm; raises as it."""
     keys = ("registers", "layer_scale", "qk_norm", "activation")
     found = sizes_of_state(backbone.state_dict(), None)
     # parallel blocks show no activation
-    there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found} | {
-        "patch": patch_size,
-        "stem_width": embed.proj.in_channels if model.hybrid else 0,
-    }
-    scale = model.layer_scale
-    here = {key: getattr(model, key) for key in there}
-    here["layer_scale"] = "null" if scale is None else "a value"
-    for key, value in there.items():
-        if here[key] != value:
-            shown = str(here[key]).lower()
-            owner = f"model.timm={model.timm}"
-            raise UserError(f"model.{key}={shown}: {owner} has {str(value).lower()}")
+    there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found}
+    check_sizes(there | {"patch": patch_size}, model)

@@ -27,8 +27,9 @@ from ..errors import UserError
 from ..recipe.images import BYTES, Data
 from ..recipe.schema import Model
 from .architectures import (
-    architecture,
     check_architecture,
+    check_sizes,
+    create,
     first_registers,
     timm_args,
     timm_class,
@@ -300,21 +301,12 @@ def build_backbone(
     """The encoder of `build_encoder`, or a convolutional network with fresh weights.
 
     Raises:
-        UserError: model.timm is no such architecture.
+        UserError: model.timm is no such architecture, or has other sizes than model= says.
     """
     if not model.convolutional:
         return build_encoder(model, data, dropout, drop_path, class_token)
-    try:
-        backbone = timm.create_model(
-            architecture(model),
-            num_classes=0,
-            drop_path_rate=drop_path,
-            **timm_args(model, data.size),
-        )
-    except Exception as error:
-        raise UserError(
-            f"model.timm={model.timm}: timm: {' '.join(str(error).split())[:200]}"
-        ) from None
+    backbone = create(model, drop_path_rate=drop_path, **timm_args(model, data.size))
+    check_sizes({"width": backbone.num_features}, model)
     return Convolutional(backbone, data)
 
 
@@ -345,17 +337,11 @@ def build_encoder(
     args["dynamic_img_size"] = False
     if model.positions != "rotary":  # timm's Eva has no such argument
         args["weight_init"] = "jax"
-    name = architecture(model)
-    backbone: Any
-    try:
-        backbone = timm.create_model(name, num_classes=0, **args)
-    except Exception as error:  # whatever timm makes of another architecture's arguments
-        why = " ".join((str(error) or repr(error)).split())[:200]
-        raise UserError(f"model.timm={name}: {EXPECTED}; timm: {why}") from None
+    backbone = create(model, f"{EXPECTED}; ", **args)
     plain = type(backbone) is timm_class(model)
     lacks_token = plain and class_token and backbone.cls_token is None
     if not plain or lacks_token or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        raise UserError(f"model.timm={name}: {EXPECTED}")
+        raise UserError(f"model.timm={model.timm}: {EXPECTED}")
     if model.positions == "rotary":
         named_apply(init_weights_vit_jax, backbone)
         nn.init.normal_(backbone.cls_token, std=1e-6)

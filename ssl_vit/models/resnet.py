@@ -11,8 +11,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 
-RESNET = "resnetv2_bit"
-HYBRID = "vit_resnetv2_bit"
+from ..recipe.model import HYBRID, RESNET
+
 EPS = 1e-8  # of the standardised weights, as timm's BiT
 
 
@@ -20,6 +20,7 @@ def resnetv2_bit(
     pretrained: bool = False, layers: Sequence[int] = (3, 4, 6, 3), **args: Any
 ) -> Any:
     """For timm.create_model, with ResNetV2's arguments; as timm's resnetv2_50x1_bit by default."""
+    _check_blocks(layers)
     return build_model_with_cfg(
         ResNetV2,
         RESNET,
@@ -40,6 +41,7 @@ def vit_resnetv2_bit(
 ) -> Any:
     """For timm.create_model, with VisionTransformer's arguments; as timm's vit_base_r50_s16_224 by
     default."""
+    _check_blocks(layers)
     backbone = ResNetV2(
         layers=list(layers),
         width_factor=width_factor,  # type: ignore[arg-type]
@@ -57,6 +59,12 @@ def vit_resnetv2_bit(
         patch_size=1,
         **args,
     )
+
+
+def _check_blocks(layers: Sequence[int]) -> None:
+    """Raise a ValueError for more stages than ResNetV2 has channels for, which it would ignore."""
+    if not 1 <= len(layers) <= 4 or min(layers) < 1:
+        raise ValueError("layers: expected 1 to 4 whole numbers above 0")
 
 
 default_cfgs = generate_default_cfgs(

@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..formatting import option_text
 from . import declaration
 from .images import EMBEDDED, MIXING, Data
-from .model import CLASSIC, STAGE_CHANNELS
+from .model import CLASSIC, GIVEN
 from .parsing import exists
 from .probe import SEGMENTATION
 from .schema import (
@@ -48,7 +48,7 @@ def check(recipe: Recipe) -> None:
         UserError: the first that does not hold.
     """
     for relation in (
-        *(_model, _channels, _stages, _encoder, _mixing, _stream, _held_out, _labels, _sizes),
+        *(_model, _channels, _args, _encoder, _mixing, _stream, _held_out, _labels, _sizes),
         *(_corruption, _views, _probe, _lengths),
     ):
         relation(recipe)
@@ -96,7 +96,7 @@ def _given(recipe: Recipe, keys: Iterable[str]) -> str:
 def _model(r: Recipe) -> None:
     predicts = r.declared.predicts_patches
     if predicts and r.model.convolutional:
-        text = f"objective={r.objective} needs patches; model={r.model.name} has none"
+        text = f"objective={r.objective} needs patches; model.timm={r.model.timm} has none"
         raise r.error("model", text, r.model.name)
     if r.model.convolutional and (key := _given(r, OF_TRANSFORMERS)):
         raise r.error(key, f"model={r.model.name} has no use for it")
@@ -134,25 +134,10 @@ def _channels(r: Recipe) -> None:
         raise r.error("objective", f"{text} {with_}")
 
 
-def _stages(r: Recipe) -> None:
-    model = r.model
-    if not model.stages:
-        if model.width_factor != 1:
-            text = f"model={model.name} has no model.stages, whose width it would be"
-            raise r.error("model.width_factor", text)
-        return
-    if not (model.convolutional or model.hybrid):
-        raise r.error("model.stages", f"model={model.name} has no ResNet; expected null")
-    stages = option_text(model.stages)
-    # a stem 4 times smaller, each further stage twice
-    side = 2 ** (len(model.stages) + 1)
-    width = round(STAGE_CHANNELS[len(model.stages) - 1] * model.width_factor)
-    key = "model.stem_width" if model.hybrid else "model.width"
-    if r.value(key) != width:
-        beside = f"beside model.stages={stages} model.width_factor={model.width_factor:g}"
-        raise r.error(key, f"expected {width} {beside}")
-    if model.hybrid and model.patch != side:
-        raise r.error("model.patch", f"expected {side} beside model.stages={stages}")
+def _args(r: Recipe) -> None:
+    for name in r.model.args:
+        if name in GIVEN:
+            raise r.error("model.args", f"{name} is given by {GIVEN[name] or 'this package'}")
 
 
 def _encoder(r: Recipe) -> None:

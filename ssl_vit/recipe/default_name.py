@@ -32,6 +32,8 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
 
 def _name_text(value: Any) -> str:
     """A value without what a shell or a file system gives a meaning, as brackets and quotes."""
+    if isinstance(value, dict):
+        value = [f"{name}={_name_text(one)}" for name, one in sorted(value.items())]
     if isinstance(value, list):
         return ",".join(map(_name_text, value)) or "empty"
     text = str(value)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from . import parsing, records
 from .keys import Values
-from .model import Model
+from .model import GIVEN, Model
 from .records import export
 
 # The model's keys in a config.json of transformers' ViT
@@ -164,6 +164,7 @@ def model_values(config: Values) -> Values:
             "depth": args["depth"],
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
+            "args": {key: one for key, one in args.items() if _is_own_argument(key, one)},
         }
     # named after its size: the architecture's own name would promise another
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
@@ -171,6 +172,11 @@ def model_values(config: Values) -> Values:
     options = {key: named[key] for key in ENCODER_KEYS if key in named}
     values = {"name": name, "timm": architecture, **sizes, **options}
     return {f"model.{key}": value for key, value in values.items()}
+
+
+def _is_own_argument(name: str, value: Any) -> bool:
+    """Whether an argument of timm's is one that model.args may have."""
+    return name not in GIVEN and isinstance(value, bool | int | float | list)
 
 
 def encoder_options(model: Model) -> dict[str, Any]:

@@ -1,34 +1,58 @@
 """The keys on the encoder. No torch here."""
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from .keys import Depth, Keys, Width, key
+from pydantic import AfterValidator, Field
+
+from .keys import LONGEST_LIST, Depth, Keys, Only, Width, key
 from .names import TimmName
 
 CLASSIC = "vit_base_patch16_224"  # timm's architecture of the paper's encoder
-# timm's ResNets with group norm and weight standardisation (BiT): blocks a stage, width factor
-BIT = {
-    "resnetv2_50x1_bit": ((3, 4, 6, 3), 1.0),
-    "resnetv2_50x3_bit": ((3, 4, 6, 3), 3.0),
-    "resnetv2_101x1_bit": ((3, 4, 23, 3), 1.0),
-    "resnetv2_101x3_bit": ((3, 4, 23, 3), 3.0),
-    "resnetv2_152x2_bit": ((3, 8, 36, 3), 2.0),
-    "resnetv2_152x4_bit": ((3, 8, 36, 3), 4.0),
-}
-HYBRIDS = {  # timm's Vision Transformers on such a ResNet's feature map
-    "vit_base_r50_s16_224": ((3, 4, 9), 1.0),
-    "vit_large_r50_s32_224": ((3, 4, 6, 3), 1.0),
-}
-STEM_CHANNELS = 64  # of the ResNets' first convolution at width factor 1
-STAGE_CHANNELS = (256, 512, 1024, 2048)  # of their stages
+# ResNets with group norm and weight standardisation (BiT), alone and as a hybrid's stem, of any
+# sizes: those that models/resnet.py adds to timm's architectures
+RESNET = "resnetv2_bit"
+HYBRID = "vit_resnetv2_bit"
+# How the names of timm's Vision Transformers begin, and those on a feature map of convolutions
+TRANSFORMERS = ("vit", "deit", "flexivit", "beit3", "aimv2", "eva", "test_vit")
+HYBRIDS = re.compile(r"vit_(\w+_)?(r\d*_s\d|resnet|mci)|vitamin_")
 POSITIONS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")
+# Arguments of timm's builders -> the key that gives them; None: this package does
+GIVEN = {
+    "img_size": "data.size",
+    "in_chans": "data.channels",
+    "patch_size": "model.patch",
+    "embed_dim": "model.width",
+    "depth": "model.depth",
+    "num_heads": "model.heads",
+    "mlp_ratio": "model.mlp",
+    "qk_norm": "model.qk_norm",
+    "init_values": "model.layer_scale",
+    "swiglu_mlp": "model.activation",
+    "drop_path_rate": "optim.drop_path",
+    **dict.fromkeys(("reg_tokens", "num_reg_tokens"), "model.registers"),
+    **dict.fromkeys(("pos_embed", "use_abs_pos_emb", "use_rot_pos_emb"), "model.positions"),
+    **dict.fromkeys(("attn_type", "rope_grid_indexing", "rope_temperature"), "model.positions"),
+    **dict.fromkeys(("drop_rate", "pos_drop_rate", "proj_drop_rate"), "optim.dropout"),
+    **dict.fromkeys(("pretrained", "num_classes", "global_pool", "fc_norm", "use_fc_norm")),
+    **dict.fromkeys(("dynamic_img_size", "patch_drop_rate", "weight_init", "features_only")),
+}
 
 
-def in_timm(timm: str, stages: list[int], width_factor: float) -> bool:
-    """Whether this architecture of timm, with its own arguments, has a ResNet of these sizes."""
-    if timm in BIT:  # which takes the channels of its stages
-        return BIT[timm][0] == tuple(stages)
-    return HYBRIDS.get(timm) == (tuple(stages), width_factor)
+def _whole(number: float) -> float:
+    """2.0 as 2: which of them timm's builder expects is not known, and both are one experiment."""
+    return int(number) if number == int(number) else number
+
+
+# No texts: some of timm's arguments name what it downloads, and recipes come from strangers
+Number = Annotated[int | float, Field(ge=-(2**16), le=2**16), AfterValidator(_whole)]
+Arguments = Annotated[
+    dict[str, bool | Number | Annotated[list[Number], Field(max_length=LONGEST_LIST)]],
+    Only(
+        lambda args: all(map(str.isidentifier, args)),
+        "names in braces with numbers, true, false or lists of numbers",
+    ),
+]
 
 
 class Model(Keys):
@@ -36,8 +60,13 @@ class Model(Keys):
 
     name: str = key("", "Name of the model; model=NAME sets it.")
     timm: TimmName = key(CLASSIC, "timm architecture that the values below override.")
+    args: Arguments = key(
+        {},
+        "More arguments of the function that builds it, timm's or one of models/resnet.py:"
+        " {layers: [3,4,6,3], width_factor: 2}.",
+    )
     patch: Width = key(16, "Side of a patch in pixels.")
-    width: Width = key(768, "Embedding width.")
+    width: Width = key(768, "Embedding width; of another network the length of its feature.")
     depth: Depth = key(12, "Number of transformer blocks.")
     heads: Width = key(12, "Attention heads.")
     mlp: Width = key(3072, "Width of the MLP's hidden layer.")
@@ -64,22 +93,6 @@ class Model(Keys):
         "Positions of the patches: learned (one embedding each), learned_2d (one for each row and"
         " each column), sincos_2d (fixed), rotary (axial) or none.",
     )
-    stem_width: int = key(
-        0,
-        "Channels of the ResNet whose feature map supplies the patches (hybrid); 0: patches of"
-        " pixels.",
-        ge=0,
-        le=2**16,
-    )
-    convolutional: bool = key(
-        False, "A convolutional network without patches; objectives that need patches refuse it."
-    )
-    stages: list[Depth] | None = key(
-        None,
-        "Blocks in each stage of a ResNet with group norm and weight standardisation (BiT), or of"
-        " a hybrid's: [3,4,6,3] is a ResNet-50; null: model.timm's own.",
-    )
-    width_factor: float = key(1.0, "Width of that ResNet over a ResNet-50's (BiT's x1, x2, x3).")
     adapt_channels: bool = key(
         False,
         "First weights of RGB for data.channels=N: timm's rule repeats the first layer's filters"
@@ -87,13 +100,17 @@ class Model(Keys):
     )
 
     @property
+    def convolutional(self) -> bool:
+        """Whether it is no Vision Transformer: a network without patches, as a ResNet."""
+        return not self.timm.startswith(TRANSFORMERS)
+
+    @property
     def hybrid(self) -> bool:
-        return self.stem_width > 0
+        """Whether the patches are cells of a feature map of convolutions."""
+        return HYBRIDS.match(self.timm) is not None
 
     @property
     def opened_by(self) -> str:
-        """The import after which timm.create_model opens an export: timm lacks ResNets of other
-        sizes than BiT's, which this package registers."""
-        if self.stages and not in_timm(self.timm, self.stages, self.width_factor):
-            return "import timm, ssl_vit.models.resnet"
-        return "import timm"
+        """The import after which timm.create_model opens an export."""
+        own = self.timm in (RESNET, HYBRID)
+        return "import timm, ssl_vit.models.resnet" if own else "import timm"

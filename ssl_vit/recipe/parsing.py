@@ -145,7 +145,7 @@ def yaml_text(content: dict[str, Any]) -> str:
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
-    """A nested mapping as {dotted key: value}.
+    """A nested mapping as {dotted key: value}. A mapping inside of a group of keys is a value.
 
     Raises:
         UserError: a key is there both nested and dotted.
@@ -153,7 +153,8 @@ def flatten(node: Any, prefix: str = "") -> Values:
     flat: Values = {}
     for key, value in node.items():
         name = f"{prefix}{key}"
-        below = flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        is_group = isinstance(value, dict) and "." not in name
+        below = flatten(value, f"{name}.") if is_group else {name: value}
         for one in below:
             if one in flat:
                 raise UserError(f"{one} is given twice: {flat[one]} and {below[one]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..formatting import option_text
+from ..formatting import in_braces, option_text
 from . import schema
 from .keys import FLAG, Key, Values, convert, refused
 from .names import has_control
@@ -175,9 +175,10 @@ def _given(options: Any, positional: str) -> list[str]:
 
 
 def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values, one that is there twice twice."""
+    """Dotted keys and their values, one that is there twice twice. A mapping inside of a group of
+    keys is a value."""
     for key, value in options.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "." not in f"{prefix}{key}":
             yield from _pairs(value, f"{prefix}{key}.")
         elif key == "name" and prefix.removesuffix(".") in PRESETS:
             yield prefix.removesuffix("."), value
@@ -228,7 +229,7 @@ def _swept_text(key: str, value: Any) -> str:
     if value is None and option is not None and type(None) not in option.types:
         raise refused(option, None, f"{SWEEP}: ")
     text = _text(key, value)
-    in_brackets = text.startswith("[") and text.endswith("]")
+    in_brackets = text[:1] + text[-1:] in ("[]", "{}")
     if "," in text and not in_brackets:
         expected = "expected a list of values, none with a comma"
         raise UserError(f"{SWEEP}: {key}={_short(value)}: {expected}")
@@ -245,6 +246,8 @@ def _text(key: str, value: Any) -> str:
         return os.fspath(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(_element(key, one) for one in value)}]"
+    if isinstance(value, Mapping):
+        return in_braces({name: _element(key, one) for name, one in value.items()})
     if hasattr(value, "item"):  # NumPy's numbers
         value = value.item()
     if value is None or isinstance(value, str | bool | int | float):

@@ -116,7 +116,7 @@ CHANGED = {
     ),
     "a backbone without patches": (
         ["model.timm=resnet50"],
-        "model.timm=resnet50: expected a Vision Transformer with a class token",
+        "objective=mpp needs patches; model.timm=resnet50 has none",
     ),
     "mixed images for MPP": (["data.mixup=0.8"], "no use for mixed images"),
     "a split that is not there": (["data.train=trian"], "did you mean train?"),
@@ -138,7 +138,7 @@ def test_a_hybrid_whose_patch_is_said_wrong(
         cli.pretrain(
             [*words, "recipe=supervised", "model=r50_vit_b16", "model.patch=8", "data.size=64"]
         )
-    assert "model.patch=8: expected 16 beside model.stages=[3,4,9]" in capsys.readouterr().err
+    assert "model.patch=8: model.timm=vit_base_r50_s16_224 has 16" in capsys.readouterr().err
 
 
 IMAGES = {

@@ -25,6 +25,7 @@ from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
 from ssl_vit.lab.study.request import Request, requested
 from ssl_vit.recipe import declaration
+from ssl_vit.recipe import words as word_module
 
 LOADED_OPTIONS = dict(option.split("=") for option in LOADED)
 TINY = {"model.patch": 4, "model.width": 32, "model.depth": 1, "model.heads": 2, "model.mlp": 32}
@@ -213,6 +214,15 @@ def test_several_keys_are_several_axes() -> None:
         for model in ("vit_n8", "vit_p8")
     }
     assert found.study.names("probe", "optim.betas") == ("0.9,0.95", "0.9,0.999")
+
+
+def test_arguments_of_a_builder_are_swept_like_any_value() -> None:
+    """Braces of a mapping name no run."""
+    values = [{"qkv_bias": True, "layers": [1, 2]}, {"qkv_bias": False}]
+    words = word_module.from_python({"sweep": {"model": {"args": values}}}, {}, {})
+    tasks = swept(*words, "seeds=1").tasks.values()
+    found = [task.options["model.args"] for task in tasks if not task.needs]
+    assert found[:2] == ["{qkv_bias: true, layers: [1,2]}", "{qkv_bias: false}"]
 
 
 def test_what_measures_reads_all_of_the_recipes_images(tmp_path: Path) -> None:

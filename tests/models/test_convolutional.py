@@ -1,8 +1,9 @@
-"""Networks without patches through the same stages: fine-tuned, evaluated, exported, and refused
-where patches are needed."""
+"""Networks without patches through the same stages: fine-tuned, evaluated and exported; and
+arguments of timm's builders. recipe/test_check.py has what needs patches."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -14,24 +15,18 @@ from helpers.options import ROOT
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, resources, setup
 from ssl_vit.jobs import train as train_job
-from ssl_vit.models import encoder, resnet
+from ssl_vit.models import encoder, weights
+from ssl_vit.models.architectures import timm_args
 from ssl_vit.models.weights import load_init
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.model import GIVEN, HYBRID, RESNET
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, loop
 
 MODELS = yaml.safe_load((ROOT / "recipes/tables/models.yaml").read_text())
-PAPER = {
-    name.split("_")[2]
-    for name in yaml.safe_load((ROOT / "recipes/tables/paper.yaml").read_text())
-    if name.startswith("supervised_bit_")
-}
-NAMES = [  # test_paper.py has the paper's
-    name
-    for name, row in MODELS.items()
-    if row.get("convolutional") and name.removeprefix("bit_") not in PAPER
-]
+NAMES = [name for name in MODELS if not name.startswith("vit_")]
 FAST = [
     "data.size=32",
     "optim.steps=2",
@@ -44,7 +39,7 @@ FAST = [
 PRE = ["recipe=supervised", "optim.dropout=0"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "r8_vit_n8"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_row_says_what_timm_builds(name: str) -> None:
     recipe = resolve(["recipe=finetune", "init=scratch", f"model={name}", "data.size=224"])
     with torch.device("meta"):
@@ -54,29 +49,71 @@ def test_a_row_says_what_timm_builds(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "options"),
+    ("name", "args"),
     [
-        ("resnetv2_50x1_bit", []),
-        ("resnetv2_50x3_bit", ["model.width_factor=3", "model.width=6144"]),
-        ("resnetv2_152x2_bit", ["model.stages=[3,8,36,3]", "model.width_factor=2"]),
+        ("resnetv2_50x1_bit", {}),
+        ("resnetv2_50x3_bit", {"width_factor": 3}),
+        ("resnetv2_152x2_bit", {"layers": [3, 8, 36, 3], "width_factor": 2}),
+        ("vit_base_r50_s16_224", {}),
+        ("vit_large_r50_s32_224", {"layers": [3, 4, 6, 3], "embed_dim": 1024, "depth": 24}),
     ],
 )
-def test_one_registered_here_is_timms(other: str, options: list[str]) -> None:
-    """Names, shapes and layers: of the architecture that R200x3 and the small ones are made of."""
-    wide = ["model.width=4096"] if "x2" in other else []
-    recipe = resolve(["recipe=supervised", "model=bit_r50x1", "optim.dropout=0", *options, *wide])
-    args = {"layers": recipe.model.stages, "width_factor": recipe.model.width_factor}
+def test_one_registered_here_is_timms(name: str, args: dict[str, Any]) -> None:
+    """Names, shapes and layers: of the architectures that R200x3 and the small ones are made of."""
+    heads = {"num_heads": args["embed_dim"] // 64} if "embed_dim" in args else {}
     with torch.device("meta"):
-        own = timm.create_model(resnet.RESNET, num_classes=0, **args)
-        theirs = timm.create_model(other, num_classes=0)
-        chosen = encoder.build_backbone(recipe.model, recipe.data).backbone
-    assert str(own) == str(theirs) == str(chosen)
+        here = HYBRID if name.startswith("vit") else RESNET
+        own = timm.create_model(here, num_classes=0, **args, **heads)
+        theirs = timm.create_model(name, num_classes=0)
+    assert str(own) == str(theirs)
+
+
+def test_what_a_name_says_is_what_timm_builds() -> None:
+    """Without torch a recipe tells hybrids and networks without patches by their names."""
+    of_module = ("vision_transformer_hybrid", "vitamin")
+    hybrids = {HYBRID, *(name for module in of_module for name in timm.list_models(module=module))}
+    plain = {*timm.list_models(module="vision_transformer"), *timm.list_models(module="deit")}
+    assert len(hybrids) > 20 and len(plain) > 100
+    for name in hybrids | plain:
+        model = Model(timm=name)
+        assert not model.convolutional and model.hybrid == (name in hybrids), name
+    for name in (*timm.list_models("*resne*t*"), *timm.list_models("*efficientnet*"), RESNET):
+        if name not in hybrids:
+            assert Model(timm=name).convolutional and not Model(timm=name).hybrid, name
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"timm": "resnet50"},
+    {"timm": "vit_base_r50_s16_224"},
+    {"positions": "rotary", "registers": 2, "activation": "swiglu", "layer_scale": 0.1},
+    {"positions": "none", "registers": 2, "activation": "swiglu", "qk_norm": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_no_argument_that_is_given_may_be_given_again(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def build(name: str, **args: Any) -> Any:
+        given.update(args)
+        raise RuntimeError(name)
+
+    model = Model(**options)
+    for exported in (True, False):
+        given |= timm_args(model, 32, 5, exported)
+    monkeypatch.setattr(timm, "create_model", build)
+    with pytest.raises(UserError):
+        encoder.build_backbone(model, Data(size=32, channels=5))
+    assert given.keys() <= GIVEN.keys()
 
 
 def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -> None:
     out = [f"out={tmp_path}", "compute.threads=1", "compute.compile=false", "eval.images=4"]
     # any of timm's: what it costs is then not counted
-    small = ["model.timm=resnet10t.c3_in1k", "model.width=512", "model.stages=null"]
+    small = ["model.timm=resnet10t.c3_in1k", "model.width=512", "model.args={}"]
     cli.finetune(
         [
             "recipe=finetune",
@@ -110,7 +147,8 @@ def test_a_resnet_is_fine_tuned_and_evaluated_like_any_encoder(tmp_path: Path) -
 def test_a_resnet_is_pre_trained_like_any_encoder(tmp_path: Path) -> None:
     """Resumed it is bit for bit the run that was not stopped; timm opens its export; another run
     starts from it."""
-    small = ["model=bit_r14x05", "model.stages=[1]", "model.width=128"]
+    args = "model.args={layers: [1], width_factor: 0.5}"
+    small = ["model=bit_r14x05", args, "model.width=128"]
     pretrain = ["recipe=supervised", "supervised.hidden=false", "optim.dropout=0", *small, *FAST]
     sgd = ["optim.name=sgd", "optim.schedule=steps", "optim.drops=[0.5]", "checkpoint.every=1"]
     out = [f"out={tmp_path}", "compute.threads=1", "compute.compile=false", "eval.images=4"]
@@ -165,28 +203,35 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (
-            ["recipe=mpp", "model=bit_r50x1"],
-            "objective=mpp needs patches; model=bit_r50x1 has none",
-        ),
-        (["recipe=joint", "model=bit_r50x1"], "objective=joint needs patches"),
-        (
-            ["recipe=finetune", "init=scratch", "model=bit_r50x1", "optim.layer_decay=0.7"],
-            "optim.layer_decay=0.7",
-        ),
-        (["recipe=supervised", "model=bit_r50x1", "optim.dropout=0.1"], "optim.dropout=0.1"),
-        (
-            [*PRE, "model=bit_r50x1", "model.width_factor=2"],
-            r"model.width=2048: expected 4096 beside model.stages=\[3,4,6,3\] model.width_factor=2",
-        ),
-        ([*PRE, "model=bit_r50x1", "model.width_factor=0.3"], "expected a multiple of 0.5"),
-        ([*PRE, "model=bit_r50x1", "model.stages=[1,1,1,1,1]"], "expected 1 to 4 whole numbers"),
-        ([*PRE, "model=bit_r50x1", "model.stages=[1,0]"], "expected 1 to 4 whole numbers"),
-        ([*PRE, "model=vit_p8", "model.stages=[1]"], "model=vit_p8 has no ResNet; expected null"),
-        ([*PRE, "model=vit_p8", "model.width_factor=2"], "model=vit_p8 has no model.stages"),
-        ([*PRE, "model=r8_vit_n8", "model.patch=16"], "model.patch=16: expected 8 beside"),
+        ("model=bit_r50x1 model.width=64", "model.width=64: model.timm=resnetv2_50x1_bit has 2048"),
+        ("model=bit_r14x05 model.args={'layers':[1,1]}", "model.args={layers: [1,1]} has 512"),
+        ("model=bit_r14x05 model.args={'layers':[1,0]}", "timm: layers: expected 1 to 4 whole"),
+        ("model=bit_r14x05 model.args={'layers':[1,1,1,1,1]}", "layers: expected 1 to 4 whole"),
+        ("model=bit_r50x1 model.args={'a':3}", "timm=resnetv2_50x1_bit, model.args={a: 3}: timm: "),
+        ("model=vit_p8 model.args={'a':3}", "model.args={a: 3}: expected a Vision Transformer"),
+        ("model=r8_vit_n8 model.patch=16", "model.patch=16: model.timm=vit_resnetv2_bit, "),
+        ("model.timm=eva02_tiny_patch14_224", "model.timm=eva02_tiny_patch14_224: expected a "),
+        ("model.timm=no_such_network", "model.timm=no_such_network: timm: "),
     ],
 )
-def test_what_needs_patches_is_refused(words: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        resolve(words)
+def test_what_timm_builds_otherwise_is_refused_in_one_line(words: str, says: str) -> None:
+    recipe = resolve([*PRE, "data.size=32", *words.split()])
+    with pytest.raises(UserError) as caught, torch.device("meta"):
+        encoder.build_backbone(recipe.model, recipe.data)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_argument_of_timms_is_in_the_network_and_in_its_export(tmp_path: Path) -> None:
+    """The export alone says it, too."""
+    recipe = resolve([*PRE, "model=vit_p8", "data.size=16", "model.args={qkv_bias: false}"])
+    net = encoder.build_encoder(recipe.model, recipe.data).eval()
+    assert net.backbone.blocks[0].attn.qkv.bias is None
+    weights.export(tmp_path / "export", net, {}, recipe.model, recipe.data, "token")
+    theirs = timm.create_model(f"local-dir:{tmp_path}/export", pretrained=True).eval()
+    assert theirs.blocks[0].attn.qkv.bias is None
+    again = resolve(["recipe=finetune", f"init={tmp_path}/export", "data.size=16"])
+    assert again.model.args == {"qkv_bias": False}
+    loaded = encoder.build_encoder(again.model, again.data).eval()
+    weights.load_init(loaded, InitSource(str(tmp_path / "export")))
+    pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    assert torch.equal(loaded.feature(pixels), net.feature(pixels))

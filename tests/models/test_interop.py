@@ -245,7 +245,7 @@ BEYOND = {
         "has no blocks.0.attns.0",
     ),
     "a hybrid": (
-        Model(name="t", timm="vit_base_r50_s16_224", stem_width=1024, **OWN | {"patch": 16}),
+        Model(name="t", timm="vit_base_r50_s16_224", **OWN | {"patch": 16}),
         "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
     ),
 }

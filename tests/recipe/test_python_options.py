@@ -29,6 +29,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "optim.clip": st.none() | st.floats(0.1, 10),
     "checkpoint.background": st.booleans(),
     "checkpoint.every": st.integers(1, 1000),
+    "model.args": st.dictionaries(
+        st.sampled_from(["layers", "qkv_bias", "norm_eps"]),
+        st.booleans() | st.integers(0, 9) | st.floats(0, 9) | st.lists(st.integers(0, 9)),
+    ),
     "name": st.sampled_from(["run", "a b", "üñ"]),
     "seed": st.integers(0, 2**31),
 }
@@ -82,6 +86,13 @@ def test_a_preset_stands_beside_the_keys_of_its_group() -> None:
         ((), {"optim": 3}, "optim is a group of keys: "),
         ((), {"seed": object()}, "seed=<object object at "),
         ((), {"sweep": 3}, "sweep=3: expected a mapping"),
+        ((), {"model": {"args": {"depth": 3}}}, "model.args={depth: 3}: depth is given by"),
+        (
+            {"model.args": {"act_layer": "gelu"}},
+            {},
+            "model.args={act_layer: gelu}: expected names in",
+        ),
+        ((), {"optim": {"lr": {"a": 1}}}, "optim.lr={a: 1}: expected a number"),
     ],
 )
 def test_what_is_wrong_is_one_line(options: Any, keywords: dict[str, Any], says: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.options import FREE, ROOT
 from ssl_vit.errors import UserError
+from ssl_vit.formatting import option_text
 from ssl_vit.objectives.mae import MaeOptions
 from ssl_vit.objectives.moco_v3 import MocoOptions
 from ssl_vit.recipe import parsing, recipe_files
@@ -520,6 +521,38 @@ def test_a_default_name_has_lists_without_brackets_and_quotes(option: str, name:
     assert resolve(["recipe=evaluate", option], here=False).name == name
 
 
+def test_a_default_name_has_the_arguments_of_a_builder_in_one_order() -> None:
+    names = {
+        resolve(["recipe=mpp", f"model.args={text}"]).name
+        for text in ("{qkv_bias: false, layers: [1, 2]}", "{layers: [1,2], qkv_bias: false}")
+    }
+    assert names == {"mpp-model.args=layers=1,2,qkv_bias=false"}
+
+
+def test_a_whole_number_of_a_builder_is_one_however_it_is_written() -> None:
+    """The run's name and the hash of its recipe are the same, as its values are."""
+    one, other = (
+        resolve(["recipe=mpp", f"model.args={text}"])
+        for text in ("{a: 2.0, b: [1e2, 0.5], c: true}", "{a: 2, b: [100, 0.5], c: true}")
+    )
+    assert option_text(one.model.args) == "{a: 2, b: [100,0.5], c: true}"
+    assert dump(one) == dump(other) and one.name == other.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{act_layer: gelu}", "{a: null}", "{a: {b: 1}}", "{a: [1, [2]]}", "{a: [x]}", "{1: 2}"),
+        *("{a b: 1}", "{a: 1, a: 2}", "{a: .inf}", "{a: 1e9}", "{a: [1e9]}", "[1]", "3", "null"),
+        *("{a: 1", "{a:1}", f"{{a: [{','.join('1' * 101)}]}}"),
+    ],
+)
+def test_arguments_of_a_builder_are_numbers(text: str) -> None:
+    """A text may name what timm downloads."""
+    found = refusal("recipe=mpp", f"model.args={text}")
+    assert found.startswith("model.args=") and "expected names in braces with numbers" in found
+
+
 def test_computed_leaves_out_what_changes_no_number(images):
     recipe = resolve(["recipe=mpp"])
     kept, flat = computed_values(recipe), recipe.values()
@@ -581,6 +614,7 @@ VALUES = {
     "seed": st.integers(-(2**31), 2**31),
     "resume": st.sampled_from(["true", "false"]),
     "model": st.sampled_from(["vit_n4", "vit_s8"]),
+    "model.args": st.sampled_from(["{}", "{qkv_bias: false, layers: [1,2.5], rate: 1e-3}"]),
     "data.path": st.just(str(ROOT)),
     "data.size": st.sampled_from([16, 48, 64]),
     "data.validation": st.sampled_from(["validation", "null", "0.25", "1e-3", "test"]),

@@ -33,7 +33,7 @@ COLUMNS = (
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
 UNTRAINED = "untrained"  # the run of fresh weights that a study adds
-REFERENCE = re.compile(r"\{([^{}]*)\}")
+REFERENCE = re.compile(r"\{([^{}:]+)\}")  # not the mapping {layers: [1,1]}, which is a value
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63
 # keys of a recipe that a study sets itself, or leaves to the command line: files are passed on

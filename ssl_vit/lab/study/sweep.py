@@ -14,7 +14,7 @@ from ...recipe.schema import Recipe
 from .. import engine
 
 SWEEP = "sweep"
-COMMA = re.compile(r",(?![^\[]*\])")  # none inside a list's brackets
+COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")  # none inside a list's brackets or a mapping's braces
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
