@@ -113,7 +113,7 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     given = words.parse(options)
     known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
     before = known.get("optim.warmup", 0)
-    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.declared.trains:
+    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.trains:
         return None
     return f"warm-up     {recipe.optim.warmup:,} steps, a tenth; the recipe has {before:,} for more"
 

@@ -139,14 +139,32 @@ class Recipe(Keys):
         return (self.data.size // self.model.patch) ** 2
 
     @property
+    def trains(self) -> bool:
+        """Whether anything is trained; an evaluation trains nothing."""
+        return self.objective != "probe"
+
+    @property
+    def pool(self) -> str:
+        """An image's feature in the export: token (the class token) or avg (the patches' mean)."""
+        trained = self.declared.trained(self)[-1]
+        own = trained.options and getattr(self.groups[trained.options.name], "pool", None)
+        return str(own or trained.pool)
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether it is a fine-tuning: trained weights learn labels, and nothing else."""
+        found = declaration.objectives().get(self.objective)
+        learns = found is not None and found.labels and not found.parts and self.trains
+        return learns and not self.init_source.is_scratch
+
+    @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
 
     @property
     def training_tool(self) -> str:
         """The tool that trains it, also where its plugin is not here."""
-        found = declaration.objectives().get(self.objective)
-        return "finetune" if found and found.fine_tunes(self) else "pretrain"
+        return "finetune" if self.fine_tunes else "pretrain"
 
 
 class _Foreign(Recipe):
@@ -258,7 +276,7 @@ def is_private(key: str) -> bool:
 
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
-    return recipe.declared.learns_labels(recipe)
+    return any(one.labels for one in recipe.declared.trained(recipe))
 
 
 def uses_labels(recipe: Recipe) -> bool:

@@ -213,7 +213,7 @@ def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
     bare = batch()._replace(label=torch.full((6,), -1))
     on = net()
     joint = Joint(on, {"mpp": (mpp(on), 1.0), "supervised": (supervised(on), 1.0)})
-    step = joint(bare._replace(labels_per_pass=torch.zeros((), dtype=torch.float64)))
+    step = joint(bare._replace(loss_denominator=torch.zeros((), dtype=torch.float64)))
     assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
     alone = mpp(on)(bare).metrics["loss"]
     assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))

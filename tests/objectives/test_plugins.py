@@ -67,7 +67,7 @@ class Counted(Rotation):
     def forward(self, batch):
         told = self.logits(batch)
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
-        loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
+        loss = loss / (len(told) if batch.loss_denominator is None else batch.loss_denominator)
         return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
 
 class BrightnessTarget(TargetDeclaration):
