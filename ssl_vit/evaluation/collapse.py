@@ -42,8 +42,8 @@ class CollapseEvaluator:
         with torch.autocast(device.type, enabled=False):
             read = feature_reader(objective.exported, self.pool, None)
             _, _, x_ND = gathered(read, self.batches, self.accelerator)
-            there = (to_device(batch, device) for batch in self.batches)
-            found = objective.assignments(there) if hasattr(objective, "assignments") else {}
+            assign = getattr(objective, "assignments", lambda batches: {})
+            found = assign(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}
         feature_ND = torch.from_numpy(x_ND).double()
         yield "features/effective_rank", centred_rank(feature_ND)

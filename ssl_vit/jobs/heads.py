@@ -19,7 +19,7 @@ from ..recipe.schema import build
 
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 # Whose head an export's classifier is
-LINEAR = {"objective": "supervised", "supervised.hidden": False}
+LABELS = "supervised"
 
 
 def load_trained(
@@ -78,9 +78,10 @@ def _of_export(
         config = export_files.read(folder, own=True)
     except (OSError, ValueError):  # another program's
         return None
-    if not config["num_classes"] or not wanted(declaration.objective(LINEAR["objective"])):
+    if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
         return None
-    made = build(LINEAR | {"supervised.pool": config["global_pool"]})
+    pool = config["global_pool"]
+    made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
     try:
         built = building.build(building.Settings.of(made), network, config["num_classes"])

@@ -231,8 +231,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """A step's micro-batches with `loss_denominator`: labelled images of the global batch divided by
-    its micro-batches."""
+    """A step's micro-batches with `loss_denominator`: labelled images of the global batch divided
+    by its micro-batches."""
     local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
     total = accelerator.reduce(local, "sum")
     per_pass = total / (len(micro_batches) * accelerator.num_processes)

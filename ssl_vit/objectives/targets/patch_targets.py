@@ -214,6 +214,7 @@ class Pixels(Target):
         mean: list[float],
         std: list[float],
         pixel_range: tuple[int, int] = BYTES,
+        *,
         error: Callable[[Tensor], Tensor] = torch.square,
     ) -> None:
         super().__init__()
