@@ -5,6 +5,7 @@ Legend: B batch, N images, D width of the features, K prototypes.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -42,7 +43,7 @@ class CollapseEvaluator:
         with torch.autocast(device.type, enabled=False):
             read = feature_reader(objective.exported, self.pool, None)
             _, _, x_ND = gathered(read, self.batches, self.accelerator)
-            assign = getattr(objective, "assignments", lambda batches: {})
+            assign: Any = getattr(objective, "assignments", lambda batches: {})
             found = assign(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}
         feature_ND = torch.from_numpy(x_ND).double()
