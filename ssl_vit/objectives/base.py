@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..data.augment import VIEWS
 from ..data.batching import Batch
+from ..errors import UserError
 from ..models.encoder import Backbone
 from .teacher import Averages
 
@@ -29,12 +30,12 @@ def both_views(batch: Batch) -> Tensor:
     """The two random views of each image, (B, 2, 3, H, W).
 
     Raises:
-        ValueError: there are not two, as where the declaration lacks shared=("views",).
+        UserError: there are not two, as where a declaration lacks shared=("views",).
     """
     found = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or found != VIEWS:
         text = f"{found} view of each image; expected {VIEWS}"
-        raise ValueError(f'{text}, as an objective with shared=("views",) gets')
+        raise UserError(f'{text}: the objective declares shared=("views",)')
     return batch.views
 
 

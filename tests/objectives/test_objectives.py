@@ -148,7 +148,8 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
     }
     frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
     assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
-    assert joint.pool == pool
+    words = [f"joint.{name}={weight}" for name, weight in zip(parts, weights, strict=True)]
+    assert resolve(["recipe=joint", *words]).pool == pool
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,6 @@ class Rotation(Objective):
     def __init__(self, encoder):
         super().__init__(encoder)
         self.head = torch.nn.Linear(encoder.width, 2)
-    def describe(self):
-        return "which way up"
     def forward(self, batch):
         turned = batch.key % 2
         image = torch.where(turned[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
@@ -57,7 +55,6 @@ class Rotation(Objective):
 
 class Counted(Rotation):
     """The same with a head for the labels' classes."""
-    uses_labels = True
     def __init__(self, encoder, classes):
         super().__init__(encoder)
         assert classes == 10
@@ -239,8 +236,6 @@ class Turned(ObjectiveDeclaration):
     title = "Which way up"
     options = Group("turned", TurnOptions, "Which way up an image stands.")
     metrics = (Metric("upright", label="upright ones"),)
-    def sentence(self, recipe):
-        return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
     def build(self, settings, encoder, classes):
         import torch
         from ssl_vit.objectives.base import Objective, Output
@@ -249,8 +244,6 @@ class Turned(ObjectiveDeclaration):
             def __init__(self):
                 super().__init__(encoder)
                 self.head = torch.nn.Linear(encoder.width, settings.group(TurnOptions).turns)
-            def describe(self):
-                return "which way up"
             def forward(self, batch):
                 way = batch.key % 2
                 image = torch.where(way[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
@@ -389,17 +382,16 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
-def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:
-    file = tmp_path / "turned.py"
-    fine = "    def fine_tunes(self, recipe):\n        return True\n    def sentence("
-    file.write_text(OWN_KEYS.replace("    def sentence(", fine))
-    words = altered(tiny, f"plugin={file}", "objective=turned", "init=scratch")
-    try:
-        recipe = resolve(words)
-        assert recipe.training_tool == "finetune"
-        cli._check_finetune(recipe, words)
-    finally:
-        declaration.withdraw("turned")
+def test_a_fine_tuning_of_ones_own_is_finetune_s(plugin: Path, tiny: list[str]) -> None:
+    """What learns labels, from weights that are trained; what learns none is refused."""
+    words = altered(tiny, f"plugin={plugin}", "objective=counted", "init=timm:vit_tiny_patch16_224")
+    assert resolve(altered(words, "init=scratch")).training_tool == "pretrain"
+    recipe = resolve(words, here=False)
+    assert recipe.training_tool == "finetune"
+    cli._check_finetune(recipe, words)
+    words = altered(words, "objective=rotation")
+    with pytest.raises(UserError, match="objective=rotation: expected objective=supervised"):
+        cli._check_finetune(resolve(words, here=False), words)
 
 
 def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
