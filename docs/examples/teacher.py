@@ -10,14 +10,14 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 
 from ssl_vit.metrics import Metric
 from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
-from ssl_vit.recipe.keys import Fraction, Keys, Share, key
+from ssl_vit.recipe.keys import Keys, Share, key
 from ssl_vit.recipe.split_counts import fewer_than, selected_count
 
 HEADS = 4  # of the predictor
 
 
 class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds, recipe.yaml
-    rate: Fraction = key(0.6, "Share of the patches that are hidden.")
+    rate: float = key(0.6, "Share of the patches that are hidden.", gt=0, lt=1)
     momentum: Share = key(0.996, "Of the teacher in the first step; it rises to 1 linearly.")
 
 

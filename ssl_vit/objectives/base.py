@@ -35,7 +35,7 @@ def both_views(batch: Batch) -> Tensor:
     found = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or found != VIEWS:
         text = f"{found} view of each image; expected {VIEWS}"
-        raise UserError(f'{text}: the objective declares shared=("views",)')
+        raise UserError(f'{text}, which shared=("views",) of its declaration gives')
     return batch.views
 
 

@@ -24,6 +24,7 @@ from .shared_groups import ViewOptions
 
 ADDED = "plugin=FILE.py adds others"
 DEFAULT_OBJECTIVE = "mpp"
+DEFAULT_TARGET = "mean_color"
 LARGE_SHARE = 0.2  # of the training images, held out
 # Of one machine or one person: not published, not taken from others. Of groups all keys
 PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
@@ -69,7 +70,7 @@ class Recipe(Keys):
     )
     model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
     target: Annotated[str, OneOf(declaration.targets, ADDED)] = key(
-        "mean_color", "What is predicted of a patch."
+        DEFAULT_TARGET, "What is predicted of a patch."
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
     optim: Optim = group(Optim, "Optimisation.")
@@ -168,10 +169,11 @@ class Recipe(Keys):
 
 
 class _Foreign(Recipe):
-    """Of an objective that is not known here, as without its plugin, whose keys are taken as they
-    are."""
+    """Of an objective or a target that is not known here, as without its plugin: keys are taken as
+    they are."""
 
     model_config = ConfigDict(extra="allow")
+    target: str = key(DEFAULT_TARGET, "What is predicted of a patch.")
     objective: str = key(DEFAULT_OBJECTIVE, "What the encoder is trained on.")
 
 
@@ -184,7 +186,9 @@ def recipe_class(objective: str, given: Values) -> type[Recipe]:
     """
     found = declaration.objectives().get(objective)
     used = {name.split(".")[0] for name in given} if found is None else set(found.groups)
-    return _class(_Foreign if found is None else Recipe, *(_used(used)))
+    target = given.get("target", DEFAULT_TARGET)
+    is_foreign = found is None or (isinstance(target, str) and target not in declaration.targets())
+    return _class(_Foreign if is_foreign else Recipe, *(_used(used)))
 
 
 def _used(names: set[str]) -> list[declaration.Group]:

@@ -362,7 +362,7 @@ def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
     assert {"loss", "same_prototype"} <= result.keys() and "chance_loss" not in result
     done = resolve([f"recipe={folder / 'recipe.yaml'}", f"out={tmp_path}", "name=run"])
     text = card.write(Run(done), folder / "export")
-    assert "of 6 random views of an image" in text and "- dino" in text
+    assert "| `views.local` | 4 |" in text and "- dino" in text and "arXiv:2104.14294" in text
     page = (folder / "report.html").read_text()
     assert "Self-distillation (DINO)" in page and "guessing" not in page
 

@@ -230,7 +230,7 @@ def test_the_loss_without_a_preference_by_hand() -> None:
 
 def test_mistakes_are_one_line() -> None:
     objective, given = made(), batch()
-    with pytest.raises(UserError, match=r"^objective=ibot: 1 view of each image; expected 2"):
+    with pytest.raises(UserError, match=r"^1 view of each image; expected 2"):
         objective(given._replace(views=None))
     with pytest.raises(UserError, match=r"^ibot.rate=\[0.5, 0.1\]: expected the smaller share"):
         resolve(altered(IBOT, "ibot.rate=[0.5,0.1]"))

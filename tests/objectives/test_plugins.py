@@ -268,16 +268,17 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS)
     code = (
-        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "import sys; from ssl_vit.recipe.help import tool_help;"
         "from ssl_vit.recipe.tools import PretrainOptions;"
-        f"text = help_text(PretrainOptions, ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
+        f"words = ['recipe=mpp', 'objective=turned', 'plugin={file}', 'turned'];"
+        "text = tool_help(PretrainOptions, words);"
         "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
     try:
-        with pytest.raises(UserError, match=r"turned\.turns=5: expected a number above 1"):
+        with pytest.raises(UserError, match=r"turned\.turns=5: expected a whole number above 1"):
             resolve([*words, "turned.turns=5"])
         run = trained([*words, "turned.turns=2"])
         assert "turned.turns: 2" not in (run.folder / "recipe.yaml").read_text()
@@ -337,10 +338,10 @@ SHARED_KEYS = OWN_KEYS.replace(
     shared = ("corruption",)
 """,
 ).replace(
-    """maximum=2)
+    """le=2)
 """,
-    """maximum=2)
-    note: str = option("", "What to remember.", identity=False)
+    """le=2)
+    note: str = key("", "What to remember.", effect="run")
 """,
 )
 
@@ -407,9 +408,10 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
     [
         ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
         ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
+        ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
     ],
 )
-def test_a_declaration_without_a_name_of_its_own_is_refused(
+def test_a_declaration_without_a_name_of_its_own_or_with_unknown_needs_is_refused(
     tmp_path: Path, tiny: list[str], was: str, now: str, message: str
 ) -> None:
     file = tmp_path / "turned.py"

@@ -177,9 +177,9 @@ def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
 
 def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
     code = (
-        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "import sys; from ssl_vit.recipe.help import tool_help;"
         "from ssl_vit.recipe.tools import PretrainOptions;"
-        f"text = help_text(PretrainOptions, {form.start});"
+        f"text = tool_help(PretrainOptions, [*{form.start}, 'all']);"
         f"assert '{form.name}.momentum=0.99' in text and 'moco.' not in text;"
         "assert not {'torch', 'numpy'} & {*sys.modules}"
     )
