@@ -160,8 +160,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
-        if compared_views(recipe):  # guessing is easier among fewer
-            group = max(len(batch.key) for batch in job.held_out.batches)
+        group = max(len(batch.key) for batch in job.held_out.batches)
+        if compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif held_out_images(recipe, job.splits) == 1:
