@@ -37,7 +37,7 @@ from PIL import Image
 
 from ssl_vit.__main__ import TOOLS, main
 from ssl_vit.jobs import cli
-from ssl_vit.recipe.schema import options
+from ssl_vit.recipe.schema import all_keys
 from ssl_vit.runs.folder import Run
 
 SECONDS = 120  # a tool that takes longer hangs; more where others want the same cores
@@ -73,7 +73,7 @@ def command_line(tool: str, draw: random.Random) -> list[str]:
         example = example.replace(place, here)
     words = [word for word in shlex.split(example) if not word.startswith("--")]
     used = [name for keys in kind.uses for name in keys.names]
-    every = [key for key in options() if kind.recipes or any(fnmatchcase(key, n) for n in used)]
+    every = [key for key in all_keys() if kind.recipes or any(fnmatchcase(key, n) for n in used)]
     keys = [*kind.options(), *every, *used]
     for _ in range(draw.choice([1, 1, 2, 3])):
         at = draw.randrange(len(words) + 1)

@@ -15,6 +15,7 @@ from ..callbacks import Callback
 from ..data import loaders
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
+from ..recipe.operation import Precision
 from ..recipe.schema import Recipe, compared_views
 from ..runs.folder import Run
 from ..training import loop
@@ -44,7 +45,7 @@ class Pace:
     images_per_core: float
     device: str
     threads: int
-    precision: str
+    precision: Precision
     device_batch: int
     load: float
 

@@ -8,11 +8,10 @@ what is assumed.
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
 from ..formatting import NOT_COUNTED, duration, format_bytes
-from ..recipe.operation import Precision
 from ..recipe.schema import Recipe, defaults
 from . import engine
 from .options import PlanOptions
@@ -247,7 +246,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
     device = find_device(own.device)
     here = pace if device is None else None
     if here:
-        recipe.compute.precision = cast(Precision, here.precision)
+        recipe.compute.precision = here.precision
     elif recipe.compute.precision == "auto":
         lower = device is None or device.bfloat16
         recipe.compute.precision = "bfloat16" if lower else "float32"

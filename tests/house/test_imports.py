@@ -21,7 +21,7 @@ ORDER = (
     "formatting",
     "callbacks",
     "hub_files",
-    "config",
+    "recipe",
     "runs",
     "data",
     "models",
@@ -62,13 +62,11 @@ LAB_MAY_IMPORT = {
     # recipes: their keys, values and files
     "recipe.schema": ALL,
     "recipe.records": ALL,
-    "config.fields": ALL,
+    **dict.fromkeys(("recipe.keys", "recipe.names"), ALL),
     "recipe.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
     **dict.fromkeys(("recipe.tool", "recipe.tools", "recipe.words"), ALL),
     "recipe.identity": ("engine", "run_folder", "runs.listed"),
-    **dict.fromkeys(
-        ("recipe.init_source", "recipe.load", "recipe.words"), ("engine", "run_folder")
-    ),
+    **dict.fromkeys(("recipe.init_source", "recipe.load"), ("engine", "run_folder")),
     "recipe.declaration": ("engine", "runs.listed"),
     "recipe.export_files": ("runs.listed",),
     "recipe.images": ("run_folder",),
@@ -93,7 +91,7 @@ LAB_MAY_IMPORT = {
     # all else
     **dict.fromkeys(
         (
-            *("recipe.plugins", "recipe.probe", "recipe.files", "recipe.which_images"),
+            *("recipe.plugins", "recipe.probe", "recipe.recipe_files", "recipe.which_images"),
             "recipe.check",
             *("costs", "data.base", "data.batch_layout", "data.class_numbers", "data.layout"),
             *("data.sources", "hub_files", "jobs.pace", "jobs.reuse", "jobs.split_images"),
@@ -288,7 +286,7 @@ def test_declarations_bring_no_torch() -> None:
         "import sys; from ssl_vit.recipe import declaration, schema;"
         "from ssl_vit.recipe.load import resolve;"
         "print(sorted(declaration.objectives()), sorted(declaration.targets()));"
-        "schema.options(); [resolve([f'recipe=mpp', f'objective={name}']).declared.groups"
+        "schema.all_keys(); [resolve([f'recipe=mpp', f'objective={name}']).declared.groups"
         " for name in ('mpp', 'ijepa')];"
         "sys.exit('torch' in sys.modules)"
     )
