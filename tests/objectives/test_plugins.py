@@ -6,13 +6,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
+from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
+from ssl_vit.models.encoder import build_encoder
+from ssl_vit.objectives import building
 from ssl_vit.recipe import declaration, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
@@ -134,12 +139,17 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
         resolve([*words, "corruption.rate=0.3"])
 
 
-def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+def guides(name: str, folder: Path) -> Path:
     """The example as it stands in docs/extend.md, found by its file's name."""
     text = (ROOT / "docs" / "extend.md").read_text()
-    (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
-    file = tmp_path / "simmim.py"
+    (block,) = re.findall(rf"```python\n(# {name}\.py: .*?)```", text, re.DOTALL)
+    file = folder / f"{name}.py"
     file.write_text(block)
+    return file
+
+
+def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+    file = guides("simmim", tmp_path)
     words = altered(tiny, "recipe=simmim", "log.every=1")
     try:
         own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
@@ -148,6 +158,34 @@ def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path
     rows = trained([*words, "name=run"]).rows()
     assert [row["loss"] for row in own] == [row["loss"] for row in rows]
     assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
+
+
+def test_the_guides_loss_is_that_of_a_plain_implementation(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """NT-Xent (Chen et al., 2020, equation 1), view by view; and a run says what is to be beaten."""
+    file = guides("simclr", tmp_path)
+    words = altered(tiny, "recipe=moco_v3", "eval.images=6", f"plugin={file}", "objective=simclr")
+    try:
+        run = trained([*words, "name=run"])
+        assert "views found 9.1% (guessing)" in capsys.readouterr().out  # 1 of 11 others
+        assert {"loss", "found"} <= run.rows()[0].keys()
+        network = build_encoder(run.recipe.model, run.recipe.data)
+        objective = building.build(building.Settings.of(run.recipe), network, 0)
+    finally:
+        declaration.withdraw("simclr")
+    view_BV3HW = torch.randint(256, (3, 2, 3, 16, 16), dtype=torch.uint8)
+    number_B = torch.arange(3)
+    step = objective(Batch(view_BV3HW[:, 0], number_B, number_B, number_B, views=view_BV3HW))
+    rows = [network.feature(view_BV3HW[b, v][None], "token") for b in range(3) for v in range(2)]
+    z = [objective.projector(row)[0].detach().double().numpy() for row in rows]
+    z = [one / np.linalg.norm(one) for one in z]
+    losses = []
+    for i, j in ((0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)):
+        others = sum(np.exp(z[i] @ z[k] / 0.1) for k in range(6) if k != i)
+        losses.append(np.log(others) - z[i] @ z[j] / 0.1)
+    assert step.loss.item() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert step.metrics["loss"][1].item() == 3, "of images, not of views"
 
 
 def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
