@@ -161,7 +161,7 @@ def gradients_are_close(name: str, device: str) -> dict[str, Any]:
     the device is from them."""
     model, size = ("vit_s16", 224) if device == "cuda" else ("vit_n8", 32)
     recipe = resolve([f"recipe={name}", f"model={model}", f"data.size={size}"])
-    batch = batch_of(16, size)._replace(labels_per_pass=torch.tensor(16.0, dtype=torch.float64))
+    batch = batch_of(16, size)._replace(loss_denominator=torch.tensor(16.0, dtype=torch.float64))
 
     def build() -> Objective:
         torch.manual_seed(0)

@@ -68,7 +68,9 @@ def batch() -> Batch:
 def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> None:
     if objective == "probe":  # no training
         return
-    smaller = ["views.local_size=8"] if declaration.objective(objective).local_views else []
+    smaller = (
+        ["views.local_size=8"] if "views.local" in declaration.objective(objective).shared else []
+    )
     recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
     recipe.target = target
     made = building.build(
@@ -85,7 +87,7 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
 def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
     recipe.probe.measures = MEASURES
-    names = ProbesDuringTraining([], [], recipe.probe, 2, Accelerator(cpu=True)).names()
+    names = ProbesDuringTraining([], [], recipe.probe, "avg", 2, Accelerator(cpu=True)).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):

@@ -10,14 +10,14 @@ Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hi
 
 from ssl_vit.metrics import Metric
 from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
-from ssl_vit.recipe.keys import Fraction, Keys, Share, key
+from ssl_vit.recipe.keys import Keys, Share, key
 from ssl_vit.recipe.split_counts import fewer_than, selected_count
 
 HEADS = 4  # of the predictor
 
 
 class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds, recipe.yaml
-    rate: Fraction = key(0.6, "Share of the patches that are hidden.")
+    rate: float = key(0.6, "Share of the patches that are hidden.", gt=0, lt=1)
     momentum: Share = key(0.996, "Of the teacher in the first step; it rises to 1 linearly.")
 
 
@@ -34,7 +34,7 @@ class TeacherDeclaration(ObjectiveDeclaration):
     name = "teacher"
     title = "Prediction of an EMA teacher's features"
     options = Group("teacher", TeacherOptions, "What is hidden, and the teacher.")
-    class_token_is_trained = False
+    pool = "avg"  # an image's feature in the export: the class token has no loss
     figure = (
         "held-out images, and how near the predicted features of hidden patches are to the"
         " teacher's: white the same direction, black the opposite one, or a visible patch's image"
@@ -58,31 +58,18 @@ class TeacherDeclaration(ObjectiveDeclaration):
     def build(self, settings, encoder, classes):
         return build(settings.group(TeacherOptions), encoder)
 
-    # For pages, model cards and reports
-
-    def sentence(self, recipe):
-        seen = 1 - recipe.group(TeacherOptions).rate
-        return (
-            f"The encoder sees {seen:.0%} of an image's patches; a predictor gives the features"
-            f" that a moving average of the encoder has for the others."
-        )
-
 
 def build(options, encoder):
     """The network. What brings torch is imported here, so that --help and plans do without."""
-    from copy import deepcopy
-
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    from ssl_vit.objectives import corruption
-    from ssl_vit.objectives.base import Objective, Output
+    from ssl_vit.objectives import corruption, teacher
+    from ssl_vit.objectives.base import Objective, Output, sums
     from ssl_vit.objectives.mae.network import Decoder
 
     class FeaturePrediction(Objective):
-        pool = "avg"  # an image's feature in the export: the class token has no loss
-
         def __init__(self):
             super().__init__(encoder)
             width, depth = predictor_size(encoder.width, len(encoder.backbone.blocks))
@@ -92,31 +79,19 @@ def build(options, encoder):
             self.head = nn.Linear(width, encoder.width)
             nn.init.xavier_uniform_(self.head.weight)
             nn.init.zeros_(self.head.bias)
-            self.teacher = deepcopy(encoder)  # of the first weights, those of init= too
-            self.teacher.requires_grad_(False)  # saved and sharded, but not the optimiser's
+            # a copy of the initial weights, those of init= too: saved and sharded, not optimised
+            self.teacher = teacher.Teacher(encoder)
 
-        def describe(self):
-            return f"prediction of a teacher's features, {options.rate:.0%} of the patches hidden"
-
-        # The teacher: after each optimiser step, mean = m mean + (1 - m) weight
-
-        def momentum_pairs(self):
-            pairs = zip(self.teacher.parameters(), self.encoder.parameters(), strict=True)
-            return [(mean, weight) for mean, weight in pairs if weight.requires_grad]
-
-        def momentum_at(self, progress):
-            return options.momentum + (1 - options.momentum) * progress
-
-        def heads(self):  # what an export keeps beside the encoder: not the teacher
-            return {name: value for name, value in super().heads().items() if "teacher" not in name}
+        def averages(self, progress):
+            """After each optimiser step, average = m average + (1 - m) weight: m, and the pairs."""
+            momentum = teacher.linear_momentum(options.momentum, progress)
+            return momentum, teacher.pairs((self.teacher.encoder, self.encoder))
 
         @torch.no_grad()
         def teach(self, image):
             """The teacher's features (B, N, D), normalised over their channels."""
-            h_BTD = self.teacher(self.teacher.patch(image)).float()
+            h_BTD = self.teacher.encoder.tokens(image).float()
             return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
-
-        # The loss
 
         def predict(self, batch):
             """Which patches are hidden, and their features (B, K, D): predicted, the teacher's."""
@@ -133,12 +108,7 @@ def build(options, encoder):
             _, predicted_BKD, wanted_BKD = self.predict(batch)
             loss_B = F.smooth_l1_loss(predicted_BKD, wanted_BKD, reduction="none").mean((1, 2))
             spread_B = wanted_BKD.std(1, correction=0).mean(-1)
-            images = torch.tensor(float(len(loss_B)), device=loss_B.device)
-            metrics = {"loss": loss_B.detach(), "teacher_spread": spread_B}
-            # (sum, count), which add up over passes and processes
-            return Output(
-                loss_B.mean(), {name: (one.double().sum(), images) for name, one in metrics.items()}
-            )
+            return Output(loss_B.mean(), sums(loss=loss_B, teacher_spread=spread_B))
 
         def panels(self, batch):
             """The pictures of `figure`."""

@@ -83,7 +83,7 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
     if images is None:
         return None
     found = work(recipe)
-    each = found.training if recipe.declared.trains else found.features
+    each = found.training if recipe.trains else found.features
     return None if each is None else 2 * each * images / 1e18
 
 
@@ -167,7 +167,7 @@ def memory_bytes(
     processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and
     5; there Adam's weights are of 16 bits, and their float32 master counts among its states).
     """
-    found, o, trains = work(recipe), recipe.optim, recipe.declared.trains
+    found, o, trains = work(recipe), recipe.optim, recipe.trains
     size, trained = 4 * found.parameters, 4 * found.trained
     moments = 2 if o.name == "adamw" else int(o.momentum > 0)
     share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}

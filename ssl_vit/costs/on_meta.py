@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..data.augment import VIEWS
 from ..data.batching import Batch
 from ..models.encoder import Backbone, build_backbone
 from ..objectives import building
@@ -56,7 +57,7 @@ def _build(recipe: Recipe) -> Objective | Backbone:
         encoder = build_backbone(
             recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
         )
-        if not recipe.declared.trains:
+        if not recipe.trains:
             return encoder
         settings = building.Settings.of(recipe)
         return building.build(settings, encoder, recipe.data.classes or 1)
@@ -64,7 +65,7 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 
 def _batch(recipe: Recipe, size: int) -> Batch:
     """Training images as an objective takes them."""
-    data, views, shown = recipe.data, recipe.declared.views, compared_views(recipe)
+    data, shown = recipe.data, compared_views(recipe)
     kind = torch.uint8 if data.is_rgb else torch.int32
 
     def images(*many: int, side: int = data.size) -> Tensor:
@@ -77,8 +78,8 @@ def _batch(recipe: Recipe, size: int) -> Batch:
         label=one_B,
         index=one_B,
         key=one_B,
-        labels_per_pass=torch.empty((), dtype=torch.float64, device="meta"),
-        views=images(views) if views else None,
+        loss_denominator=torch.empty((), dtype=torch.float64, device="meta"),
+        views=images(VIEWS) if shown is not None else None,
         local=images(local, side=shown.local_size) if shown is not None and local else None,
     )
 

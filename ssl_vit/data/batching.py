@@ -33,7 +33,7 @@ class Batch(NamedTuple):
         label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `label_lists.padded`.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
-        labels_per_pass: float64 (), labelled images of the global batch / its micro-batches. A
+        loss_denominator: float64 (), labelled images of the global batch / its micro-batches. A
             micro-batch divides its summed loss by this, because gradients are averaged over
             micro-batches: dividing by its own count would give the images of a micro-batch with few
             labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     label: Tensor
     index: Tensor  # type: ignore[assignment]
     key: Tensor
-    labels_per_pass: Tensor | None = None
+    loss_denominator: Tensor | None = None
     unreadable: tuple[str, ...] = ()
     partner_label: Tensor | None = None
     mix_lambda: Tensor | None = None

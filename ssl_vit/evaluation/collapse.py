@@ -5,6 +5,7 @@ Legend: B batch, N images, D width of the features, K prototypes.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,11 +28,11 @@ class CollapseEvaluator:
 
     Args:
         batches: this process's images, with the evaluation's preprocessing.
-        pool: of the features; None: as the objective exports them.
+        pool: of the features, token or avg.
         accelerator: of the run.
     """
 
-    def __init__(self, batches: list[Batch], pool: str | None, accelerator: Accelerator) -> None:
+    def __init__(self, batches: list[Batch], pool: str, accelerator: Accelerator) -> None:
         self.batches = batches
         self.pool = pool
         self.accelerator = accelerator
@@ -40,9 +41,10 @@ class CollapseEvaluator:
         device = self.accelerator.device
         # in bfloat16 features that are nearly the same differ by rounding, in every direction
         with torch.autocast(device.type, enabled=False):
-            read = feature_reader(objective.exported, self.pool or objective.pool, None)
+            read = feature_reader(objective.exported, self.pool, None)
             _, _, x_ND = gathered(read, self.batches, self.accelerator)
-            found = objective.assignments(to_device(batch, device) for batch in self.batches)
+            assign: Any = getattr(objective, "assignments", lambda batches: {})
+            found = assign(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}
         feature_ND = torch.from_numpy(x_ND).double()
         yield "features/effective_rank", centred_rank(feature_ND)

@@ -177,6 +177,7 @@ class ProbesDuringTraining:
     train: list[Batch]
     held_out: list[Batch]
     probe: Probe
+    pool: str
     classes: int
     accelerator: Accelerator
     latest: dict[str, tuple[float, int]] = field(init=False, default_factory=dict)
@@ -197,8 +198,7 @@ class ProbesDuringTraining:
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}
         self.has_run = True
-        pool = self.probe.pool or objective.pool
-        read = feature_reader(objective.exported, pool, self.probe.layer)
+        read = feature_reader(objective.exported, self.pool, self.probe.layer)
         train_ND, label_N = extract(read, self.train, self.accelerator)
         test = extract(read, self.held_out, self.accelerator)
         if not self.accelerator.is_main_process:

@@ -50,28 +50,25 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
     facts = run.environment()
     config = export_files.read_config(export)
     declared = declaration.known_or_bare(run.recipe.objective)
-    values = _description(run.recipe, config, declared, facts.free, step)
+    values = _description(run.recipe, config, facts.free, step)
     values |= _results(run, result, facts)
     values |= _cost(result, facts)
-    metadata = _metadata(
-        run.recipe, declared.tag or declared.name, config["num_classes"] > 0, result
-    )
+    values |= _objective(run.recipe, declared, facts.free)
+    metadata = _metadata(run.recipe, config["num_classes"] > 0, result)
     front = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     revision = f" at {escape_markdown(facts.revision)}" if facts.revision else ""
     template = environment.get_template("card.md.j2")
     return template.render(**values, front=front, revision=revision) + "\n"
 
 
-def _metadata(
-    recipe: Recipe, objective: str, classifies: bool, result: Result | None
-) -> dict[str, Any]:
+def _metadata(recipe: Recipe, classifies: bool, result: Result | None) -> dict[str, Any]:
     """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
     data = recipe.data
     task = "image-classification" if classifies else "image-feature-extraction"
     metadata: dict[str, Any] = {
         "library_name": "timm",
         "pipeline_tag": task,
-        "tags": [task, "timm", "transformers", "ssl_vit", objective],
+        "tags": [task, "timm", "transformers", "ssl_vit", recipe.objective],
     }
     if recipe.init_source.is_on_hub:
         metadata["base_model"] = hub_files.split(recipe.init)[0]
@@ -89,7 +86,6 @@ def _metadata(
 def _description(
     recipe: Recipe,
     config: Mapping[str, Any],
-    declared: ObjectiveDeclaration,
     free: Sequence[str],
     step: int | None,
 ) -> dict[str, Any]:
@@ -116,17 +112,10 @@ def _description(
         **_pixels(recipe.data),
         "shape": f"(1, {classes or config['num_features']})",
         "output": "logits" if classes else "pooler_output",
-        "feature": _feature(config, recipe, declared),
-        "objective": _objective(recipe, declared.sentence(recipe)),
+        "feature": _feature(config, recipe),
         "data": _data(recipe),
         **_terms(recipe.data),
-        "recipe": markdown_table(
-            ("key", "value"),
-            [
-                (inline_code(key), escape_markdown(value))
-                for key, value in _values(without_private(recipe), free)
-            ],
-        ),
+        "recipe": _table(recipe, free, of_objective=False),
         **_command(recipe),
         "limits": list(_limits(recipe, classes > 0)),
     }
@@ -140,7 +129,7 @@ def _pixels(data: Data) -> dict[str, Any]:
     return {"pixels": "" if data.is_rgb else pixel_text(data.channels, data.pixel_range), **known}
 
 
-def _feature(config: Mapping[str, Any], recipe: Recipe, declared: ObjectiveDeclaration) -> str:
+def _feature(config: Mapping[str, Any], recipe: Recipe) -> str:
     if recipe.model.convolutional:
         return "The feature is what the network's own pooling gives."
     if config["num_classes"]:
@@ -148,9 +137,7 @@ def _feature(config: Mapping[str, Any], recipe: Recipe, declared: ObjectiveDecla
         return f"The {config['num_classes']:,} logits are a linear layer's on the {on}."
     if config["global_pool"] == "token":
         return "The feature is the class token."
-    if declared.class_token_is_trained:
-        return "The feature is the mean of the patches."
-    return "The feature is the mean of the patches, as the class token got no loss."
+    return "The feature is the mean of the patches."
 
 
 def _what(recipe: Recipe) -> str:
@@ -214,10 +201,16 @@ def _terms(data: Data) -> dict[str, str]:
     return {"terms": known.get("terms", unknown), "cite": known.get("cite", "")}
 
 
-def _objective(recipe: Recipe, sentence: str) -> str:
-    if sentence:
-        return escape_opening(sentence)
-    return f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit."
+def _objective(
+    recipe: Recipe, declared: ObjectiveDeclaration, free: Sequence[str]
+) -> dict[str, Any]:
+    """What was trained, where it is from, and its own keys."""
+    plugin = (
+        f"{inline_code(recipe.objective)}, an objective of a plugin that is not part of ssl_vit"
+    )
+    text = escape_opening(declared.title) if declared.title else plugin
+    paper = f" ({escape_markdown(declared.paper)})" if declared.paper else ""
+    return {"objective": f"{text}{paper}.", "options": _table(recipe, free, of_objective=True)}
 
 
 def _data(recipe: Recipe) -> str:
@@ -239,12 +232,17 @@ def _data(recipe: Recipe) -> str:
     )
 
 
-def _values(recipe: Recipe, free: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Keys and values that affect the computation and are not off (0, false or null); `free` as in
-    `counts`."""
-    for key, value in recipe.values().items():
-        if (value or key == "seed") and counts(key, free):
-            yield key, value
+def _table(recipe: Recipe, free: Sequence[str], of_objective: bool) -> str:
+    """Keys and values that affect the computation and are not off (0, false or null): those of the
+    objective, or the others; `free` as in `counts`. Empty without any."""
+    own = {"objective", "target", *recipe.groups}
+    rows = [
+        (inline_code(key), escape_markdown(value))
+        for key, value in without_private(recipe).values().items()
+        if (value or key == "seed") and counts(key, free)
+        if (key.split(".")[0] in own) == of_objective
+    ]
+    return markdown_table(("key", "value"), rows) if rows else ""
 
 
 def _results(run: Run, result: Result | None, facts: Environment) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..data.batching import Batch
 from ..data.pixel_values import shown_note
 from ..objectives.base import Objective
-from ..objectives.patches import PatchPrediction
+from ..objectives.targets.patch_targets import Target
 from .base import predictions
 
 SAVED = "predictions"
@@ -19,13 +19,10 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     from . import drawing  # matplotlib, which training does without until its end
 
     few = batch.map(lambda x: x[:SHOWN])
-    for part in objective.summands():
-        if columns := predictions(part, few):
-            rows = drawing.rows_of(columns)
-            halves = [rows[start::2] for start in range(min(2, len(rows)))]
-            groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
-            drawn = part.target.drawn if isinstance(part, PatchPrediction) else ""
-            notes = filter(None, [shown_note(objective.encoder.channels), drawn])
-            note = "; ".join(notes)
-            drawing.write(folder, SAVED, partial(drawing.panels, groups, note), ["png"])
-            return
+    if columns := predictions(objective, few):
+        rows = drawing.rows_of(columns)
+        halves = [rows[start::2] for start in range(min(2, len(rows)))]
+        groups = [drawing.PanelGroup("", list(columns), half) for half in halves]
+        drawn = (one.drawn for one in objective.modules() if isinstance(one, Target))
+        note = "; ".join(filter(None, [shown_note(objective.encoder.channels), *drawn]))
+        drawing.write(folder, SAVED, partial(drawing.panels, groups, note), ["png"])

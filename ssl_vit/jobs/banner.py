@@ -13,7 +13,14 @@ from ..evaluation.features import ProbesDuringTraining
 from ..models.encoder import Encoder
 from ..recipe.probe import CHOSEN
 from ..recipe.recipe_files import suggest_model
-from ..recipe.schema import chosen_on_held_out, compared_views, learns_labels, more_held_out
+from ..recipe.schema import (
+    Recipe,
+    chosen_on_held_out,
+    compared_views,
+    defaults,
+    learns_labels,
+    more_held_out,
+)
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
@@ -57,8 +64,6 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
-    classes = data.classes or len(job.splits.train.classes)
-    yield from job.recipe.declared.warnings(job.recipe, classes)
     counts = measured_on(job.recipe, job.splits)
     remedy = more_held_out(job.recipe)
     yield from formatting.few_images(counts, chosen_on_held_out(job.recipe), remedy)
@@ -95,7 +100,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
     resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
     yield "run", f"{job.run.folder}{resumed}"
-    yield "objective", job.objective.describe()
+    yield "objective", _objective(recipe)
     held_out = held_out_images(recipe, splits)
     many = formatting.count_of_images(len(splits.train))
     if splits.stream:
@@ -119,6 +124,16 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield "from", recipe.init
         notes = init_notes(job.run, job.seen, tested=splits.test is not None)
         yield from console.rows_under("", notes)
+
+
+def _objective(recipe: Recipe) -> str:
+    """What is trained, and which of its keys are not as they are by default."""
+    usual, values = defaults(), recipe.values()
+    own = {*recipe.groups, *(("target",) if recipe.declared.predicts_patches else ())}
+    changed = {k: v for k, v in values.items() if k.split(".")[0] in own and v != usual[k]}
+    words = " ".join(f"{key}={formatting.option_text(v)}" for key, v in changed.items())
+    title = recipe.declared.title or recipe.objective
+    return f"{title}: {words}" if words else title
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
@@ -145,8 +160,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
-        if any(part.compares_images for part in job.objective.summands()):
-            group = max(len(batch.key) for batch in job.held_out.batches)
+        group = max(len(batch.key) for batch in job.held_out.batches)
+        if compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif held_out_images(recipe, job.splits) == 1:

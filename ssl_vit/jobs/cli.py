@@ -5,12 +5,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
-from ..recipe import tool
+from ..recipe import export_files, tool
 from ..recipe.check import check_place
 from ..recipe.init_source import CHOICES, SCRATCH
 from ..recipe.load import recipe_file, resolve, warmup_notice
@@ -128,7 +129,8 @@ def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
 
 def _check_finetune(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
-    if recipe.objective != "supervised" and not recipe.declared.fine_tunes(recipe):
+    declared = recipe.declared
+    if not declared.labels or declared.parts or not recipe.trains:
         raise UserError(
             f"objective={recipe.objective}: expected objective=supervised, as in recipe=finetune"
         )
@@ -179,8 +181,9 @@ def _conclude(run: Run) -> None:
     # quoted for Python, too
     place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
     name, shown = "encoder", "num_features"
-    if run.recipe.declared.linear_head(run.recipe):
-        name, shown = "classifier", "num_classes"
+    with suppress(UserError):  # of a finished run whose export somebody has removed
+        if export_files.read_config(run.export)["num_classes"]:
+            name, shown = "classifier", "num_classes"
     load = (
         f"{run.recipe.model.opened_by};"
         f" {name} = timm.create_model({place}, pretrained=True); "

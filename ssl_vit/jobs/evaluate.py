@@ -19,6 +19,7 @@ from ..formatting import crop_text, few_images, pixel_text
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
+from ..objectives.supervised.network import Supervised
 from ..recipe.init_source import InitSource
 from ..recipe.probe import CHOSEN, SEGMENTATION
 from ..recipe.records.run import Result, SeenImages
@@ -190,11 +191,11 @@ def _reader(
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
     objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
-    hidden = getattr(objective, "hidden", None)
-    if hidden is None or isinstance(hidden, torch.nn.Identity):
+    if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
-    return lambda image_B3HW: hidden(net.feature(image_B3HW, objective.pool)), objective.pool
+    hidden, pool = objective.hidden, objective.pool
+    return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
 
 
 def _all(source: sources.Source, recipe: Recipe, batch_layout: BatchLayout) -> InterruptibleLoader:

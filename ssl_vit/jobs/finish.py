@@ -78,11 +78,9 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     """Write the encoder as timm reads it, and the objective's heads, into a folder."""
     recipe = job.recipe
     heads = trained.heads()
-    linear = recipe.declared.linear_head(recipe)
+    linear = getattr(trained, "has_linear_head", False)
     classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(
-        folder, trained.exported, heads, recipe.model, recipe.data, trained.pool, classes
-    )
+    weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
 
 
 def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metrics:

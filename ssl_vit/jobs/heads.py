@@ -18,6 +18,8 @@ from ..recipe.records.run import Environment
 from ..recipe.schema import build
 
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
+# Whose head an export's classifier is
+LABELS = "supervised"
 
 
 def load_trained(
@@ -76,12 +78,10 @@ def _of_export(
         config = export_files.read(folder, own=True)
     except (OSError, ValueError):  # another program's
         return None
-    learning = filter(wanted, declaration.objectives().values())
-    kinds = (one.of_linear_head(config["global_pool"]) for one in learning)
-    values = next(filter(None, kinds), None)
-    if not config["num_classes"] or values is None:
+    if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
         return None
-    made = build(values)
+    pool = config["global_pool"]
+    made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
     try:
         built = building.build(building.Settings.of(made), network, config["num_classes"])

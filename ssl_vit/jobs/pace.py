@@ -59,7 +59,7 @@ def measure(recipe: Recipe) -> Pace:
     Raises:
         UserError: an evaluation, which takes no steps; or what a run itself raises.
     """
-    if not recipe.declared.trains:
+    if not recipe.trains:
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
     load = os.getloadavg()[0]
     recipe = copy.deepcopy(recipe)

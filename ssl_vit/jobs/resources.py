@@ -26,7 +26,6 @@ from ..recipe.probe import SEGMENTATION
 from ..recipe.schema import (
     Recipe,
     compared_views,
-    learns_labels,
     measures_masks,
     uses_labels,
 )
@@ -80,7 +79,7 @@ def load_splits(
         for name, source in named.items()
         if source is not None and (name == "train" or origin(source) is not origin(splits.train))
     }
-    of_bytes = "" if recipe.declared.trains else check_range.OF_ENCODER
+    of_bytes = "" if recipe.trains else check_range.OF_ENCODER
     checked = distributed.broadcast_from_main(
         accelerator, lambda: check_range.check(others, recipe.data, of_bytes)
     )
@@ -100,10 +99,9 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         return
     text = f"data.label_column={found[0].column} holds a list of labels for each image"
     probing = recipe.objective == "probe"
-    if not probing and learns_labels(recipe):
-        option, expected = recipe.declared.needs_one_label(recipe)
-        if option:
-            raise UserError(f"{option}: {text}; expected {expected}")
+    for one in recipe.declared.trained(recipe):
+        if one.labels and not probing:
+            one.check_label_lists(recipe, text)
     of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
         raise UserError(

@@ -22,7 +22,7 @@ from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
 from ..recipe.records.run import SeenImages
-from ..recipe.schema import Recipe, compared_views
+from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
 from ..runs.experiment_trackers import ExperimentTracker
 from ..runs.folder import Run
@@ -191,6 +191,7 @@ def _probes(
         loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
         held_out.batches,
         recipe.probe,
+        recipe.probe.pool or recipe.pool,
         class_numbers.count_classes(splits, recipe.data, recipe.objective),
         accelerator,
     )
@@ -207,7 +208,7 @@ def _collapse(
         return None
     count = IMAGES_PER_CHANNEL * recipe.model.width
     batches = loaders.held_out_batches(splits.validation, recipe.data, batch_layout, count)
-    return CollapseEvaluator(batches, recipe.probe.pool, accelerator)
+    return CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, accelerator)
 
 
 def _build_state(
@@ -250,6 +251,7 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
         seed=recipe.seed,
         precision=recipe.compute.precision,
         data=recipe.data,
+        learns_labels=learns_labels(recipe),
     )
 
 

@@ -34,7 +34,7 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
             found.append(f"init={recipe.init} had data.test={share:g}")
-    if untested and error.labelled and recipe.declared.trains:
+    if untested and error.labelled and recipe.trains:
         found.append("fine-tuning goes without by eval.test=false")
     return "; ".join(found)
 

@@ -227,16 +227,9 @@ def untrained(options: Mapping[str, str], recipe: Recipe, origin: Recipe | None)
     brought = {key: cropping[key] for key in _cropping(trained) if key in cropping}
     found = with_origin(own if brought.keys() & own.keys() else brought | own, trained)
     if not trained.model.convolutional and uses_labels(recipe):
-        own_pool = pool(origin) if origin is not None else recipe.init_source.pooling()
+        own_pool = origin.pool if origin is not None else recipe.init_source.pooling()
         found.setdefault("probe.pool", own_pool)
     return found | {"probe.measures": option_text(measures), "init": SCRATCH}
-
-
-def pool(recipe: Recipe) -> str:
-    """What a run's export says an image's feature is: token or avg."""
-    declared = recipe.declared.trained(recipe)[-1]
-    own = declared.options and recipe.values().get(f"{declared.options.name}.pool")
-    return str(own or declared.pool)
 
 
 def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
@@ -317,7 +310,7 @@ def size(recipe: Recipe) -> Size:
         found.trained,
         found.encoder,
         0 if recipe.model.convolutional else recipe.patches,
-        found.forward if recipe.declared.trains else found.features,
+        found.forward if recipe.trains else found.features,
     )
 
 
@@ -332,7 +325,7 @@ def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | N
     count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
     path, unknown = recipe.data.path, count is None or seen is None
     if unknown and path and exists(path) and not recipe.data.stream:
-        trained, every = _counted(json.dumps(recipe.data.model_dump()), not recipe.declared.trains)
+        trained, every = _counted(json.dumps(recipe.data.model_dump()), not recipe.trains)
         return count or trained, seen or every
     return count, seen
 
@@ -359,7 +352,7 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Of an image; 0 of an evaluation, which keeps none."""
-    return costs.activation_bytes(recipe, fused) if recipe.declared.trains else 0
+    return costs.activation_bytes(recipe, fused) if recipe.trains else 0
 
 
 def fitting_images(recipe: Recipe, memory: float) -> int:
@@ -402,7 +395,7 @@ def pretraining_recipes() -> list[str]:
 def _is_pretraining(name: str) -> bool:
     objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
     found = declaration.objectives().get(objective)
-    return found is not None and found.trains and not found.labels
+    return found is not None and not found.labels
 
 
 def groups_of(recipe: str) -> list[str]:

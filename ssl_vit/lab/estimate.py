@@ -257,7 +257,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
         for zero, stage in enumerate(STAGES)
     }
     count, images = engine.image_counts(recipe, own.images)
-    exaflop, trains = engine.exaflop(recipe, images), recipe.declared.trains
+    exaflop, trains = engine.exaflop(recipe, images), recipe.trains
     hours = None
     if here:
         hours = here.seconds * recipe.optim.steps / 3600
@@ -295,7 +295,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
     """Images of a pass that training chooses; None where neither the device nor compute.batch is
     known."""
-    if not recipe.declared.trains:
+    if not recipe.trains:
         return None
     most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB)
     found = engine.device_batch(recipe, processes, recipe.compute.batch, most)
@@ -322,7 +322,7 @@ def _warnings(
     """Warnings about settings that are likely mistakes, one line each."""
     o = recipe.optim
     fewer = max(1, o.steps // 10)
-    if recipe.declared.trains and 3 * o.warmup > o.steps and o.warmup > fewer:
+    if recipe.trains and 3 * o.warmup > o.steps and o.warmup > fewer:
         share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
         yield f"optim.warmup={o.warmup} {share}; try optim.warmup={fewer}"
     if on is None:

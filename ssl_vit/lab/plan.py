@@ -81,7 +81,7 @@ def _steps(words: Iterable[str], recipe: Recipe, own: PlanOptions) -> int:
     count, _ = engine.image_counts(recipe, own.images)
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"{where}: optim.steps= is given too; expected one of them")
-    if not recipe.declared.trains:
+    if not recipe.trains:
         raise UserError(f"{where}: an evaluation has none")
     if count is None:
         text = f"how many images data={recipe.data.name} has is not known; say images="

@@ -7,8 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..data.augment import VIEWS
 from ..data.batching import Batch
+from ..errors import UserError
 from ..models.encoder import Backbone
+from .teacher import Averages
 
 # name -> (sum, count), which add up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
@@ -23,6 +26,19 @@ def sums(**values: Tensor) -> Metrics:
     return found
 
 
+def both_views(batch: Batch) -> Tensor:
+    """The two random views of each image, (B, 2, 3, H, W).
+
+    Raises:
+        UserError: there are not two, as where a declaration lacks shared=("views",).
+    """
+    found = 1 if batch.views is None else batch.views.shape[1]
+    if batch.views is None or found != VIEWS:
+        text = f"{found} view of each image; expected {VIEWS}"
+        raise UserError(f'{text}, which shared=("views",) of its declaration gives')
+    return batch.views
+
+
 class Output(NamedTuple):
     """A scalar `loss` to minimise, and `metrics`, among them "loss" itself."""
 
@@ -32,16 +48,14 @@ class Output(NamedTuple):
 
 class Objective(nn.Module, ABC):
     """`objective(batch) -> Output`. Parameters besides the encoder's (mask token, heads) belong to
-    the objective."""
+    the objective. `forward` is all that one must have; a step is `start_step`, `forward` and
+    backward once or several times, the optimiser's update, `after_step`, `averages`.
+
+    One whose weights stay as they are at first has a method `frozen_weights`; one with prototypes
+    `assignments` (self-distillation has both: dino/network.py).
+    """
 
     encoder: Backbone
-    pool: str = "token"  # an image's feature in the exported encoder: "token" or "avg"
-    # whether the loss is over labelled images only and needs Batch.labels_per_pass
-    uses_labels: bool = False
-    # whether processes wait for one another in a training forward pass
-    collective: bool = False
-    # whether its loss and guessing depend on how many images are compared with one another
-    compares_images: bool = False
     # the option that makes a step depend on which images share a device batch; "" for none
     mixes_images: str = ""
 
@@ -52,9 +66,42 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Batch) -> Output: ...
 
-    @abstractmethod
-    def describe(self) -> str:
-        """One line for the log."""
+    # In a step
+
+    def start_step(self, progress: float) -> None:
+        """Set what follows a schedule of its own. Called before each training step with the share
+        of the run that is done; what is set is a buffer, which a compiled graph reads."""
+
+    def after_step(self, found_inf: Tensor) -> None:
+        """Move buffers that follow training, after an optimiser step; not if it was skipped, as
+        `found_inf` (bool, on the device) says."""
+
+    def averages(self, progress: float) -> Averages:
+        """A momentum m and pairs (running average, the weight that it averages), of an objective
+        with a teacher.
+
+        After the optimiser step that completes this share of the run, average = m average +
+        (1 - m) weight, unless the step was skipped. The averages are parameters with
+        requires_grad=False, so that checkpoints and sharding treat them as weights, and the
+        optimiser does not have them.
+        """
+        return 1.0, ()
+
+    # In evaluation
+
+    def fit_baselines(self, batches: Iterable[Batch]) -> None:
+        """Compute from training images what `baselines` needs. Called once, before the first
+        step."""
+
+    def baselines(self, batch: Batch) -> Metrics:
+        """What a trained model must beat on this batch, by the names of rows of metrics.Baseline;
+        none by default."""
+        return {}
+
+    def panels(self, batch: Batch) -> dict[str, Tensor]:
+        """What it makes of images, beside them, as pictures: {title: uint8 (B, 3, H, W)}; of one
+        whose declaration has a `figure`."""
+        return {}
 
     def logits(self, batch: Batch) -> Tensor:
         """Class scores (B, C), for an objective that learns labels.
@@ -64,14 +111,16 @@ class Objective(nn.Module, ABC):
         """
         raise TypeError(f"{type(self).__name__} learns no labels")
 
+    # In the export
+
+    @property
+    def exported(self) -> Backbone:
+        """The encoder that is probed and exported: of some with a teacher the teacher's."""
+        return self.encoder
+
     def heads(self) -> dict[str, Tensor]:
         """What an export keeps beside the encoder: {name: tensor} of this objective's state."""
         return {name: value for name, value in self.state_dict().items() if "encoder." not in name}
-
-    def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """What it makes of images, beside them, as pictures: {title: uint8 (B, 3, H, W)}; of one
-        whose declaration has a `figure`."""
-        return {}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
         """Take what `heads` of a trained one gave; the encoder has its weights already.
@@ -83,50 +132,3 @@ class Objective(nn.Module, ABC):
         if missing := [name for name in self.heads() if name not in heads]:
             raise KeyError(f"lacks {', '.join(missing)}")
         self.load_state_dict(heads, strict=False)
-
-    @property
-    def exported(self) -> Backbone:
-        """The encoder that is probed and exported: of some with a teacher the teacher's."""
-        return self.encoder
-
-    def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Probabilities of prototypes (X, K) of all these images without views, in evaluation, by
-        the metric that they are measured by (`features/...`); none of an objective without
-        prototypes. Collective."""
-        return {}
-
-    def start_step(self, progress: float) -> None:
-        """Set what follows a schedule of its own. Called before each training step with the share
-        of the run that is done; what is set is a buffer, which a compiled graph reads."""
-        return
-
-    def finish_step(self, bad: Tensor) -> None:
-        """Move buffers that follow training, after an optimiser step; not if it was skipped, as
-        `bad` (bool, on the device) says."""
-        return
-
-    def summands(self) -> "Iterable[Objective]":
-        """The objectives that this one is a sum of; itself."""
-        return (self,)
-
-    def momentum_pairs(self) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
-        """(running average, the weight that it averages) of an objective with a momentum copy.
-
-        After each optimiser step average = m average + (1 - m) weight, with m of `momentum_at`,
-        unless the step was skipped. The averages are parameters with requires_grad=False, so that
-        checkpoints and sharding treat them as weights, and the optimiser does not have them.
-        """
-        return ()
-
-    def momentum_at(self, progress: float) -> float:
-        """The momentum m after the step that completes this share of the run."""
-        return 1.0
-
-    def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute from training images what `baselines` needs. Called once, before the first
-        step."""
-        return
-
-    def baselines(self, batch: Batch) -> Metrics:
-        """Metrics that a trained model must beat on this batch; none by default."""
-        return {}

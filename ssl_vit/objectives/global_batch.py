@@ -79,7 +79,7 @@ def mean(x_BC: Tensor) -> Tensor:
 class GlobalBatchNorm(nn.Module):
     """Batch normalisation by mean and variance of the global batch, in float32: on any number of
     processes that of one process (torch's SyncBatchNorm, which needs GPUs). In evaluation by
-    running means, which a step moves between `start_step` and `finish_step`.
+    running means, which a step moves between `start_step` and `after_step`.
 
     Args:
         channels: C.
@@ -108,10 +108,10 @@ class GlobalBatchNorm(nn.Module):
         self.mean_before.copy_(self.running_mean)
         self.var_before.copy_(self.running_var)
 
-    def finish_step(self, bad: Tensor) -> None:
-        """Go back to them if the step was skipped, as `bad` (bool, on the device) says."""
-        self.running_mean.copy_(torch.where(bad, self.mean_before, self.running_mean))
-        self.running_var.copy_(torch.where(bad, self.var_before, self.running_var))
+    def after_step(self, found_inf: Tensor) -> None:
+        """Go back to them if the step was skipped, as `found_inf` (bool, on the device) says."""
+        self.running_mean.copy_(torch.where(found_inf, self.mean_before, self.running_mean))
+        self.running_var.copy_(torch.where(found_inf, self.var_before, self.running_var))
 
     def forward(self, x_BC: Tensor) -> Tensor:
         x_BC = x_BC.float()

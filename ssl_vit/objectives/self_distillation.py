@@ -143,7 +143,7 @@ class Assignment(nn.Module):
         self.temperatures = temperatures
         self.warmup = warmup
         self.register_buffer("centre_K", torch.zeros(prototypes))
-        # of the last step's logits, until `finish_step`
+        # of the last step's logits, until `after_step`
         self.register_buffer("mean_K", torch.zeros(prototypes), persistent=False)
         self.register_buffer("temperature", torch.tensor(temperatures[0]))
 
@@ -176,12 +176,12 @@ class Assignment(nn.Module):
                 self.mean_K.copy_(global_batch.mean(logits_XK))
             return p_XK
 
-    def finish_step(self, bad: Tensor) -> None:
+    def after_step(self, found_inf: Tensor) -> None:
         """Move the centre, if there is any, by the step's logits, unless its update was skipped."""
         if self.balance != "centre":
             return
         moved_K = self.centre_K.lerp(self.mean_K, 1 - self.centre_momentum)
-        self.centre_K.copy_(torch.where(bad, self.centre_K, moved_K))
+        self.centre_K.copy_(torch.where(found_inf, self.centre_K, moved_K))
 
     def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
         """Prototypes and images of all processes are normalised in turn, images last; in

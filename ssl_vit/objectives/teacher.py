@@ -1,8 +1,8 @@
 """A teacher: a running average of parts of an objective, which gets no gradient. The strategy moves
-it (`Objective.momentum_pairs`)."""
+it (`Objective.averages`)."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Self, TypeVar
 
@@ -11,6 +11,8 @@ from torch import nn
 from ..models.encoder import Encoder
 
 M = TypeVar("M", bound=nn.Module)
+# What `Objective.averages` gives
+Averages = tuple[float, Iterable[tuple[nn.Parameter, nn.Parameter]]]
 
 
 def copy_of(part: M) -> M:
@@ -31,11 +33,12 @@ class Teacher(nn.Module):
         return super().train(False)
 
 
-def pairs(copy: nn.Module, source: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """(average, weight) of each weight of `source` that is trained, of which `copy` is a copy."""
-    for average, p in zip(copy.parameters(), source.parameters(), strict=True):
-        if p.requires_grad:
-            yield average, p
+def pairs(*copies: tuple[nn.Module, nn.Module]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """(average, weight) of each weight that is trained, of pairs (copy, its source) of modules."""
+    for copy, source in copies:
+        for average, p in zip(copy.parameters(), source.parameters(), strict=True):
+            if p.requires_grad:
+                yield average, p
 
 
 def linear_momentum(first: float, progress: float) -> float:

@@ -158,7 +158,7 @@ def _encoder(r: Recipe) -> None:
 
 def _mixing(r: Recipe) -> None:
     mixed = max(r.data.mixup, r.data.cutmix)
-    if mixed and not r.declared.mixes:
+    if mixed and "data.mixup" not in r.declared.shared:
         text = f"objective={r.objective} has no use for mixed images"
         raise r.error("data.mixup, .cutmix", text, mixed)
     if mixed and r.data.stream:
@@ -179,7 +179,7 @@ def _stream(r: Recipe) -> None:
     only = "data.stream=true is for training only"
     if data.hub is None and data.path is None:
         raise r.error("data.stream", f"data={data.name} is generated, not read")
-    if not r.declared.trains:
+    if not r.trains:
         raise r.error("objective", only)
     if r.eval.test:
         raise r.error("eval.test", f"{only}; expected eval.test=false")
@@ -275,7 +275,7 @@ def _views(r: Recipe) -> None:
         raise r.error("views.blur_sigma", "expected the smaller standard deviation first")
     if not views.local:
         return
-    if not r.declared.local_views:
+    if "views.local" not in r.declared.shared:
         text = f"objective={r.objective} has no use for local views; expected 0"
         raise r.error("views.local", text)
     if views.local_size > r.data.size:

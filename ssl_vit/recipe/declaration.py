@@ -8,7 +8,7 @@ it is built.
 
 import functools
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
-# Groups of keys that are not of one objective: those that corrupt patches use `corruption`, those
-# that predict them `target` (a key without a dot), those that compare views of an image `views`.
-SHARED = ("corruption", "target", "views")
+# What several objectives use: `corruption.` of those that corrupt patches, `target` of those that
+# predict them, `views.` of those that compare two random views of an image, `views.local` of those
+# that see smaller ones beside them, `data.mixup` (and data.cutmix) of those that learn from images
+# blended in pairs (Batch.partner_label), `probe.` of the evaluation.
+SHARED = ("corruption", "target", "views", "views.local", "data.mixup", "probe")
 
 
 @dataclass(frozen=True)
@@ -48,80 +50,48 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
 
 
 class ObjectiveDeclaration:
-    """An objective. `name` is its folder's, `objective=NAME`; a plugin gives it.
+    """An objective, `objective=NAME`: what of it is known without its network.
 
     Attributes:
+        name: its folder's; a plugin gives it. Also its tag on the Hub.
         title: what it is, as the first words of a page.
-        tag: on the Hub.
-        network: "MODULE:CLASS" of its network, MODULE relative to the declaration's package; empty
-            for one that trains nothing, and for a plugin in one file, which overrides `build`.
+        paper: where it is from, for the model card.
+        figure: the caption of the pictures that its network makes of images (`panels`); empty where
+            it makes none.
         options: its own group of keys.
-        shared: groups of SHARED that it uses.
-        trains: whether it trains anything.
-        labels: needs labelled images.
-        mixes: can learn from images that are blended in pairs (mixup, CutMix).
-        views: random views of an image that a step compares; 0: it takes images as they are.
-        local_views: whether it takes local views beside those.
-        parts: the objectives that it is a sum of.
-        metrics: rows of its own metrics and baselines (metrics.py).
+        shared: what of SHARED it uses.
+        labels: learns labels; one that starts from trained weights is a fine-tuning.
         pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
             of the patches); of one whose own group of keys has a `pool`, that is it.
+        metrics: its own metrics and baselines (metrics.py).
         no_measure: names of metrics whose best value may be that of collapsed features; no
             checkpoint is chosen and no runs are ranked by them.
-        figure: what the pictures show that its network makes of images (objectives.base, `panels`),
-            as the caption of figures/predictions.png; empty: it makes none.
+        parts: the objectives that it is a sum of.
     """
 
     name: str = ""
     title: str = ""
-    tag: str = ""
-    network: str = ""
+    paper: str = ""
     figure: str = ""
-    pool: str = "token"
-    trains: bool = True
     options: Group | None = None
     shared: tuple[str, ...] = ()
     labels: bool = False
-    mixes: bool = False
-    views: int = 0
-    local_views: bool = False
-    parts: tuple[str, ...] = ()
+    pool: str = "token"
     metrics: tuple[Metric | Baseline, ...] = ()
     no_measure: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of the groups of keys that it uses, its own and shared ones."""
-        own = (self.options.name,) if self.options else ()
-        of_parts = (group for part in self.parts for group in objective(part).groups)
-        return tuple(dict.fromkeys((*self.shared, *of_parts, *own)))
-
-    @property
-    def predicts_patches(self) -> bool:
-        return "target" in self.groups
-
-    def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
-        """The objectives that are trained: itself, or its parts whose weight is not 0."""
-        return [self]
-
-    def learns_labels(self, recipe: "Recipe") -> bool:
-        """Whether it trains on labels, so that a test split can be classified."""
-        return self.labels
-
-    def fine_tunes(self, recipe: "Recipe") -> bool:
-        """Whether a run from trained weights is a fine-tuning."""
-        return False
+    parts: tuple[str, ...] = ()
 
     def build(self, settings: Any, encoder: Any, classes: int) -> Any:
-        """Its network (objectives.base.Objective) around an encoder, for labels of `classes`
-        classes; `settings` are an objectives.building.Settings. Torch is imported here at the
-        earliest."""
-        return imported(self.network, self).build(settings, encoder, classes)
+        """Its network (objectives.base.Objective) around an encoder: by default what `build` of
+        `network.py` beside the declaration gives. Torch is imported here at the earliest.
 
-    def needs_one_label(self, recipe: "Recipe") -> tuple[str, str]:
-        """Where lists of labels cannot be learned: the option that says so, and what is expected
-        instead."""
-        return f"objective={self.name}", "a column of one label"
+        Args:
+            settings: objectives.building.Settings.
+            encoder: models.encoder.Encoder, or another Backbone.
+            classes: of the labels; 0 of an objective that learns none.
+        """
+        network = importlib.import_module(".network", type(self).__module__)
+        return network.build(settings, encoder, classes)
 
     def check(self, recipe: "Recipe") -> None:
         """Check the relations between its keys and the rest of the recipe.
@@ -130,39 +100,36 @@ class ObjectiveDeclaration:
             UserError: one does not hold (`recipe.error`).
         """
 
-    def warnings(self, recipe: "Recipe", classes: int) -> Iterable[str]:
-        """What is likely a mistake, a line each, said before a run. `classes` of its images; 0:
-        not known."""
-        return ()
+    def check_label_lists(self, recipe: "Recipe", found: str) -> None:
+        """Check that it learns from images with a list of labels each, as `found` says of them.
 
-    # What pages, cards and reports say
+        Raises:
+            UserError: it does not, as most.
+        """
+        raise UserError(f"objective={self.name}: {found}; expected a column of one label")
 
-    def sentence(self, recipe: "Recipe") -> str:
-        """What was trained, for the model card."""
-        return ""
-
-    def linear_head(self, recipe: "Recipe") -> bool:
-        return False
-
-    def of_linear_head(self, pool: str) -> dict[str, Any]:
-        """{dotted key: value} of a recipe whose run exports such a classifier on the feature
-        `pool`; empty where none does."""
-        return {}
+    def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
+        """The objectives that are trained: itself, or its parts whose weight is not 0."""
+        return [self]
 
     @property
-    def class_token_is_trained(self) -> bool:
-        """Whether the class token gets a loss."""
-        return True
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of keys that it uses, its own and shared ones."""
+        own = (self.options.name,) if self.options else ()
+        shared = (name for name in self.shared if "." not in name)
+        of_parts = (group for part in self.parts for group in objective(part).groups)
+        return tuple(dict.fromkeys((*shared, *of_parts, *own)))
+
+    @property
+    def predicts_patches(self) -> bool:
+        return "target" in self.groups
 
 
 class TargetDeclaration:
     """What is predicted of a patch: `target=NAME`.
 
     Attributes:
-        network: as of an objective: what it names takes (patch side, mean, std); of
-            `any_channels` the lowest and the highest value of a pixel as the fourth, too.
-        sentence: what is predicted, for cards and --help: "of each patch the encoder predicts
-            SENTENCE".
+        sentence: what is predicted, for --help: "of each patch the encoder predicts SENTENCE".
         drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
         cells: cells of a patch's side that it is cut into; model.patch is a multiple.
         any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
@@ -171,7 +138,6 @@ class TargetDeclaration:
     """
 
     name: str = ""
-    network: str = ""
     sentence: str = ""
     drawn: str = ""
     cells: int = 1
@@ -179,9 +145,14 @@ class TargetDeclaration:
     metrics: tuple[Metric | Baseline, ...] = ()
 
     def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
-        """It as a module (objectives.targets.patch_targets.Target) for patches of a side, in the
-        model's input range; `more`: what else `network` takes."""
-        return imported(self.network, self)(patch, mean, std, *more)
+        """It as a module (objectives.targets.patch_targets.Target).
+
+        Args:
+            patch: side of a patch in pixels.
+            mean, std: normalise the model's input, one value a channel.
+            more: with `any_channels`, the lowest and the highest value of a pixel.
+        """
+        raise NotImplementedError(f"target={self.name}")
 
 
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
@@ -193,7 +164,7 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     """Add an objective or a target.
 
     Raises:
-        UserError: another one has its name, or it has none.
+        UserError: another one has its name, it has none, or `shared` names what is not shared.
     """
     known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
     what = "objective" if known is _OBJECTIVES else "target"
@@ -202,6 +173,9 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     before = known.get(found.name)
     if before is not None and before is not found:
         raise UserError(f"{what}={found.name}: declared twice")
+    for name in getattr(found, "shared", ()):
+        if name not in SHARED:
+            raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
     register(*found.metrics)
     known[found.name] = found
 
@@ -269,14 +243,3 @@ def _named(key: str, name: str, known: Mapping[str, D]) -> D:
 def groups() -> list[Group]:
     """The groups of keys of all objectives, each once: a plugin may take another's."""
     return list(dict.fromkeys(one.options for one in objectives().values() if one.options))
-
-
-def imported(reference: str, declared: object) -> Any:
-    """What a declaration names as its network.
-
-    Args:
-        reference: "MODULE:NAME" with MODULE relative to the declaration's package.
-        declared: the declaration.
-    """
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(f".{module}", type(declared).__module__), name)

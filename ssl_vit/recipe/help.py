@@ -75,6 +75,8 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     Raises:
         UserError: an argument is wrong.
     """
+    if kind.recipes:
+        _values(arguments)  # a plugin that they name has groups of its own from here on
     chosen = [word for word in arguments if word in groups() or word == EVERY]
     if chosen and kind.recipes:
         return _recipe_keys(arguments, list(groups()) if EVERY in chosen else chosen)

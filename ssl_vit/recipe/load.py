@@ -19,7 +19,7 @@ from .init_source import SCRATCH, InitSource
 from .keys import Values
 from .plugins import check_plugin_is_given, run_plugin
 from .recipe_files import without_group
-from .schema import DEFAULT_OBJECTIVE, Recipe
+from .schema import DEFAULT_OBJECTIVE, DEFAULT_TARGET, Recipe
 from .which_images import (
     fitting_channels,
     gives_images,
@@ -61,6 +61,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     )
     check_plugin_is_given(given, known.get("plugin"), path)
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
+    declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
     recipe = schema.build(known | given, typed=texts)
     check_used(recipe, texts)
     if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
@@ -113,7 +114,7 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     given = words.parse(options)
     known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
     before = known.get("optim.warmup", 0)
-    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.declared.trains:
+    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.trains:
         return None
     return f"warm-up     {recipe.optim.warmup:,} steps, a tenth; the recipe has {before:,} for more"
 

@@ -24,6 +24,7 @@ from .shared_groups import ViewOptions
 
 ADDED = "plugin=FILE.py adds others"
 DEFAULT_OBJECTIVE = "mpp"
+DEFAULT_TARGET = "mean_color"
 LARGE_SHARE = 0.2  # of the training images, held out
 # Of one machine or one person: not published, not taken from others. Of groups all keys
 PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
@@ -69,7 +70,7 @@ class Recipe(Keys):
     )
     model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
     target: Annotated[str, OneOf(declaration.targets, ADDED)] = key(
-        "mean_color", "What is predicted of a patch."
+        DEFAULT_TARGET, "What is predicted of a patch."
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
     optim: Optim = group(Optim, "Optimisation.")
@@ -139,21 +140,40 @@ class Recipe(Keys):
         return (self.data.size // self.model.patch) ** 2
 
     @property
+    def trains(self) -> bool:
+        """Whether anything is trained; an evaluation trains nothing."""
+        return self.objective != "probe"
+
+    @property
+    def pool(self) -> str:
+        """An image's feature in the export: token (the class token) or avg (the patches' mean)."""
+        trained = self.declared.trained(self)[-1]
+        own = trained.options and getattr(self.groups[trained.options.name], "pool", None)
+        return str(own or trained.pool)
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether it is a fine-tuning: trained weights learn labels, and nothing else."""
+        found = declaration.objectives().get(self.objective)
+        learns = found is not None and found.labels and not found.parts and self.trains
+        return learns and not self.init_source.is_scratch
+
+    @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
 
     @property
     def training_tool(self) -> str:
         """The tool that trains it, also where its plugin is not here."""
-        found = declaration.objectives().get(self.objective)
-        return "finetune" if found and found.fine_tunes(self) else "pretrain"
+        return "finetune" if self.fine_tunes else "pretrain"
 
 
 class _Foreign(Recipe):
-    """Of an objective that is not known here, as without its plugin, whose keys are taken as they
-    are."""
+    """Of an objective or a target that is not known here, as without its plugin: keys are taken as
+    they are."""
 
     model_config = ConfigDict(extra="allow")
+    target: str = key(DEFAULT_TARGET, "What is predicted of a patch.")
     objective: str = key(DEFAULT_OBJECTIVE, "What the encoder is trained on.")
 
 
@@ -166,7 +186,9 @@ def recipe_class(objective: str, given: Values) -> type[Recipe]:
     """
     found = declaration.objectives().get(objective)
     used = {name.split(".")[0] for name in given} if found is None else set(found.groups)
-    return _class(_Foreign if found is None else Recipe, *(_used(used)))
+    target = given.get("target", DEFAULT_TARGET)
+    is_foreign = found is None or (isinstance(target, str) and target not in declaration.targets())
+    return _class(_Foreign if is_foreign else Recipe, *(_used(used)))
 
 
 def _used(names: set[str]) -> list[declaration.Group]:
@@ -258,7 +280,7 @@ def is_private(key: str) -> bool:
 
 def learns_labels(recipe: Recipe) -> bool:
     """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
-    return recipe.declared.learns_labels(recipe)
+    return any(one.labels for one in recipe.declared.trained(recipe))
 
 
 def uses_labels(recipe: Recipe) -> bool:

@@ -55,6 +55,7 @@ class LoopSettings:
     seed: int
     precision: str  # float32 or bfloat16
     data: Data
+    learns_labels: bool = False  # and so needs Batch.loss_denominator
 
 
 class Clock:
@@ -173,7 +174,7 @@ def _update(
     frozen = optim.frozen_weights(state.objective, progress)
     if frozen:
         optim.hold(state.schedule.optimizer)
-    if state.objective.uses_labels:
+    if settings.learns_labels:
         micro_batches = _with_label_counts(micro_batches, accelerator)
     results: list[Output] = []
     for i, batch in enumerate(micro_batches):
@@ -183,10 +184,10 @@ def _update(
         last = i == batch_layout.accumulation_steps - 1
         cast = autocast(settings.precision, accelerator)
         results.append(state.strategy.run_pass(batch, cast, last=last))
-    norm, bad = state.strategy.update()
+    norm, found_inf = state.strategy.update()
     state.strategy.restart(frozen)
-    state.strategy.update_momentum((state.step + 1) / settings.steps, bad)
-    _accumulate(state, results, norm, bad)
+    state.strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
+    _accumulate(state, results, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
     if state.average:
@@ -230,25 +231,25 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """A step's micro-batches with `labels_per_pass`: labelled images of the global batch divided by
-    its micro-batches."""
+    """A step's micro-batches with `loss_denominator`: labelled images of the global batch divided
+    by its micro-batches."""
     local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
     total = accelerator.reduce(local, "sum")
     per_pass = total / (len(micro_batches) * accelerator.num_processes)
-    return [batch._replace(labels_per_pass=per_pass) for batch in micro_batches]
+    return [batch._replace(loss_denominator=per_pass) for batch in micro_batches]
 
 
-def _accumulate(state: State, results: list[Output], norm: Tensor, bad: Tensor) -> None:
+def _accumulate(state: State, results: list[Output], norm: Tensor, found_inf: Tensor) -> None:
     """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
-    skipped (`bad`)."""
+    skipped (`found_inf`)."""
     for step in results:
         pairs = [torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()]
-        sums = torch.stack(pairs).masked_fill(bad, 0)
+        sums = torch.stack(pairs).masked_fill(found_inf, 0)
         state.names = list(step.metrics)
         state.sums = sums if state.sums is None else state.sums + sums
-    norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(bad, 0)
+    norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
     state.norms = norms if state.norms is None else state.norms + norms
-    state.skipped.append(bad)
+    state.skipped.append(found_inf)
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
@@ -355,7 +356,7 @@ def seconds_per_step(
 ) -> float:
     """Measured seconds of one step: forward and backward of one batch (the second of two; the first
     warms up) times the accumulation steps. Buffers, such as running means, are restored."""
-    batch = _as_trained(batch, state, settings, accelerator)
+    batch = _as_trained(batch, settings, accelerator)
     took = 0.0
     kept = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
@@ -369,15 +370,13 @@ def seconds_per_step(
     return took * batch_layout.accumulation_steps
 
 
-def _as_trained(
-    batch: Batch, state: State, settings: LoopSettings, accelerator: Accelerator
-) -> Batch:
+def _as_trained(batch: Batch, settings: LoopSettings, accelerator: Accelerator) -> Batch:
     """A batch with every field that a training batch has, so that torch.compile sees the same
     graph."""
     batch = to_device(batch, accelerator.device)
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)
-    if state.objective.uses_labels:
+    if settings.learns_labels:
         return _with_label_counts([batch], accelerator)[0]
     return batch

@@ -143,11 +143,11 @@ def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"momentum_buffer": torch.zeros_like(p)} if optim.momentum else {}
 
 
-def skip_next_update(optimizer: Optimizer, bad: torch.Tensor) -> None:
-    """Make the next update of a fused optimiser a no-op, moments included, if `bad` (bool (), on
-    the device). `found_inf` is what GradScaler sets; the kernel reads it, so the host need not
-    wait for the device."""
-    optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
+    """Make the next update of a fused optimiser a no-op, moments included, if `found_inf` (bool (),
+    on the device) holds. It is what GradScaler sets; the kernel reads it, so the host need not wait
+    for the device."""
+    optimizer.found_inf = found_inf.float()  # type: ignore[attr-defined]
 
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:

@@ -293,11 +293,11 @@ class Fsdp2Strategy(ShardedStrategy):
 
     def update(self) -> tuple[Tensor, Tensor]:
         norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
-        bad = self.any_nonfinite(norm)
-        if not bad:
+        found_inf = self.any_nonfinite(norm)
+        if not found_inf:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm, bad
+        return norm, found_inf
 
     def blend(self, average: Any, p: Any, weight: Tensor) -> None:
         average.to_local().lerp_(p.to_local(), weight.to(average.device))

@@ -74,8 +74,8 @@ class Strategy:
             self.optimizer.state[x] = optim.moments(self.settings, x)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `tick` after each forward pass and when this process's gradients are complete; also
-        before a forward pass in which processes wait for one another, so that the one that is late
+        """Call `tick` before and after each forward pass and when this process's gradients are
+        complete. In a forward pass, too, processes may wait for one another: the one that is late
         has the lower count."""
         self._watch_forward(tick)
         # the parameter whose gradient comes last
@@ -83,8 +83,7 @@ class Strategy:
         first.register_post_accumulate_grad_hook(lambda _: tick())
 
     def _watch_forward(self, tick: Callable[[], None]) -> None:
-        if self.objective.collective:
-            self.prepared.register_forward_pre_hook(lambda *_: tick())
+        self.prepared.register_forward_pre_hook(lambda *_: tick())
         self.prepared.register_forward_hook(lambda *_: tick())
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
@@ -117,11 +116,11 @@ class Strategy:
             any process (bool), in which case nothing was changed. Both stay on the device.
         """
         norm = optim.clip(self.weights, self.settings.clip).double()
-        bad = self.any_nonfinite(norm)
-        optim.skip_next_update(self.optimizer, bad)
+        found_inf = self.any_nonfinite(norm)
+        optim.skip_next_update(self.optimizer, found_inf)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm, bad
+        return norm, found_inf
 
     @torch.no_grad()
     def restart(self, weights: Iterable[nn.Parameter]) -> None:
@@ -132,19 +131,17 @@ class Strategy:
                 value.zero_()
 
     @torch.no_grad()
-    def update_momentum(self, progress: float, bad: Tensor) -> None:
-        """Move the objective's momentum copy, if it has one, towards the updated weights, and what
-        else follows its steps.
+    def update_momentum(self, progress: float, found_inf: Tensor) -> None:
+        """Move the objective's running averages, if it has any, towards the updated weights, and
+        what else follows its steps.
 
         Args:
             progress: share of the run that is done.
-            bad: whether the update was skipped (bool): then nothing is changed.
+            found_inf: whether the update was skipped (bool): then nothing is changed.
         """
-        self.objective.finish_step(bad)
-        pairs = list(self.objective.momentum_pairs())
-        if not pairs:
-            return
-        weight = (1 - self.objective.momentum_at(progress)) * (~bad).float()
+        self.objective.after_step(found_inf)
+        momentum, pairs = self.objective.averages(progress)
+        weight = (1 - momentum) * (~found_inf).float()
         for average, p in pairs:
             self.blend(average, p, weight)
 
@@ -155,11 +152,11 @@ class Strategy:
     def any_nonfinite(self, *more: Tensor) -> Tensor:
         """Whether one of these values or of the step's losses is not finite on any process: bool,
         on the device."""
-        bad = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
+        found_inf = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
         if self.accelerator.num_processes == 1:
-            return bad
-        return self.accelerator.reduce(bad.float(), "sum") > 0
+            return found_inf
+        return self.accelerator.reduce(found_inf.float(), "sum") > 0
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
         """Forward and backward of a pass without any effect.

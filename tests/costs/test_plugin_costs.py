@@ -23,12 +23,14 @@ class Twice(ObjectiveDeclaration):
     shared = ("corruption", "target")
     def build(self, settings, encoder, classes):
         from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+        from ssl_vit.recipe.shared_groups import CorruptionOptions
         class Network(MaskedPatchPrediction):
             def forward(self, batch):
                 SEE
                 first, second = super().forward(batch), super().forward(batch)
                 return first._replace(loss=first.loss + second.loss)
-        return Network.build(settings, encoder, classes)
+        own = settings.group(CorruptionOptions).model_dump(exclude={"keep"})
+        return Network(encoder, settings.build_target(encoder), **own)
 
 class Brighter(TargetDeclaration):
     name = "brighter_TAG"

@@ -199,7 +199,7 @@ def test_images_are_counted_not_labels() -> None:
     one = SimpleNamespace(reduce=lambda value, how: value, num_processes=1)
     given = [batch_of([[2, 0], [-2, -2]]), batch_of([[-1, -1], [1, -2]])]
     counted = loop._with_label_counts(given, one)  # type: ignore[arg-type]
-    assert [batch.labels_per_pass.item() for batch in counted] == [1.5, 1.5]
+    assert [batch.loss_denominator.item() for batch in counted] == [1.5, 1.5]
 
 
 def test_decoded_images_have_the_same_lists(place) -> None:

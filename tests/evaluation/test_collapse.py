@@ -177,7 +177,7 @@ def looked_at(size: int, **own: object) -> tuple[CollapseEvaluator, MaskedSelfDi
         Batch(*(torch.from_numpy(part[at : at + size]) for part in parts))
         for at in range(0, 64, size)
     ]
-    return CollapseEvaluator(batches, None, Accelerator(cpu=True)), objective
+    return CollapseEvaluator(batches, "token", Accelerator(cpu=True)), objective
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])

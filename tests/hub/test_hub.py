@@ -933,10 +933,10 @@ def test_energy_is_that_of_the_devices_highest_power(run: Run, device: str, says
     assert says in card.write(run, run.export)
 
 
-def test_a_plugins_objective_without_a_sentence_is_named(
+def test_a_plugins_objective_without_a_title_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MppDeclaration, "sentence", lambda self, recipe: "")
+    monkeypatch.setattr(MppDeclaration, "title", "")
     wanted = f"`{run.recipe.objective}`, an objective of a plugin that is not part of ssl_vit."
     assert wanted in card.write(run, run.export)
 

@@ -33,7 +33,11 @@ POSITIONS = "pos_embed"
 
 def going_on(objective: str, *words: str) -> list[str]:
     declared = declaration.objectives()[objective]
-    of_views = ["views.local_size=8", f"{objective}.prototypes=32"] if declared.local_views else []
+    of_views = (
+        ["views.local_size=8", f"{objective}.prototypes=32"]
+        if "views.local" in declared.shared
+        else []
+    )
     options = [word for word in TRAINED if not word.startswith(OF_MODEL)]
     return altered(options, f"recipe={objective}", *of_views, f"name={objective}", *words)
 
@@ -88,7 +92,7 @@ class Started:
         averaged."""
         own = exported_state(self.encoders()["encoder"])
         assert any(not torch.equal(own[k], v) for k, v in self.first["encoder"].items())
-        assert len(self.first) == (2 if [*self.objective.momentum_pairs()] else 1)
+        assert len(self.first) == (2 if [*self.objective.averages(0)[1]] else 1)
         assert all(math.isfinite(row["loss"]) for row in run.rows() if "loss" in row)
 
 
@@ -122,7 +126,7 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
     model = ["model=vit_s14_reg4", "model.patch=4", "model.width=32", "model.depth=2"]
     model += ["model.heads=2", "model.mlp=128"]
     pixels = ["data.size=24", "data.mean=[0.485,0.456,0.406]", "data.std=[0.229,0.224,0.225]"]
-    if declaration.objectives()[objective].local_views:
+    if "views.local" in declaration.objectives()[objective].shared:
         pixels.append("views.local_size=12")
     words = going_on(objective, f"init=timm:{RELEASED}", *model, *pixels, f"out={tmp_path}")
     run = Run(resolve(words))

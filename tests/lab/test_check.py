@@ -1,6 +1,5 @@
 """The recipes of a study's tasks: resolved and checked before any of them starts."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -348,14 +347,3 @@ def test_what_is_fine_tuned_or_has_no_such_network_has_none() -> None:
     assert fresh(axes={"arm": ARMS}, runs={"pre": supervised, "frozen": hidden})[0] == {}
     released = own(PROBE, init="timm:vit_tiny_patch16_224")
     assert fresh(axes={"arm": {"a": {}}}, runs={"frozen": released})[0] == {}
-
-
-def test_a_declaration_says_what_its_network_exports() -> None:
-    """By it fresh weights are measured by the feature of the trained ones."""
-    from ssl_vit.recipe import declaration
-
-    for name, declared in declaration.objectives().items():
-        if declared.network and name not in ("supervised", "joint"):
-            network = declaration.imported(declared.network, declared)
-            assert network.pool == declared.pool, name
-    assert re.fullmatch("avg|token", declared.pool)

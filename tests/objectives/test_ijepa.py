@@ -4,7 +4,6 @@ the workbench does for it in test_teacher_forms.py."""
 
 import json
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ def made(drop_path: float = 0.0, **own: object) -> FeaturePrediction:
     """An objective whose teacher differs from its encoder, and none of whose weights is 0 or 1."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID), drop_path=drop_path)
-    objective = FeaturePrediction(net, replace(OPTIONS, **own))
+    objective = FeaturePrediction(net, OPTIONS.model_copy(update=own))
     for parameter in objective.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     return objective
@@ -144,10 +143,10 @@ def test_blocks_are_predicted_one_by_one() -> None:
 def test_schedules_are_worked_values() -> None:
     """The momentum rises linearly to 1; weight decay from 0.04 to 0.4 along half a cosine."""
     objective = made()
-    assert [objective.momentum_at(p) for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
+    assert [objective.averages(p)[0] for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
     authors = made(momentum=0.996)
     # their step 3 of 12, from 0: 0.996 + 3 x 0.004 / 12
-    assert authors.momentum_at(3 / 12) == pytest.approx(0.997)
+    assert authors.averages(3 / 12)[0] == pytest.approx(0.997)
     settings = resolve(["recipe=ijepa_h14"], here=False).optim
     steps = (0, settings.steps // 3, settings.steps // 2, settings.steps)
     decays = [optim.weight_decay_at(settings, step) for step in steps]
@@ -168,7 +167,7 @@ def test_the_teacher_is_an_average_of_the_encoder() -> None:
     strategy.update_momentum(0.5, torch.tensor(False))
     assert torch.allclose(average, torch.tensor(1.1))
     owned = [id(p) for p in objective.encoder.parameters() if p.requires_grad]
-    assert [id(p) for _, p in objective.momentum_pairs()] == owned
+    assert [id(p) for _, p in objective.averages(0)[1]] == owned
     assert not any(part.training for part in objective.train().teacher.modules())
     assert objective.exported is objective.teacher.encoder
     assert not [name for name in objective.heads() if "teacher" in name]

@@ -232,7 +232,7 @@ def test_a_short_run_beats_its_baseline(trained: Run) -> None:
 
 def test_its_card_and_figures_say_what_it_is(trained: Run, capsys: pytest.CaptureFixture) -> None:
     text = card.write(trained, trained.export)
-    assert "- masked-autoencoder" in text and "75% of an image's patches are masked" in text
+    assert "- mae" in text and "| `mae.rate` | 0.75 |" in text and "arXiv:2111.06377" in text
     assert "The feature is the mean of the patches." in text
     assert "beats each patch's own mean" in text
     draw_figures.main([f"init={trained.folder}", "figures=reconstruction", "images=2", "shown=2"])

@@ -176,11 +176,11 @@ def test_a_skipped_step_leaves_running_means_as_they_were(bad: bool) -> None:
     norms = [one for one in objective.modules() if isinstance(one, GlobalBatchNorm)]
     objective.start_step(0.0)
     objective(batch())
-    objective.finish_step(torch.tensor(False))
+    objective.after_step(torch.tensor(False))
     before = [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms]
     objective.start_step(0.5)
     objective(batch())
-    objective.finish_step(torch.tensor(bad))
+    objective.after_step(torch.tensor(bad))
     for norm, kept in zip(norms, before, strict=True):
         same = torch.equal(norm.running_mean, kept[0]), torch.equal(norm.running_var, kept[1])
         assert same == (bad, bad)
@@ -210,8 +210,8 @@ def test_the_copy_is_a_running_average_by_hand() -> None:
     assert torch.allclose(average, torch.tensor(1.38))  # 0.9 x 1.2 + 0.1 x 3
     made.update_momentum(1.0, torch.tensor(False))
     assert torch.allclose(average, torch.tensor(1.38))
-    assert objective.momentum_at(0) == pytest.approx(0.8)
-    assert objective.momentum_at(1 / 3) == pytest.approx(0.85)  # cos(pi / 3) = 1 / 2
+    assert objective.averages(0)[0] == pytest.approx(0.8)
+    assert objective.averages(1 / 3)[0] == pytest.approx(0.85)  # cos(pi / 3) = 1 / 2
 
 
 def test_a_process_counts_before_it_waits_for_others_in_a_forward_pass() -> None:
@@ -233,8 +233,8 @@ def test_every_trained_weight_of_encoder_and_projector_has_an_average() -> None:
     fresh = MomentumContrast(
         net, temperature=1, momentum=0.9, hidden=4, width=4, freeze_patches=True
     )
-    assert all(torch.equal(average, p) for average, p in fresh.momentum_pairs())
-    pairs = list(objective.momentum_pairs())
+    assert all(torch.equal(average, p) for average, p in fresh.averages(0)[1])
+    pairs = list(objective.averages(0)[1])
     owned = [*objective.encoder.parameters(), *objective.projector.parameters()]
     trained = [p for p in owned if p.requires_grad]
     assert [id(p) for _, p in pairs] == [id(p) for p in trained]
@@ -265,7 +265,7 @@ def test_evaluation_looks_at_its_own_batch_alone() -> None:
 
 def test_one_view_is_one_line() -> None:
     objective, given = moco(), batch()
-    with pytest.raises(UserError, match=r"^objective=moco_v3: 1 view of each image; expected 2"):
+    with pytest.raises(UserError, match=r"^1 view of each image; expected 2"):
         objective(given._replace(views=None))
 
 
@@ -316,7 +316,8 @@ def test_what_is_exported_is_the_trained_encoder(trained: Run) -> None:
 
 def test_its_card_and_page_say_what_it_is(trained: Run) -> None:
     text = card.write(trained, trained.export)
-    assert "MoCo v3 (Chen, Xie and He, 2021)" in text and "- moco-v3" in text
+    assert "(Chen, Xie and He, 2021, arXiv:2104.02057)" in text and "- moco_v3" in text
+    assert "| `moco.temperature` | 0.2 |" in text
     assert "The feature is the class token." in text
     assert "guessing (" in text and "does not beat" not in text
     assert "Momentum contrast (MoCo v3)" in (trained.folder / "report.html").read_text()

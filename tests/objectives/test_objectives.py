@@ -148,7 +148,8 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
     }
     frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
     assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
-    assert joint.pool == pool
+    words = [f"joint.{name}={weight}" for name, weight in zip(parts, weights, strict=True)]
+    assert resolve(["recipe=joint", *words]).pool == pool
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
     bare = batch()._replace(label=torch.full((6,), -1))
     on = net()
     joint = Joint(on, {"mpp": (mpp(on), 1.0), "supervised": (supervised(on), 1.0)})
-    step = joint(bare._replace(labels_per_pass=torch.zeros((), dtype=torch.float64)))
+    step = joint(bare._replace(loss_denominator=torch.zeros((), dtype=torch.float64)))
     assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
     alone = mpp(on)(bare).metrics["loss"]
     assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))

@@ -6,13 +6,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from helpers.options import PROBE, ROOT, TINY, altered
+from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
+from ssl_vit.models.encoder import build_encoder
+from ssl_vit.objectives import building
 from ssl_vit.recipe import declaration, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
@@ -45,8 +50,6 @@ class Rotation(Objective):
     def __init__(self, encoder):
         super().__init__(encoder)
         self.head = torch.nn.Linear(encoder.width, 2)
-    def describe(self):
-        return "which way up"
     def forward(self, batch):
         turned = batch.key % 2
         image = torch.where(turned[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
@@ -57,7 +60,6 @@ class Rotation(Objective):
 
 class Counted(Rotation):
     """The same with a head for the labels' classes."""
-    uses_labels = True
     def __init__(self, encoder, classes):
         super().__init__(encoder)
         assert classes == 10
@@ -67,7 +69,7 @@ class Counted(Rotation):
     def forward(self, batch):
         told = self.logits(batch)
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
-        loss = loss / (len(told) if batch.labels_per_pass is None else batch.labels_per_pass)
+        loss = loss / (len(told) if batch.loss_denominator is None else batch.loss_denominator)
         return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
 
 class BrightnessTarget(TargetDeclaration):
@@ -137,12 +139,17 @@ def test_an_objective_of_ones_own_refuses_words_it_cannot_use(
         resolve([*words, "corruption.rate=0.3"])
 
 
-def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+def guides(name: str, folder: Path) -> Path:
     """The example as it stands in docs/extend.md, found by its file's name."""
     text = (ROOT / "docs" / "extend.md").read_text()
-    (block,) = re.findall(r"```python\n(# simmim\.py: .*?)```", text, re.DOTALL)
-    file = tmp_path / "simmim.py"
+    (block,) = re.findall(rf"```python\n(# {name}\.py: .*?)```", text, re.DOTALL)
+    file = folder / f"{name}.py"
     file.write_text(block)
+    return file
+
+
+def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
+    file = guides("simmim", tmp_path)
     words = altered(tiny, "recipe=simmim", "log.every=1")
     try:
         own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
@@ -151,6 +158,34 @@ def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path
     rows = trained([*words, "name=run"]).rows()
     assert [row["loss"] for row in own] == [row["loss"] for row in rows]
     assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
+
+
+def test_the_guides_loss_is_that_of_a_plain_implementation(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """NT-Xent (Chen et al., 2020, equation 1), view by view; and a run says what is to be beaten."""
+    file = guides("simclr", tmp_path)
+    words = altered(tiny, "recipe=moco_v3", "eval.images=6", f"plugin={file}", "objective=simclr")
+    try:
+        run = trained([*words, "name=run"])
+        assert "views found 9.1% (guessing)" in capsys.readouterr().out  # 1 of 11 others
+        assert {"loss", "found"} <= run.rows()[0].keys()
+        network = build_encoder(run.recipe.model, run.recipe.data)
+        objective = building.build(building.Settings.of(run.recipe), network, 0)
+    finally:
+        declaration.withdraw("simclr")
+    view_BV3HW = torch.randint(256, (3, 2, 3, 16, 16), dtype=torch.uint8)
+    number_B = torch.arange(3)
+    step = objective(Batch(view_BV3HW[:, 0], number_B, number_B, number_B, views=view_BV3HW))
+    rows = [network.feature(view_BV3HW[b, v][None], "token") for b in range(3) for v in range(2)]
+    z = [objective.projector(row)[0].detach().double().numpy() for row in rows]
+    z = [one / np.linalg.norm(one) for one in z]
+    losses = []
+    for i, j in ((0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)):
+        others = sum(np.exp(z[i] @ z[k] / 0.1) for k in range(6) if k != i)
+        losses.append(np.log(others) - z[i] @ z[j] / 0.1)
+    assert step.loss.item() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert step.metrics["loss"][1].item() == 3, "of images, not of views"
 
 
 def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
@@ -239,8 +274,6 @@ class Turned(ObjectiveDeclaration):
     title = "Which way up"
     options = Group("turned", TurnOptions, "Which way up an image stands.")
     metrics = (Metric("upright", label="upright ones"),)
-    def sentence(self, recipe):
-        return f"Which of {recipe.group(TurnOptions).turns} ways up an image stands."
     def build(self, settings, encoder, classes):
         import torch
         from ssl_vit.objectives.base import Objective, Output
@@ -249,8 +282,6 @@ class Turned(ObjectiveDeclaration):
             def __init__(self):
                 super().__init__(encoder)
                 self.head = torch.nn.Linear(encoder.width, settings.group(TurnOptions).turns)
-            def describe(self):
-                return "which way up"
             def forward(self, batch):
                 way = batch.key % 2
                 image = torch.where(way[:, None, None, None] == 1, batch.image.flip(-2), batch.image)
@@ -275,16 +306,17 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     file = tmp_path / "turned.py"
     file.write_text(OWN_KEYS)
     code = (
-        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "import sys; from ssl_vit.recipe.help import tool_help;"
         "from ssl_vit.recipe.tools import PretrainOptions;"
-        f"text = help_text(PretrainOptions, ['recipe=mpp', 'objective=turned', 'plugin={file}']);"
+        f"words = ['recipe=mpp', 'objective=turned', 'plugin={file}', 'turned'];"
+        "text = tool_help(PretrainOptions, words);"
         "assert 'turned.turns=2' in text and 'torch' not in sys.modules, text"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
     try:
-        with pytest.raises(UserError, match=r"turned\.turns=5: expected a number above 1"):
+        with pytest.raises(UserError, match=r"turned\.turns=5: expected a whole number above 1"):
             resolve([*words, "turned.turns=5"])
         run = trained([*words, "turned.turns=2"])
         assert "turned.turns: 2" not in (run.folder / "recipe.yaml").read_text()
@@ -344,10 +376,10 @@ SHARED_KEYS = OWN_KEYS.replace(
     shared = ("corruption",)
 """,
 ).replace(
-    """maximum=2)
+    """le=2)
 """,
-    """maximum=2)
-    note: str = option("", "What to remember.", identity=False)
+    """le=2)
+    note: str = key("", "What to remember.", effect="run")
 """,
 )
 
@@ -389,17 +421,16 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
 
 
-def test_a_fine_tuning_of_ones_own_is_finetune_s(tmp_path: Path, tiny: list[str]) -> None:
-    file = tmp_path / "turned.py"
-    fine = "    def fine_tunes(self, recipe):\n        return True\n    def sentence("
-    file.write_text(OWN_KEYS.replace("    def sentence(", fine))
-    words = altered(tiny, f"plugin={file}", "objective=turned", "init=scratch")
-    try:
-        recipe = resolve(words)
-        assert recipe.training_tool == "finetune"
-        cli._check_finetune(recipe, words)
-    finally:
-        declaration.withdraw("turned")
+def test_a_fine_tuning_of_ones_own_is_finetune_s(plugin: Path, tiny: list[str]) -> None:
+    """What learns labels, from weights that are trained; what learns none is refused."""
+    words = altered(tiny, f"plugin={plugin}", "objective=counted", "init=timm:vit_tiny_patch16_224")
+    assert resolve(altered(words, "init=scratch")).training_tool == "pretrain"
+    recipe = resolve(words, here=False)
+    assert recipe.training_tool == "finetune"
+    cli._check_finetune(recipe, words)
+    words = altered(words, "objective=rotation")
+    with pytest.raises(UserError, match="objective=rotation: expected objective=supervised"):
+        cli._check_finetune(resolve(words, here=False), words)
 
 
 def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
@@ -415,9 +446,10 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
     [
         ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
         ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
+        ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
     ],
 )
-def test_a_declaration_without_a_name_of_its_own_is_refused(
+def test_a_declaration_without_a_name_of_its_own_or_with_unknown_needs_is_refused(
     tmp_path: Path, tiny: list[str], was: str, now: str, message: str
 ) -> None:
     file = tmp_path / "turned.py"

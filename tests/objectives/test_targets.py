@@ -388,7 +388,7 @@ def test_simmim_loss_is_the_authors_formula():
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     data = Data(size=patch * grid, mean=mean, std=std)
     network = encoder.build_encoder(Model(patch=patch, width=32, depth=1, heads=2, mlp=64), data)
-    target = patch_targets.absolute_pixels_target(patch, mean, std)
+    target = patch_targets.Pixels(patch, mean, std, error=torch.abs)
     objective = MaskedPatchPrediction(
         network, target, rate=rate, mask=1.0, random=0.0, source="image", side=2
     )
@@ -418,7 +418,7 @@ def test_simmim_loss_is_the_authors_formula():
 
 def test_the_baselines_of_absolute_error_are_absolute():
     """By hand: one channel alone differs from the mean, by 0.5 in the model's range."""
-    target = patch_targets.absolute_pixels_target(2, [0.5] * 3, [0.5] * 3)
+    target = patch_targets.Pixels(2, [0.5] * 3, [0.5] * 3, error=torch.abs)
     image = torch.full((1, 3, 2, 4), 255, dtype=torch.uint8)
     image[:, 0, :, :2] = 0  # the first patch's red: -1 where the other's is 1
     target.fit_baselines([image])

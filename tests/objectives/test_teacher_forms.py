@@ -75,7 +75,7 @@ PACKAGE = Form(
         "mae.rate=0.5": "objective=ijepa has no use for it",
     },
     page=("Prediction of a teacher's features (I-JEPA)", "feature spread (near 0: collapsed)"),
-    card=("the encoder sees 20% of an image's patches", "- i-jepa", FIGURE),
+    card=("| `ijepa.visible` | 0.2 |", "- ijepa", FIGURE),
 )
 
 
@@ -97,7 +97,7 @@ def example(tmp_path: Path) -> Iterator[Form]:
             "mae.rate=0.5": "objective=teacher has no use for it",
         },
         page=("Prediction of an EMA teacher's features", "teacher spread (near 0: collapsed)"),
-        card=("The encoder sees 60% of an image's patches", FIGURE),
+        card=("| `teacher.rate` | 0.6 |", "- teacher", FIGURE),
     )
     declaration.withdraw("teacher")
 
@@ -169,17 +169,17 @@ def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
     objective(batch()).loss.backward()
     assert all(p.grad is None for p in objective.teacher.parameters())
     assert all(p.grad is not None for p in objective.encoder.parameters())
-    pairs = list(objective.momentum_pairs())
+    pairs = list(objective.averages(0)[1])
     assert {id(mean) for mean, _ in pairs} == {id(p) for p in objective.teacher.parameters()}
-    assert [objective.momentum_at(p) for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
+    assert [objective.averages(p)[0] for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
     assert not [name for name in objective.heads() if "teacher" in name]
 
 
 def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
     code = (
-        "import sys; from ssl_vit.recipe.tool import help_text;"
+        "import sys; from ssl_vit.recipe.help import tool_help;"
         "from ssl_vit.recipe.tools import PretrainOptions;"
-        f"text = help_text(PretrainOptions, {form.start});"
+        f"text = tool_help(PretrainOptions, [*{form.start}, 'all']);"
         f"assert '{form.name}.momentum=0.99' in text and 'moco.' not in text;"
         "assert not {'torch', 'numpy'} & {*sys.modules}"
     )

@@ -151,6 +151,7 @@ IDLE = """
 from ssl_vit.recipe.declaration import declare
 from ssl_vit.objectives.mpp import MppDeclaration
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.recipe.shared_groups import CorruptionOptions
 
 class Idle(MaskedPatchPrediction):
     def patch_logits(self, batch, drawn):
@@ -159,7 +160,8 @@ class Idle(MaskedPatchPrediction):
 class IdleDeclaration(MppDeclaration):
     name = "idle"
     def build(self, settings, encoder, classes):
-        return Idle.build(settings, encoder, classes)
+        own = settings.group(CorruptionOptions).model_dump(exclude={"keep"})
+        return Idle(encoder, settings.build_target(encoder), **own)
 
 declare(IdleDeclaration())
 """

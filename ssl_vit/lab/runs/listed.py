@@ -357,7 +357,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     if declared is not None:
         keys = [key for key in known if key.split(".")[0] in declared.groups]
         keys += ["data.size", "model.patch"]
-        if declared.views:  # which are told apart among those of a batch
+        if "views" in declared.groups:  # which are told apart among those of a batch
             keys += ["optim.batch", *PREPROCESSING]
     keys += PART if split == "train" else []
     counting = {key for key in keys if identity.counts(key, environment.free)}

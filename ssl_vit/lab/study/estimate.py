@@ -92,7 +92,7 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
         run, pace = request.tasks[name].run, None
-        if own.probe and recipe.declared.trains:
+        if own.probe and recipe.trains:
             alike = engine.pace_of(recipe)
             pace = paces[alike] = paces.get(alike) or engine.measure(recipe)
         one = estimate(recipe, own, pace)

@@ -56,7 +56,7 @@ def content(
     trained = {key: text for key, text in start.items() if not key.startswith("probe.")}
     probed = {key: text for key, text in start.items() if key.startswith(("probe.", "compute."))}
     base = _base(trained, {key: values[0] for key, values in axes.items()})
-    if not base.declared.trains:
+    if not base.trains:
         raise UserError(f"recipe={recipe}: trains nothing that could be swept")
     trained.pop("plugin", None)  # the command line's
     if base.data.path:

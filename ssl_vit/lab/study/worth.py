@@ -249,7 +249,7 @@ def ask(given: Mapping[str, str]) -> Question:
         images,
         recipe,
         model,
-        engine.pool(recipe),
+        recipe.pool,
         engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step,
         FINE * recipe.optim.batch / engine.batch("recipe=finetune"),
     )

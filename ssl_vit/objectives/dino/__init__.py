@@ -1,6 +1,5 @@
 """Self-distillation without labels (DINO: Caron et al., 2021), declared. No torch here."""
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,9 +7,7 @@ from pydantic import Field
 from ...metrics import LOSS, SHARE, Baseline, Metric
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Fraction, Keys, Share, Width, key
-from ...recipe.schema import Recipe, compared_views
-
-VIEWS = 2  # of an image, beside local ones
+from ...recipe.schema import Recipe
 
 
 class DinoOptions(Keys):
@@ -55,12 +52,9 @@ class DinoOptions(Keys):
 class DinoDeclaration(ObjectiveDeclaration):
     name = "dino"
     title = "Self-distillation (DINO)"
-    tag = "dino"
-    network = "network:SelfDistillation"
+    paper = "Caron et al., 2021, arXiv:2104.14294"
     options = Group("dino", DinoOptions, "DINO: head, temperatures and the teacher.")
-    shared = ("views",)
-    views = VIEWS
-    local_views = True
+    shared = ("views", "views.local")
     # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
     no_measure: tuple[str, ...] = ("loss", "same_prototype")
     metrics: tuple[Metric | Baseline, ...] = (
@@ -79,31 +73,6 @@ class DinoDeclaration(ObjectiveDeclaration):
         if recipe.model.convolutional or recipe.model.hybrid:
             text = f"objective={self.name} needs patches of pixels; model={recipe.model.name} has"
             raise recipe.error("model", f"{text} none", recipe.model.name)
-
-    def warnings(self, recipe: Recipe, classes: int) -> Iterator[str]:
-        prototypes = recipe.group(DinoOptions).prototypes
-        if prototypes < classes:
-            yield (
-                f"{self.name}.prototypes={prototypes}: fewer than the {classes:,} classes of"
-                f" data={recipe.data.name}, which then share prototypes"
-            )
-
-    def sentence(self, recipe: Recipe) -> str:
-        own = recipe.group(DinoOptions)
-        return (
-            f"Self-distillation (DINO; Caron et al., 2021): of {_all_views(recipe)} random views of"
-            f" an image, the encoder gives each the same of {own.prototypes:,} prototypes as a"
-            f" teacher, a running average of itself, gives another view. The export is the"
-            f" teacher's encoder."
-            + (" KoLeo keeps the features of different images apart." if own.koleo else "")
-        )
-
-
-def _all_views(recipe: Recipe) -> int:
-    """Views of an image, local ones included."""
-    shown = compared_views(recipe)
-    assert shown is not None
-    return VIEWS + shown.local
 
 
 DECLARATION = DinoDeclaration()

@@ -5,18 +5,16 @@ Legend: B images of this process, V views (2) and L local ones of each, S = V + 
 prototypes.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Self
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from ...data.augment import VIEWS
 from ...data.batching import Batch
-from ...errors import UserError
 from ...models.encoder import Encoder
 from .. import teacher
-from ..base import Metrics, Objective, Output, sums
+from ..base import Metrics, Objective, Output, both_views, sums
 from ..building import Settings
 from ..self_distillation import Assignment, Head, Teacher, cross_entropies, koleo
 from . import DinoOptions
@@ -33,9 +31,7 @@ class SelfDistillation(Objective):
         options: of head, temperatures and teacher.
     """
 
-    NAME, TITLE = "dino", "DINO"
     encoder: Encoder
-    collective = True
 
     def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
         super().__init__(encoder)
@@ -60,20 +56,6 @@ class SelfDistillation(Objective):
         """What of the head patches have of their own: arguments of Head."""
         return {}
 
-    @classmethod
-    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        return cls(encoder, settings.group(DinoOptions))
-
-    def describe(self) -> str:
-        prototypes = self.head.prototypes.out_features
-        first, last = self.assign.temperatures
-        risen = f"{last:g}" if first == last else f"{first:g} to {last:g}"
-        return (
-            f"{self.TITLE}: {prototypes:,} prototypes, temperatures {self.temperature:g} and"
-            f" {risen} of the teacher, {self.assign.balance}, momentum {self.first_momentum:g}"
-            + (f", KoLeo times {self.koleo_weight:g}" if self.koleo_weight else "")
-        )
-
     @property
     def exported(self) -> Encoder:
         """The teacher's, which is the better one throughout training (section 5.2)."""
@@ -97,15 +79,13 @@ class SelfDistillation(Objective):
         held = self.head.all_prototypes()
         return [p for one in held for p in one.parameters() if p.requires_grad]
 
-    def finish_step(self, bad: Tensor) -> None:
-        self.assign.finish_step(bad)
+    def after_step(self, found_inf: Tensor) -> None:
+        self.assign.after_step(found_inf)
 
-    def momentum_at(self, progress: float) -> float:
-        return teacher.cosine_momentum(self.first_momentum, progress)
-
-    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        yield from teacher.pairs(self.teacher.encoder, self.encoder)
-        yield from teacher.pairs(self.teacher.head, self.head)
+    def averages(self, progress: float) -> teacher.Averages:
+        momentum = teacher.cosine_momentum(self.first_momentum, progress)
+        copies = [(self.teacher.encoder, self.encoder), (self.teacher.head, self.head)]
+        return momentum, teacher.pairs(*copies)
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.whole_views(batch)
@@ -123,17 +103,8 @@ class SelfDistillation(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
     def whole_views(self, batch: Batch) -> Tensor:
-        """The views (V B, 3, H, W), the first ones of all images before the second ones.
-
-        Raises:
-            UserError: the batch has not two views of each image.
-        """
-        views = batch.views
-        if views is None or views.shape[1] != VIEWS:
-            found = 1 if views is None else views.shape[1]
-            text = f"{found} view of each image; expected {VIEWS} (Batch.views)"
-            raise UserError(f"objective={self.NAME}: {text}")
-        return views.transpose(0, 1).flatten(0, 1)
+        """The views (V B, 3, H, W), the first ones of all images before the second ones."""
+        return both_views(batch).transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
     def taught(self, image_X3HW: Tensor) -> Tensor:
@@ -191,3 +162,7 @@ def _same_prototype(p_VBK: Tensor, logits_SBK: Tensor) -> Tensor:
     for the other view."""
     first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
     return (first_VB == p_VBK.argmax(-1).flip(0)).double().mean(0)
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> SelfDistillation:
+    return SelfDistillation(encoder, settings.group(DinoOptions))

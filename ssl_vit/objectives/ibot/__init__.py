@@ -41,8 +41,7 @@ class IbotOptions(DinoOptions):
 class IbotDeclaration(DinoDeclaration):
     name = "ibot"
     title = "Self-distillation with masked patches (iBOT)"
-    tag = "ibot"
-    network = "network:MaskedSelfDistillation"
+    paper = "Zhou et al., 2022, arXiv:2111.07832"
     no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
     options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
     metrics = (
@@ -55,14 +54,6 @@ class IbotDeclaration(DinoDeclaration):
         smallest, largest = recipe.group(IbotOptions).rate
         if smallest > largest:
             raise recipe.error("ibot.rate", "expected the smaller share first")
-
-    def sentence(self, recipe: Recipe) -> str:
-        own = recipe.group(IbotOptions)
-        return (
-            f"{super().sentence(recipe)} With {1 - own.whole:.0%} of the larger views masked in"
-            f" part, each masked patch is given the prototypes that the teacher gives it in the"
-            f" whole view (iBOT; Zhou et al., 2022)."
-        )
 
 
 DECLARATION = IbotDeclaration()

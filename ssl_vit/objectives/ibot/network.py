@@ -17,6 +17,7 @@ from ...models.full_precision import full_precision
 from ...recipe.split_counts import selected_count
 from .. import corruption
 from ..base import Output, sums
+from ..building import Settings
 from ..dino import DinoOptions
 from ..dino.network import VIEWS, SelfDistillation
 from ..self_distillation import Assignment
@@ -34,8 +35,6 @@ class MaskedSelfDistillation(SelfDistillation):
         encoder: a Vision Transformer with a square grid of patches.
         options: DINO's, and what is masked.
     """
-
-    NAME, TITLE = "ibot", "iBOT"
 
     def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
         assert isinstance(options, IbotOptions)
@@ -58,17 +57,13 @@ class MaskedSelfDistillation(SelfDistillation):
         assert isinstance(options, IbotOptions)
         return {"patches": not options.shared, "layers": options.own_head}
 
-    def describe(self) -> str:
-        own = "a head" if self.head.mlp_of_patches else "prototypes"
-        return super().describe() + (f", {own} for patches" if self.head.of_patches else "")
-
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
         self.assign_patches.start_step(progress)
 
-    def finish_step(self, bad: Tensor) -> None:
-        super().finish_step(bad)
-        self.assign_patches.finish_step(bad)
+    def after_step(self, found_inf: Tensor) -> None:
+        super().after_step(found_inf)
+        self.assign_patches.after_step(found_inf)
 
     def masks(self, key_B: Tensor) -> Tensor:
         """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
@@ -119,3 +114,7 @@ class MaskedSelfDistillation(SelfDistillation):
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
         each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
         return each_X.unflatten(0, (VIEWS, -1)).mean(0)
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedSelfDistillation:
+    return MaskedSelfDistillation(encoder, settings.group(IbotOptions))

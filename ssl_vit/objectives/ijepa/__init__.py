@@ -63,15 +63,13 @@ def visible_count(recipe: Recipe) -> int:
 class IjepaDeclaration(ObjectiveDeclaration):
     name = "ijepa"
     title = "Prediction of a teacher's features (I-JEPA)"
-    tag = "i-jepa"
-    network = "network:FeaturePrediction"
+    paper = "Assran et al., 2023, arXiv:2301.08243"
     figure = (
         "held-out images, the patches that the encoder saw, and how near the predicted features of"
         " the target blocks are to the teacher's: white the same direction, black the opposite one"
     )
     options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, predictor and teacher.")
-    pool = "avg"
-    class_token_is_trained = False
+    pool = "avg"  # the class token gets no loss
     # One feature for all patches of all images is predicted best
     no_measure = ("loss",)
     metrics = (
@@ -103,16 +101,6 @@ class IjepaDeclaration(ObjectiveDeclaration):
         if own.width % 4:
             text = "expected a multiple of 4: sines and cosines of row and column"
             raise recipe.error("ijepa.width", text)
-
-    def sentence(self, recipe: Recipe) -> str:
-        own = recipe.group(IjepaOptions)
-        return (
-            f"Prediction of features (I-JEPA; Assran et al., 2023): the encoder sees"
-            f" {own.visible:.0%} of an image's patches, and a predictor of {own.depth} blocks,"
-            f" {own.width} wide, which is not part of the export, predicts of the patches in"
-            f" {own.blocks} other blocks the features that a teacher, a running average of the"
-            f" encoder, gives them. The export is the teacher."
-        )
 
 
 DECLARATION = IjepaDeclaration()

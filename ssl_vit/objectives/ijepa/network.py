@@ -5,9 +5,6 @@ Legend: B batch, N patches, V visible ones, M target blocks, K patches of each, 
 tokens, D width of the encoder, W of the predictor, X values of a patch's pixels.
 """
 
-from collections.abc import Iterator
-from typing import Self
-
 import torch
 from einops import repeat
 from torch import Tensor, nn
@@ -22,7 +19,7 @@ from ..base import Objective, Output, sums
 from ..building import Settings
 from ..mae.network import Decoder
 from ..reconstruction import GREY
-from . import IjepaDeclaration, IjepaOptions
+from . import IjepaOptions
 from .masks import BlockMasks, Blocks
 
 
@@ -57,7 +54,6 @@ class FeaturePrediction(Objective):
     """
 
     encoder: Encoder
-    pool = IjepaDeclaration.pool  # the class token has no loss
 
     def __init__(self, encoder: Encoder, options: IjepaOptions) -> None:
         super().__init__(encoder)
@@ -76,28 +72,14 @@ class FeaturePrediction(Objective):
         nn.init.zeros_(self.head.bias)
         self.teacher = teacher.Teacher(encoder)
 
-    @classmethod
-    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        return cls(encoder, settings.group(IjepaOptions))
-
-    def describe(self) -> str:
-        masks = self.masks
-        return (
-            f"I-JEPA: of {self.encoder.patches} patches {masks.visible} are seen by the encoder,"
-            f" the teacher's features of {masks.blocks} blocks of {masks.target_patches} predicted;"
-            f" predictor of {len(self.predictor.blocks)} blocks, {self.head.in_features} wide"
-        )
-
     @property
     def exported(self) -> Encoder:
         """The teacher's, which the authors evaluate (appendix A.2)."""
         return self.teacher.encoder
 
-    def momentum_at(self, progress: float) -> float:
-        return teacher.linear_momentum(self.first_momentum, progress)
-
-    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        yield from teacher.pairs(self.teacher.encoder, self.encoder)
+    def averages(self, progress: float) -> teacher.Averages:
+        momentum = teacher.linear_momentum(self.first_momentum, progress)
+        return momentum, teacher.pairs((self.teacher.encoder, self.encoder))
 
     def forward(self, batch: Batch) -> Output:
         blocks = self.masks(batch.key)
@@ -149,3 +131,7 @@ def _of_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
     """The targets' features (B, M, K, D)."""
     count = blocks.target_BMK.shape[1]
     return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (count, -1))
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> FeaturePrediction:
+    return FeaturePrediction(encoder, settings.group(IjepaOptions))

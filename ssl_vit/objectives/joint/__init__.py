@@ -14,7 +14,6 @@ class JointOptions(Keys):
 class JointDeclaration(ObjectiveDeclaration):
     name = "joint"
     title = "Masked patch prediction and supervised training together"
-    network = "network:Joint"
     options = Group("joint", JointOptions, "Weights of the losses of objective=joint.")
     labels = True
     parts = ("mpp", "supervised")
@@ -28,17 +27,6 @@ class JointDeclaration(ObjectiveDeclaration):
     def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
         weights = recipe.group(JointOptions)
         return [declaration.objective(part) for part in self.parts if getattr(weights, part)]
-
-    def learns_labels(self, recipe: Recipe) -> bool:
-        return any(part.learns_labels(recipe) for part in self.trained(recipe))
-
-    def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
-        found = (part.needs_one_label(recipe) for part in self.trained(recipe) if part.labels)
-        return next(found, ("", ""))
-
-    def sentence(self, recipe: Recipe) -> str:
-        parts = (declaration.objective(part).sentence(recipe) for part in self.parts)
-        return f"The weighted sum of two losses. {' '.join(parts)}"
 
 
 DECLARATION = JointDeclaration()

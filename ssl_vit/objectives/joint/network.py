@@ -1,15 +1,15 @@
 """Several objectives on one encoder: the weighted sum of their losses, each on the whole batch."""
 
 from collections.abc import Iterable, Mapping
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ...data.batching import Batch
 from ...models.encoder import Backbone
+from .. import building
 from ..base import Metrics, Objective, Output
-from ..building import Settings, build
+from ..building import Settings
 from . import DECLARATION, JointOptions
 
 
@@ -27,25 +27,8 @@ class Joint(Objective):
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
-        self.uses_labels = any(part.uses_labels for _, part in self._all())
         self.mixes_images = next((p.mixes_images for _, p in self._all() if p.mixes_images), "")
-        self.pool = self._all()[-1][1].pool  # the supervised part's, if it is trained
         self._freeze_idle()
-
-    @classmethod
-    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        weights = settings.group(JointOptions)
-        parts: dict[str, tuple[Objective, float]] = {}
-        for name in DECLARATION.parts:
-            # each part starts with the weights that it would have alone
-            with torch.random.fork_rng(devices=[]):
-                parts[name] = (build(settings, encoder, classes, name), getattr(weights, name))
-        return cls(encoder, parts)
-
-    def describe(self) -> str:
-        return "joint: " + "; ".join(
-            f"{self.weights[name]:g} x {part.describe()}" for name, part in self._all()
-        )
 
     def forward(self, batch: Batch) -> Output:
         steps = {name: part(batch) for name, part in self._all()}
@@ -56,9 +39,6 @@ class Joint(Objective):
             for key, pair in step.metrics.items()
         }
         return Output(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
-
-    def summands(self) -> list[Objective]:
-        return [part for part in self.parts.values() if isinstance(part, Objective)]
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
@@ -83,6 +63,10 @@ class Joint(Objective):
             for key, pair in part.baselines(batch).items()
         }
 
+    def panels(self, batch: Batch) -> dict[str, Tensor]:
+        """Of the first part that has any."""
+        return next(filter(None, (part.panels(batch) for _, part in self._all())), {})
+
     def _freeze_idle(self) -> None:
         """Freeze what only a part of weight 0 would train.
 
@@ -100,3 +84,14 @@ class Joint(Objective):
             for name, part in self.parts.items()
             if isinstance(part, Objective) and self.weights[name]
         ]
+
+
+def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
+    weights = settings.group(JointOptions)
+    parts: dict[str, tuple[Objective, float]] = {}
+    for name in DECLARATION.parts:
+        # each part starts with the weights that it would have alone
+        with torch.random.fork_rng(devices=[]):
+            part = building.build(settings, encoder, classes, name)
+        parts[name] = (part, getattr(weights, name))
+    return Joint(encoder, parts)

@@ -4,7 +4,7 @@ from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Depth, Keys, Width, key
 from ...recipe.schema import Recipe
 from ...recipe.split_counts import fewer_than, selected_count
-from ..patch_wording import FIGURE, target_sentence
+from ..targets import FIGURE
 
 
 class MaeOptions(Keys):
@@ -22,8 +22,7 @@ def masked_count(recipe: Recipe) -> int:
 class MaeDeclaration(ObjectiveDeclaration):
     name = "mae"
     title = "Masked autoencoding"
-    tag = "masked-autoencoder"
-    network = "network:MaskedAutoencoder"
+    paper = "He et al., 2022, arXiv:2111.06377"
     figure = FIGURE
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
@@ -39,15 +38,6 @@ class MaeDeclaration(ObjectiveDeclaration):
         if own.width % 4:
             text = "expected a multiple of 4: sines and cosines of row and column"
             raise recipe.error("mae.width", text)
-
-    def sentence(self, recipe: Recipe) -> str:
-        m = recipe.group(MaeOptions)
-        return (
-            f"Masked autoencoder (He et al., 2022): {m.rate:.0%} of an image's patches are masked;"
-            f" the encoder sees the others alone, and a decoder of {m.depth} blocks, {m.width}"
-            f" wide, which is not part of the export, predicts of each masked patch"
-            f" {target_sentence(recipe)}."
-        )
 
 
 DECLARATION = MaeDeclaration()

@@ -5,8 +5,6 @@ Legend: B batch, N patches, K masked and V = N - K visible patches of each image
 N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
 """
 
-from typing import Self
-
 import torch
 from timm.layers import LayerNorm
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
@@ -15,14 +13,13 @@ from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
 
 from ...data.batching import Batch
-from ...formatting import format_share
 from ...models.attention import choose_attention
 from ...models.encoder import Encoder
 from .. import corruption
 from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
-from . import MaeDeclaration, MaeOptions
+from . import MaeOptions
 
 
 class Decoder(nn.Module):
@@ -92,8 +89,6 @@ class MaskedAutoencoder(PatchPrediction):
     # The mean of the encoder's normalised patches. The authors fine-tune with the mean of the
     # patches before that norm, which a new one of the mean replaces (--global_pool, fc_norm), and
     # probe the class token.
-    pool = MaeDeclaration.pool
-
     def __init__(
         self, encoder: Encoder, target: Target, *, rate: float, width: int, depth: int, heads: int
     ) -> None:
@@ -105,21 +100,6 @@ class MaskedAutoencoder(PatchPrediction):
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    @classmethod
-    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        own = settings.group(MaeOptions).model_dump()
-        return cls(encoder, settings.build_target(encoder), **own)
-
-    def describe(self) -> str:
-        patches = self.encoder.patches
-        count = corruption.num_corrupted(self.rate, patches)
-        width = self.head.in_features
-        return (
-            f"masked autoencoder, {self.target.num_outputs} outputs a patch: {count} of {patches} "
-            f"patches ({format_share(count / patches)}) masked, {patches - count} seen by the "
-            f"encoder; decoder of {len(self.decoder.blocks)} blocks, {width} wide"
-        )
-
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
         """The masked patches: those that MPP would corrupt at this rate."""
         patches = self.encoder.patches
@@ -130,3 +110,8 @@ class MaskedAutoencoder(PatchPrediction):
         h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
         h_BNW = self.decoder(h_BTD, visible_BV)
         return self.head(corruption.gather_corrupted(h_BNW, drawn))
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedAutoencoder:
+    own = settings.group(MaeOptions).model_dump()
+    return MaskedAutoencoder(encoder, settings.build_target(encoder), **own)

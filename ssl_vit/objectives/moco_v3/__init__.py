@@ -4,8 +4,6 @@ from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Keys, Share, Width, key
 from ...recipe.schema import Recipe
 
-VIEWS = 2  # of an image
-
 
 class MocoOptions(Keys):
     temperature: float = key(0.2, "What similarities are divided by.", gt=0, le=1e3)
@@ -24,11 +22,9 @@ class MocoOptions(Keys):
 class MocoDeclaration(ObjectiveDeclaration):
     name = "moco_v3"
     title = "Momentum contrast (MoCo v3)"
-    tag = "moco-v3"
-    network = "network:MomentumContrast"
+    paper = "Chen, Xie and He, 2021, arXiv:2104.02057"
     options = Group("moco", MocoOptions, "MoCo v3: what is compared, and the momentum copy.")
     shared = ("views",)
-    views = VIEWS
 
     def check(self, recipe: Recipe) -> None:
         model = recipe.model
@@ -38,15 +34,6 @@ class MocoDeclaration(ObjectiveDeclaration):
         if recipe.group(MocoOptions).freeze_patches and model.hybrid:
             text = f"model={model.name} has a ResNet before its patch projection; expected false"
             raise recipe.error("moco.freeze_patches", text)
-
-    def sentence(self, recipe: Recipe) -> str:
-        temperature = recipe.group(MocoOptions).temperature
-        return (
-            f"MoCo v3 (Chen, Xie and He, 2021): of two random views of an image, each is found"
-            f" among the views of all {recipe.optim.batch:,} images of a batch by the other, at a"
-            f" temperature of {temperature:g}; the views that are searched come"
-            f" from a running average of the encoder, which is not part of the export."
-        )
 
 
 DECLARATION = MocoDeclaration()

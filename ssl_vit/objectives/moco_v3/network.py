@@ -7,7 +7,6 @@ Legend: B images of this process, G of all processes, V views (2), C width of wh
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,11 @@ from torch.nn import functional as F
 
 from ...data.augment import VIEWS
 from ...data.batching import Batch
-from ...errors import UserError
 from ...models.attention import fuse_on_gpus
 from ...models.encoder import Backbone, Encoder
 from ...models.full_precision import full_precision
 from .. import global_batch, teacher
-from ..base import Metrics, Objective, Output, sums
+from ..base import Metrics, Objective, Output, both_views, sums
 from ..building import Settings
 from ..global_batch import GlobalBatchNorm
 from . import MocoOptions
@@ -67,9 +65,6 @@ class MomentumContrast(Objective):
         freeze_patches: keep the patch projection at its first weights (section 4.2).
     """
 
-    collective = True
-    compares_images = True
-
     def __init__(
         self,
         encoder: Backbone,
@@ -92,42 +87,28 @@ class MomentumContrast(Objective):
             encoder.backbone.patch_embed.requires_grad_(False)
         self.momentum = MomentumCopy(encoder, self.projector)
 
-    @classmethod
-    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        return cls(encoder, **settings.group(MocoOptions).model_dump())
-
-    def describe(self) -> str:
-        patches = "patch projection frozen" if self.frozen else "patch projection trained"
-        hidden, width = self.predictor[0].out_features, self.predictor[0].in_features
-        return (
-            f"MoCo v3: two views of an image, each found among all images' by the other; "
-            f"temperature {self.temperature:g}, {width} wide after {hidden}, {patches}"
-        )
-
     def heads(self) -> dict[str, Tensor]:
         return {name: value for name, value in super().heads().items() if COPY not in name}
-
-    def momentum_at(self, progress: float) -> float:
-        """As the authors' code with `--moco-m-cos`."""
-        return teacher.cosine_momentum(self.first_momentum, progress)
 
     def start_step(self, progress: float) -> None:
         for norm in self._norms():
             norm.start_step()
 
-    def finish_step(self, bad: Tensor) -> None:
+    def after_step(self, found_inf: Tensor) -> None:
         for norm in self._norms():
-            norm.finish_step(bad)
+            norm.after_step(found_inf)
 
     def _norms(self) -> Iterator[GlobalBatchNorm]:
         yield from (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
 
-    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        yield from teacher.pairs(self.momentum.encoder, self.encoder)
-        yield from teacher.pairs(self.momentum.projector, self.projector)
+    def averages(self, progress: float) -> teacher.Averages:
+        """The momentum as in the authors' code with `--moco-m-cos`."""
+        momentum = teacher.cosine_momentum(self.first_momentum, progress)
+        copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
+        return momentum, teacher.pairs(*copies)
 
     def forward(self, batch: Batch) -> Output:
-        views_BV3HW = _views(batch)
+        views_BV3HW = both_views(batch)
         q_VBC = [self.predictor(z) for z in _project(self.encoder, self.projector, views_BV3HW)]
         with torch.no_grad():
             copy = self.momentum
@@ -159,18 +140,12 @@ class MomentumContrast(Objective):
         return {"chance_loss": (images * loss, images), "chance": (images / count, images)}
 
 
-def _views(batch: Batch) -> Tensor:
-    """Raises UserError where the batch has not two views of each image."""
-    if batch.views is None or batch.views.shape[1] != VIEWS:
-        found = 1 if batch.views is None else batch.views.shape[1]
-        raise UserError(
-            f"objective=moco_v3: {found} view of each image; expected {VIEWS} (Batch.views)"
-        )
-    return batch.views
-
-
 def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> list[Tensor]:
     """Projections (B, C) of each view: one pass of the encoder over all, then of the projector,
     whose statistics are a view's own, over each (the authors' code: two passes of both)."""
     feature_BD = encoder.feature(views_BV3HW.transpose(0, 1).flatten(0, 1), "token")
     return [projector(x_BD) for x_BD in feature_BD.chunk(VIEWS)]
+
+
+def build(settings: Settings, encoder: Backbone, classes: int) -> MomentumContrast:
+    return MomentumContrast(encoder, **settings.group(MocoOptions).model_dump())

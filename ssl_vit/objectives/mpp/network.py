@@ -4,20 +4,16 @@ what each corrupted patch was.
 Legend: B batch, N patches, K corrupted patches of each image, D width, A head outputs for a patch.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
 from ...data.batching import Batch
-from ...formatting import format_share
 from ...models.encoder import Encoder, cut_patches
 from ...recipe.shared_groups import CorruptionOptions
 from .. import corruption
 from ..building import Settings
 from ..patches import PatchPrediction
 from ..targets.patch_targets import Target
-from . import MppDeclaration
 
 
 class MaskedPatchPrediction(PatchPrediction):
@@ -29,8 +25,6 @@ class MaskedPatchPrediction(PatchPrediction):
         rate: share of each image's patches that are corrupted.
         mask, random, source, shape, side: see `corruption.sample`.
     """
-
-    pool = MppDeclaration.pool  # the class token is not trained
 
     def __init__(
         self,
@@ -57,35 +51,6 @@ class MaskedPatchPrediction(PatchPrediction):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    @classmethod
-    def build(cls, settings: Settings, encoder: Encoder, classes: int) -> Self:
-        own = settings.group(CorruptionOptions)
-        return cls(
-            encoder,
-            settings.build_target(encoder),
-            rate=own.rate,
-            mask=own.mask,
-            random=own.random,
-            source=own.source,
-            shape=own.shape,
-            side=own.side,
-        )
-
-    def describe(self) -> str:
-        patches = self.encoder.patches
-        count = corruption.num_corrupted(self.rate, patches)
-        grouping = ""
-        if self.shape == "blocks":
-            grouping = " in rectangles"
-        elif self.side > 1:
-            grouping = f" in squares of {self.side} x {self.side}"
-        return (
-            f"masked patch prediction, {self.target.num_outputs} outputs a patch: "
-            f"{count} of {patches} patches ({format_share(count / patches)}) corrupted{grouping}, "
-            f"of those {self.mask:.0%} masked, {self.random:.0%} random, "
-            f"{1 - self.mask - self.random:.0%} kept"
-        )
-
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
         return corruption.sample(
             batch.key,
@@ -108,3 +73,8 @@ class MaskedPatchPrediction(PatchPrediction):
         if self.random > 0:
             pixel_BNX = corruption.replace_random(pixel_BNX, drawn)
         return self.encoder.patch_pixels(pixel_BNX)
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedPatchPrediction:
+    own = settings.group(CorruptionOptions).model_dump(exclude={"keep"})
+    return MaskedPatchPrediction(encoder, settings.build_target(encoder), **own)

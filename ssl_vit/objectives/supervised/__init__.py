@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ...recipe.declaration import Group, ObjectiveDeclaration
-from ...recipe.keys import Fraction, Keys, Values, key
+from ...recipe.keys import Fraction, Keys, key
 from ...recipe.schema import Recipe
 
 
@@ -24,10 +24,9 @@ class SupervisedOptions(Keys):
 class SupervisedDeclaration(ObjectiveDeclaration):
     name = "supervised"
     title = "Training on labels"
-    network = "network:Supervised"
     options = Group("supervised", SupervisedOptions, "Training on labels.")
+    shared = ("data.mixup",)
     labels = True
-    mixes = True
 
     def check(self, recipe: Recipe) -> None:
         own = recipe.group(SupervisedOptions)
@@ -36,26 +35,9 @@ class SupervisedDeclaration(ObjectiveDeclaration):
         if own.smoothing and own.loss != "softmax":
             raise recipe.error("supervised.smoothing", "supervised.loss=sigmoid has no use for it")
 
-    def fine_tunes(self, recipe: Recipe) -> bool:
-        return not recipe.init_source.is_scratch
-
-    def needs_one_label(self, recipe: Recipe) -> tuple[str, str]:
-        """The sigmoid loss takes several."""
+    def check_label_lists(self, recipe: Recipe, found: str) -> None:
         if recipe.group(SupervisedOptions).loss == "softmax":
-            return "supervised.loss=softmax", "supervised.loss=sigmoid"
-        return "", ""
-
-    def sentence(self, recipe: Recipe) -> str:
-        own = recipe.group(SupervisedOptions)
-        layers = "a hidden tanh layer and a linear one" if own.hidden else "one linear layer"
-        on = "class token" if own.pool == "token" else "mean of the patches"
-        return f"Classification with {layers} on the {on}, {own.loss} cross-entropy."
-
-    def linear_head(self, recipe: Recipe) -> bool:
-        return not recipe.group(SupervisedOptions).hidden and not recipe.model.convolutional
-
-    def of_linear_head(self, pool: str) -> Values:
-        return {"objective": self.name, "supervised.hidden": False, "supervised.pool": pool}
+            raise recipe.error("supervised.loss", f"{found}; expected supervised.loss=sigmoid")
 
 
 DECLARATION = SupervisedDeclaration()

@@ -5,14 +5,13 @@ Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.batching import Batch, is_labelled
-from ...models.encoder import Backbone
+from ...models.encoder import Backbone, Encoder
 from ..base import Objective, Output
 from ..building import Settings
 from . import SupervisedOptions
@@ -37,8 +36,6 @@ class Supervised(Objective):
     precision at 1, over the images that have at least one class.
     """
 
-    uses_labels = True
-
     def __init__(
         self,
         encoder: Backbone,
@@ -59,17 +56,8 @@ class Supervised(Objective):
         self.head = nn.Linear(width, classes)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, SIGMOID_BIAS if loss == "sigmoid" else 0.0)
-
-    @classmethod
-    def build(cls, settings: Settings, encoder: Backbone, classes: int) -> Self:
-        return cls(encoder, classes, **settings.group(SupervisedOptions).model_dump())
-
-    def describe(self) -> str:
-        layers = "hidden tanh layer and " if isinstance(self.hidden, nn.Sequential) else ""
-        on = "class token" if self.pool == "token" else "mean of the patches"
-        return (
-            f"supervised, {self.classes} classes: {layers}linear head on the {on}, {self.loss} loss"
-        )
+        # whether an export can hold the head as timm's own
+        self.has_linear_head = not hidden and isinstance(encoder, Encoder)
 
     def logits(self, batch: Batch) -> Tensor:
         """Scores (B, C)."""
@@ -86,8 +74,8 @@ class Supervised(Objective):
         label_BL = _rows(batch.label)
         correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1)
         count = known_B.double().sum()
-        # see Batch.labels_per_pass; outside of training the batch's own count
-        divisor = count if batch.labels_per_pass is None else batch.labels_per_pass
+        # see Batch.loss_denominator; outside of training the batch's own count
+        divisor = count if batch.loss_denominator is None else batch.loss_denominator
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
             "accuracy": (correct_B.double().sum(), (label_BL >= 0).any(1).double().sum()),
@@ -132,3 +120,7 @@ class Supervised(Objective):
 def _rows(label: Tensor) -> Tensor:
     """Labels as rows (B, L), L = 1 for one label an image."""
     return label[:, None] if label.ndim == 1 else label
+
+
+def build(settings: Settings, encoder: Backbone, classes: int) -> Supervised:
+    return Supervised(encoder, classes, **settings.group(SupervisedOptions).model_dump())

@@ -214,6 +214,7 @@ class Pixels(Target):
         mean: list[float],
         std: list[float],
         pixel_range: tuple[int, int] = BYTES,
+        *,
         error: Callable[[Tensor], Tensor] = torch.square,
     ) -> None:
         super().__init__()
@@ -311,17 +312,3 @@ class NormalizedPixels(Target):
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
         levels = (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
         return shown_channels(levels, -1)
-
-
-def mean_color_target(patch: int, mean: list[float], std: list[float]) -> Colors:
-    return Colors(patch, cells=1)
-
-
-def grid_color_target(patch: int, mean: list[float], std: list[float]) -> Colors:
-    return Colors(patch, cells=4)
-
-
-def absolute_pixels_target(
-    patch: int, mean: list[float], std: list[float], pixel_range: tuple[int, int] = BYTES
-) -> Pixels:
-    return Pixels(patch, mean, std, pixel_range, error=torch.abs)
