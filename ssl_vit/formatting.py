@@ -131,15 +131,11 @@ def process_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path}
 
 
-def in_braces(texts: Mapping[str, str]) -> str:
-    """A mapping to texts of values, as YAML has it in one line."""
-    return f"{{{', '.join(f'{name}: {text}' for name, text in texts.items())}}}"
-
-
 def option_text(value: Any) -> str:
     """A key's value as it is typed: true, null, [0.5,0.5], {layers: [1,1]}."""
-    if isinstance(value, dict):
-        return in_braces({name: option_text(one) for name, one in value.items()})
+    if isinstance(value, Mapping):
+        pairs = (f"{name}: {option_text(one)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(option_text, value))}]"
     if value is None or isinstance(value, bool):
@@ -149,8 +145,6 @@ def option_text(value: Any) -> str:
 
 def format_value(value: Any) -> str:
     """A key's value for readers, in few characters: [0.9, 1] for [0.9, 1.0]."""
-    if isinstance(value, dict):
-        return in_braces({name: format_value(one) for name, one in value.items()})
     if isinstance(value, list):
         return f"[{', '.join(map(format_value, value))}]"
     if not isinstance(value, float):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..formatting import in_braces, option_text
+from ..formatting import option_text
 from . import schema
 from .keys import FLAG, Key, Values, convert, refused
 from .names import has_control
@@ -247,7 +247,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(_element(key, one) for one in value)}]"
     if isinstance(value, Mapping):
-        return in_braces({name: _element(key, one) for name, one in value.items()})
+        return option_text(value)
     if hasattr(value, "item"):  # NumPy's numbers
         value = value.item()
     if value is None or isinstance(value, str | bool | int | float):
