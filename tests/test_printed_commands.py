@@ -70,7 +70,9 @@ def test_what_a_finished_run_says_can_be_pasted(
     ]
     code = pasted(after("load", text), tmp_path)[2]
     names = []
-    script = code.replace("import timm; ", "").replace("print(encoder.num_features)", "None")
+    script = code.replace("import timm; ", "").replace(
+        "print(model.num_features, model.num_classes)", "None"
+    )
     exec(
         script,
         {"timm": type("Timm", (), {"create_model": lambda name, pretrained: names.append(name)})},

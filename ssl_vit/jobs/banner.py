@@ -11,16 +11,9 @@ from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..evaluation.features import ProbesDuringTraining
 from ..models.encoder import Encoder
+from ..recipe import schema
 from ..recipe.probe import CHOSEN
 from ..recipe.recipe_files import suggest_model
-from ..recipe.schema import (
-    Recipe,
-    chosen_on_held_out,
-    compared_views,
-    defaults,
-    learns_labels,
-    more_held_out,
-)
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
@@ -48,7 +41,7 @@ def print_banner(job: Job) -> None:
     left = recipe.optim.steps - job.state.step
     time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])
-    batch_bytes = loaders.batch_bytes(recipe.data, batch_layout, compared_views(recipe))
+    batch_bytes = loaders.batch_bytes(recipe.data, batch_layout, schema.compared_views(recipe))
     limit = limit_workers(job.workers, batch_bytes).limit
     if limit:
         job.run.write_log(f"warning: {limit}")
@@ -65,10 +58,10 @@ def _early_warnings(job: Job) -> Iterator[str]:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
     counts = measured_on(job.recipe, job.splits)
-    remedy = more_held_out(job.recipe)
-    yield from formatting.few_images(counts, chosen_on_held_out(job.recipe), remedy)
+    remedy = schema.more_held_out(job.recipe)
+    yield from formatting.few_images(counts, schema.chosen_on_held_out(job.recipe), remedy)
     doubt = label_doubt(origin(job.splits.train)) if job.splits.label_source else ""
-    if doubt and not learns_labels(job.recipe):
+    if doubt and not schema.learns_labels(job.recipe):
         what = "where they are none, start another run with data.labels=false"
         yield f"folders are taken for classes, but {doubt}: {what}"
     wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
@@ -126,14 +119,15 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield from console.rows_under("", notes)
 
 
-def _objective(recipe: Recipe) -> str:
+def _objective(recipe: schema.Recipe) -> str:
     """What is trained, and which of its keys are not as they are by default."""
-    usual, values = defaults(), recipe.values()
-    own = {*recipe.groups, *(("target",) if recipe.declared.predicts_patches else ())}
-    changed = {k: v for k, v in values.items() if k.split(".")[0] in own and v != usual[k]}
-    words = " ".join(f"{key}={formatting.option_text(v)}" for key, v in changed.items())
-    title = recipe.declared.title or recipe.objective
-    return f"{title}: {words}" if words else title
+    own, usual = {"target", *recipe.groups}, schema.defaults()
+    changed = [
+        f"{key}={formatting.option_text(value)}"
+        for key, value in recipe.values().items()
+        if key.split(".")[0] in own and value != usual[key]
+    ]
+    return ", ".join([recipe.declared.title or recipe.objective, *changed])
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
@@ -161,7 +155,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
         group = max(len(batch.key) for batch in job.held_out.batches)
-        if compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
+        if schema.compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif held_out_images(recipe, job.splits) == 1:

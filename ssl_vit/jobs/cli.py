@@ -5,13 +5,12 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
-from ..recipe import export_files, tool
+from ..recipe import tool
 from ..recipe.check import check_place
 from ..recipe.init_source import CHOICES, SCRATCH
 from ..recipe.load import recipe_file, resolve, warmup_notice
@@ -180,14 +179,10 @@ def _conclude(run: Run) -> None:
         _print_hub_status(run)
     # quoted for Python, too
     place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
-    name, shown = "encoder", "num_features"
-    with suppress(UserError):  # of a finished run whose export somebody has removed
-        if export_files.read_config(run.export)["num_classes"]:
-            name, shown = "classifier", "num_classes"
     load = (
         f"{run.recipe.model.opened_by};"
-        f" {name} = timm.create_model({place}, pretrained=True); "
-        f"print({name}.{shown})"
+        f" model = timm.create_model({place}, pretrained=True); "
+        f"print(model.num_features, model.num_classes)"
     )
     print(f"load        {shell_command(sys.executable, '-c', load)}")
     for step in next_steps(run.folder, Path(run.recipe.out), run.recipe):

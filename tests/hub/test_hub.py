@@ -698,7 +698,8 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
         f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text
         and f"init=hf-hub:{REPO}" in text
     )
-    assert "50% of an image's patches are corrupted, 80% of them by a learned mask token" in text
+    assert "Masked patch prediction (Dosovitskiy et al., 2021, section 4.6 and B.1.2" in text
+    assert "| `target` | mean_color |" in text and text.count("`corruption.rate`") == 1
     assert "Apache-2.0" in text and "| `corruption.rate` | 0.5 |" in text and "kWh" in text
     result = run.result()
     assert result
@@ -936,7 +937,8 @@ def test_energy_is_that_of_the_devices_highest_power(run: Run, device: str, says
 def test_a_plugins_objective_without_a_title_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MppDeclaration, "title", "")
+    for name in ("title", "paper"):
+        monkeypatch.setattr(MppDeclaration, name, "")
     wanted = f"`{run.recipe.objective}`, an objective of a plugin that is not part of ssl_vit."
     assert wanted in card.write(run, run.export)
 

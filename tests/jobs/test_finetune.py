@@ -417,8 +417,8 @@ def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     ).tolist() == [3, 7]
     assert predicted["image"][:2].tolist() == ["row 0", "row 1"]
     printed = capsys.readouterr().out
-    assert "classifier = timm.create_model(" in printed
-    assert "print(classifier.num_classes)" in printed
+    assert "model = timm.create_model(" in printed
+    assert "print(model.num_features, model.num_classes)" in printed
     assert re.search(r"^test .*, 95% interval of top1 \d+\.\d% to \d+\.\d%$", printed, re.M)
     assert (
         printed.count("a test image is left out: row ") == 2
