@@ -10,7 +10,6 @@ the first by default, the test images. A place is a run's folder, or options in 
 are compared as RGB of 8 bits. Suffixes: N training images.
 """
 
-import dataclasses
 import hashlib
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ def read_split(place, test):
         recipe = ssl_vit.load_run(place).recipe
     else:
         recipe = ssl_vit.resolve(f"recipe=mpp {place}")
-    data = dataclasses.replace(recipe.data, validation=0.0, share=1.0, stream=False)
+    data = recipe.data.model_copy(update={"validation": 0.0, "share": 1.0, "stream": False})
     splits = sources.load(data, test=test)
     return splits.test if test else splits.train
 

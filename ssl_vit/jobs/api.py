@@ -6,13 +6,12 @@ or optim={"steps": 100}; and before them a mapping, with dotted keys too, or wor
 string.
 """
 
-import copy
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..recipe import check, load, recipe_files, words
+from ..recipe import check, load, recipe_files, schema, words
 from ..recipe.init_source import SCRATCH
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
@@ -156,8 +155,8 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         if keywords:
             text = "a Recipe is complete; expected its options in place of it"
             raise UserError(f"{', '.join(keywords)}: {text}")
-        # copied, because a run replaces values such as compute.precision=auto in its recipe
-        recipe = copy.deepcopy(options)
+        # another one, because a run replaces values such as compute.precision=auto in its recipe
+        recipe = schema.build(options.values())
         check.check(recipe)
         job.check(recipe, [f"init={recipe.init}"])
         run, result = cli.open_run(recipe)

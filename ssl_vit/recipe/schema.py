@@ -80,6 +80,12 @@ class Recipe(Keys):
     log: Log = group(Log, "Logging.")
     hub: Hub = group(Hub, "Pushing to the Hugging Face Hub.")
 
+    def __new__(cls, **values: Any) -> "Recipe":
+        """`Recipe(objective=NAME)` has the groups of that objective too."""
+        if cls is Recipe:
+            cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), {})
+        return super().__new__(cls)
+
     @property
     def groups(self) -> dict[str, Any]:
         """{name: group of keys} of those that the objective uses."""

@@ -1,6 +1,5 @@
 """Decoded images kept in memory: the batches are those of the loader that decodes at each step."""
 
-import dataclasses
 import io
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def test_batches_are_those_of_decoding_at_each_step(name):
     """With two workers too."""
     source = SOURCES[name]()
     decoded = decoded_of(source)
-    for data in (DATA, dataclasses.replace(DATA, mixup=0.8, cutmix=1.0, size=6)):
+    for data in (DATA, DATA.model_copy(update={"mixup": 0.8, "cutmix": 1.0, "size": 6})):
         # two passes a step on the second of two processes, from a later step on
         layout = BatchLayout(16, 4, 1, 2)
         given = (source, data, layout, 5, 3, 12)

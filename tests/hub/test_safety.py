@@ -248,15 +248,15 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ten million blocks": (
         {"model_args": {**ARGS, "depth": 10**7}},
-        "model.depth=10000000: expected a number above 0 and at most 1,000",
+        "model.depth=10000000: expected a whole number above 0 and at most 1,000",
     ),
     "very wide": (
         {"model_args": {**ARGS, "embed_dim": 10**9}},
-        "model.width=1000000000: expected a number above 0 and at most 65,536",
+        "model.width=1000000000: expected a whole number above 0 and at most 65,536",
     ),
     "very wide inside": (
         {"model_args": {**ARGS, "mlp_ratio": 1e9}},
-        "model.mlp=32000000000: expected a number above 0 and at most 65,536",
+        "model.mlp=32000000000: expected a whole number above 0 and at most 65,536",
     ),
     "a missing value in the mean": (
         {"pretrained_cfg": {"mean": ["???"] * 3, "std": [0.5] * 3}},

@@ -267,9 +267,7 @@ def test_a_whole_run_with_one_weight_is_that_objectives_own(
 
 def test_joint_is_counted_as_many_passes_as_it_makes() -> None:
     def recipe(**joint):
-        return Recipe(
-            objective="joint", data=DATA, model=TINY, groups={"joint": JointOptions(**joint)}
-        )
+        return Recipe(objective="joint", data=DATA, model=TINY, joint=JointOptions(**joint))
 
     parts = [
         costs.exaflop(Recipe(objective=name, data=DATA, model=TINY), 1000)

@@ -2,7 +2,6 @@
 written."""
 
 import copy
-import dataclasses
 import errno
 import json
 import os
@@ -25,7 +24,7 @@ from helpers.options import FREE
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.records.run import Measured, Result
-from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
+from ssl_vit.recipe.schema import Data, Model, Optim, Recipe, all_keys
 from ssl_vit.runs import environment, files
 from ssl_vit.runs import lock as locking
 from ssl_vit.runs.folder import Run
@@ -71,27 +70,19 @@ def recipe(out, **words):
     return Recipe(name="it", out=str(out), **words)
 
 
-def leaves(node, prefix=""):
-    """(dotted key, object that holds it, its field) of every value of a recipe."""
-    for field in dataclasses.fields(node):
-        value = getattr(node, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from leaves(value, f"{prefix}{field.name}.")
-        elif field.name == "groups":
-            for group, keys in value.items():
-                yield from leaves(keys, f"{group}.")
-        else:
-            yield prefix + field.name, node, field.name
-
-
-def another(value):
-    if isinstance(value, bool):
+def another(key, value):
+    """Another value of the key's type."""
+    known = all_keys()[key]
+    if bool in known.types:
         return not value
-    if isinstance(value, list):
-        return [x if isinstance(x, str) else x / 2 for x in value[:-1]]
-    if value is None:
-        return 7
-    return value + ("x" if isinstance(value, str) else 1)
+    if known.is_mapping:
+        return {**value, "layers": [1]}
+    if known.choices is not None:
+        found = next(one for one in known.choices if value not in (one, [one]))
+        return [found] if known.is_list else found
+    if known.is_list:
+        return [x / 2 for x in value[:-1]] if value else [7, 8]
+    return f"{value}x" if str in known.types else (value or 0) + 1
 
 
 def the_error(act, *words):
@@ -138,13 +129,12 @@ def holder(out, child=""):
 
 
 def test_the_hash_tells_what_is_computed_and_nothing_else():
-    keys = [key for key, _, _ in leaves(Recipe())]
-    assert set(keys) > FREE
-    for key in filter(Recipe().holds, keys):
+    plain = Recipe().values()
+    assert set(all_keys()) > FREE
+    for key, value in plain.items():
         changed = Recipe()
-        for found, node, name in leaves(changed):
-            if found == key:
-                setattr(node, name, another(getattr(node, name)))
+        group, _, name = key.rpartition(".")
+        setattr(changed.value(group) if group else changed, name, another(key, value))
         assert (recipe_hash(changed) == recipe_hash(Recipe())) == (key in FREE), key
 
 

@@ -1,7 +1,7 @@
 """A study as the words of a command line, or a mapping of Python, ask for it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def _worth(
     name = own.name or worth.NAME.rpartition("/")[2]
     hours = worth.HOURS if own.hours is None else own.hours
     planned = worth.build(given, hours, own.anyway, Path(own.out) / name, parallel, keep)
-    own = replace(own, recipe=None, name=name, parallel=parallel)
+    own = own.model_copy(update={"recipe": None, "name": name, "parallel": parallel})
     return own, planned.study, planned.lines
 
 

@@ -270,7 +270,7 @@ def find_images(data: Data) -> Images:
     labels = engine.split_labels(data)
     if not _labelled(labels.test):
         options["data.test"] = str(TEST_SHARE)
-        data = replace(data, test=TEST_SHARE)
+        data = data.model_copy(update={"test": TEST_SHARE})
         labels = engine.split_labels(data)
     if not _labelled(labels.train):
         raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
@@ -279,7 +279,7 @@ def find_images(data: Data) -> Images:
     enough = labels.apart and _labelled(labels.validation) >= FEW_IMAGES
     given = [data.validation] if isinstance(data.validation, float) and data.validation else []
     for share in [] if enough else [*given, *HELD_OUT]:
-        data = replace(data, validation=share, validation_from="train")
+        data = data.model_copy(update={"validation": share, "validation_from": "train"})
         options |= {"data.validation": str(share), "data.validation_from": "train"}
         labels = engine.split_labels(data)
         if enough := _labelled(labels.validation) >= FEW_IMAGES:
