@@ -118,14 +118,6 @@ def trained_objectives(recipe: Recipe) -> list[str]:
     return [one.name for one in recipe.declared.trained(recipe)]
 
 
-def check_name(name: str) -> None:
-    """
-    Raises:
-        UserError: a run's folder cannot have that name.
-    """
-    schema.build({"name": name})
-
-
 def own_keys() -> list[str]:
     """The keys of recipes that a command line may give a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")

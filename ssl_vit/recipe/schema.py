@@ -86,6 +86,10 @@ class Recipe(Keys):
             cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), {})
         return super().__new__(cls)
 
+    def __reduce__(self) -> Any:
+        """Pickled by its values: the class of an objective's recipes is in no module."""
+        return _unpickled, (self.model_dump(),)
+
     @property
     def groups(self) -> dict[str, Any]:
         """{name: group of keys} of those that the objective uses."""
@@ -181,6 +185,10 @@ class _Foreign(Recipe):
     model_config = ConfigDict(extra="allow")
     target: str = key(DEFAULT_TARGET, "What is predicted of a patch.")
     objective: str = key(DEFAULT_OBJECTIVE, "What the encoder is trained on.")
+
+
+def _unpickled(values: dict[str, Any]) -> Recipe:
+    return recipe_class(values["objective"], values).model_validate(values)
 
 
 def recipe_class(objective: str, given: Values) -> type[Recipe]:

@@ -245,7 +245,7 @@ def test_normalised_pixels_are_said_where_they_are_drawn(tmp_path: Path) -> None
         (["init=nowhere"], "init=nowhere: no such folder or file"),
         (
             ["init=scratch", "images=0"],
-            "images=0: expected a whole number: at least 1 and at most 2,048",
+            "images=0: expected a whole number at least 1 and at most 2,048",
         ),
         (["init=scratch", "shown=1.5"], "shown=1.5: expected a whole number"),
         (["init=scratch", "figures=fliters"], "did you mean filters?"),

@@ -112,8 +112,8 @@ WORDS = {
     "no seeds": (["seeds=0"], "seeds: 0: expected how many"),
     "seeds twice": (["seeds=1,1"], "seeds: [1, 1]: expected how many"),
     "too many seeds": (["seeds=1000000000"], "seeds: 1000000000: expected how many"),
-    "none at once": (["parallel=0"], "parallel=0: expected a whole number: at least 1"),
-    "an unknown launcher": (["launcher=slrm"], "launcher=slrm: unknown; did you mean slurm?"),
+    "none at once": (["parallel=0"], "parallel=0: expected a whole number at least 1"),
+    "an unknown launcher": (["launcher=slrm"], "launcher=slrm: did you mean slurm?"),
     "only without index": (["only=final"], "only= and index= belong together"),
     "index without only": (["index=0"], "only= and index= belong together"),
     "a name that is none": (["name=../x"], "name=../x: "),
@@ -275,7 +275,7 @@ SWEEPS = {
     ),
     "a value out of bounds": (
         ["sweep", "corruption.rate=0.5,7"],
-        "run pretrain, corruption.rate 7: corruption.rate=7.0: expected a number above 0",
+        "run pretrain, corruption.rate 7: corruption.rate=7: expected a number above 0",
     ),
     "seeds": (["sweep", "seed=0,1"], "seed=0,1: say seeds=0,1"),
     "a study": (

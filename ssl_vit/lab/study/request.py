@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...recipe.parsing import parse_path
+from ...recipe.schema import build as build_recipe
 from ...recipe.tool import build, option_name, split
 from .. import engine
 from . import check, read, sweep, worth
@@ -95,7 +96,7 @@ def requested(
         if taken and place not in OF_PLACES:
             raise UserError(f"places: {place}= means something else already; take another name")
     name = own.name or stem
-    engine.check_name(name)
+    build_recipe({"name": name})  # which checks it
     places, options = {}, {}
     for key, text in given.items():
         if key not in study.places:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...formatting import option_text, some
+from ...recipe.schema import build
 from .. import engine
 from .read import REFERENCE, SEED, Study, needs, references, settings_at
 
@@ -135,7 +136,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
-                engine.check_name(task.name)
+                build({"name": task.name})  # which checks it
                 if task.name in tasks:
                     text = "two names or values give the same name of a folder"
                     raise UserError(f"run {run}: {task.name}: {text}; write one otherwise")
