@@ -91,7 +91,7 @@ CHANGED = {
     ),
     "three chances of two views": (
         ["recipe=moco_v3", "views.blur=[1,0,0]"],
-        "views.blur=[1.0, 0.0, 0.0]: expected 2 numbers",
+        "views.blur=[1,0,0]: expected a list in brackets of 2 numbers",
     ),
     "a blur from strong to weak": (
         ["recipe=moco_v3", "views.blur_sigma=[2,0.1]"],

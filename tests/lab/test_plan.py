@@ -399,7 +399,7 @@ def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> No
         (["corruption.rat=0.5"], "did you mean corruption.rate?"),
         (["processes=2.5"], "processes=2.5: expected a whole number"),
         (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
-        (["efficiency=40"], "efficiency=40: expected a share"),
+        (["efficiency=40"], "efficiency=40: expected a number above 0 and at most 1"),
         (["price=nan"], "price=nan: expected a number"),
         (["epochs=3", "optim.steps=500"], "optim.steps= is given too"),
         (
