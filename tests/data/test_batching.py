@@ -5,7 +5,6 @@ import io
 import itertools
 import random
 import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,11 +210,13 @@ def test_the_loader_moves_no_global_generator(workers):
 
 
 def test_a_larger_share_is_no_remedy_where_no_image_can_be_read():
-    batching.check_unreadable(10, 400, replace(DATA, unreadable=0.01), "a")  # of 1,000
+    batching.check_unreadable(
+        10, 400, DATA.model_copy(update={"unreadable": 0.01}), "a"
+    )  # of 1,000
     with pytest.raises(UserError, match=r"11 of 400 .*; repair .* data\.unreadable=; the last: a"):
-        batching.check_unreadable(11, 400, replace(DATA, unreadable=0.01), "a")
+        batching.check_unreadable(11, 400, DATA.model_copy(update={"unreadable": 0.01}), "a")
     with pytest.raises(UserError, match="3 of 3 images cannot be read; repair or remove them; the"):
-        batching.check_unreadable(3, 3, replace(DATA, unreadable=1.0), "a")
+        batching.check_unreadable(3, 3, DATA.model_copy(update={"unreadable": 1.0}), "a")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -266,7 +266,7 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, seco
     with pytest.raises(UserError, match=r"no labels in its train split \(its files name diff"):
         supervised_classes(found)
     streamed = sources.load(
-        Data(name="own", path=str(folder), stream=True, validation=4), test=False
+        Data(name="own", path=str(folder), stream=True, validation=0.0), test=False
     )
     assert note in streamed.guesses[0]
     assert streamed.train.label_range == (-1, -1)
