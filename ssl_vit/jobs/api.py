@@ -156,7 +156,11 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
             text = "a Recipe is complete; expected its options in place of it"
             raise UserError(f"{', '.join(keywords)}: {text}")
         # another one, because a run replaces values such as compute.precision=auto in its recipe
-        recipe = schema.build(options.values())
+        values = options.values()
+        if type(options) is not schema.recipe_class(options.objective, values):
+            text = "the Recipe was made for another; resolve it with this one"
+            raise UserError(f"objective={options.objective}: {text}")
+        recipe = schema.build(values)
         check.check(recipe)
         job.check(recipe, [f"init={recipe.init}"])
         run, result = cli.open_run(recipe)

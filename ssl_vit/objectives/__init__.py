@@ -1,6 +1,6 @@
 """Objectives: a folder each, which declares itself in its `__init__.py` and has a network.
 
-To add one, add a folder with a `DECLARATION` (config/declaration.py says what it may hold); nothing
+To add one, add a folder with a `DECLARATION` (recipe/declaration.py says what it may hold); nothing
 else lists it. Targets, what is predicted of a patch, are declared in targets/. No torch here.
 """
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from ..errors import UserError, suggest
 from ..formatting import option_text
 from . import declaration, recipe_files, schema
 from .keys import FLAG, WORD, Key, Keys
@@ -78,6 +79,10 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     if kind.recipes:
         _values(arguments)  # a plugin that they name has groups of its own from here on
     chosen = [word for word in arguments if word in groups() or word == EVERY]
+    others = [word for word in arguments if "=" not in word and word not in chosen]
+    if others and not kind.positional:
+        text = suggest(others[0], [EVERY, *filter(None, groups())])
+        raise UserError(f"{others[0]}: no group of keys; {text}")
     if chosen and kind.recipes:
         return _recipe_keys(arguments, list(groups()) if EVERY in chosen else chosen)
     lines = [*textwrap.wrap(kind.purpose, WIDTH), ""]

@@ -361,6 +361,8 @@ def _prefixes(location: Collection[int | str]) -> Iterator[str]:
 
 def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
     """The error of a value that a key cannot have; `typed` is its text, if it was typed."""
+    if typed is None:  # a text that is no number shows its quotes
+        typed = f'"{value}"' if isinstance(value, str) and str not in key.types else None
     text = " ".join((option_text(value) if typed is None else typed).split())
     if len(text) > LONGEST_SHOWN:
         text = f"{text[:60]}..."
@@ -383,6 +385,8 @@ def convert(key: Key, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [convert(key, one) for one in value]
     types = key.types
+    if getattr(value, "shape", None) == ():  # a number of NumPy, float32's with its own digits
+        value = float(str(value)) if "float" in type(value).__name__ else value.item()
     if isinstance(value, float) and value.is_integer() and int in types and float not in types:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and types <= {str, type(None)}:

@@ -98,6 +98,7 @@ class Log(Keys):
         "Where rows and final figures go besides metrics.jsonl; wandb, trackio and mlflow are"
         " installed separately, and write to this machine unless their own settings say otherwise;"
         " null: nowhere.",
+        min_length=1,
     )
 
 

@@ -2,7 +2,7 @@
 torch here.
 
 Size and depth are checked before parsing, since deep nesting makes the parsers of YAML and JSON
-exhaust the stack. What a JSON file has to hold is a record (config/records).
+exhaust the stack. What a JSON file has to hold is a record (recipe/records).
 """
 
 import copy
@@ -185,6 +185,20 @@ def yaml_value(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+def yaml_word(text: str) -> Any:
+    """A word of a command line as YAML reads a plain scalar, or the list or mapping in brackets
+    that it is. What only a document has (comments, tags, anchors, blanks around) is none of it.
+
+    Raises:
+        ValueError: as `yaml_value`.
+    """
+    if text[:1] + text[-1:] in ("[]", "{}"):
+        return yaml_value(text)
+    loader = _Loader("")
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+    return loader.construct_object(yaml.ScalarNode(tag, text))
 
 
 def yaml_texts(text: str) -> list[str]:

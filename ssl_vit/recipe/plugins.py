@@ -8,8 +8,11 @@ from pathlib import Path
 
 from ..errors import UserError
 from . import declaration, schema
+from .init_source import file_hash
 from .parsing import parse_path
 from .words import is_null
+
+CONTENT = "__ssl_vit_content__"  # of a plugin's module: a hash of the file that it ran
 
 
 def check_plugin_is_given(given: Collection[str], plugin: str | None, path: Path) -> None:
@@ -37,9 +40,14 @@ def run_plugin(plugin: str | None) -> None:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"plugin={plugin}: no such Python file")
+    content = file_hash(path)
     if name in sys.modules:
+        if sys.modules[name].__dict__[CONTENT] != content:
+            text = "the file has changed since this process ran it; start Python again"
+            raise UserError(f"plugin={plugin}: {text}")
         return
     module = importlib.util.module_from_spec(spec)
+    module.__dict__[CONTENT] = content
     before = {*declaration.objectives(), *declaration.targets()}
     try:
         spec.loader.exec_module(module)

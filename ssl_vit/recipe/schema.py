@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, format_value
@@ -123,8 +123,18 @@ class Recipe(Keys):
         return top in self.groups or top in Recipe.model_fields
 
     def values(self) -> Values:
-        """{dotted key: value} of the keys in use, in the order of `all_keys`."""
-        flat = flatten(self.model_dump())
+        """{dotted key: value} of the keys in use, in the order of `all_keys`.
+
+        Raises:
+            UserError: a group of keys was replaced by something else.
+        """
+        for name, info in type(self).model_fields.items():
+            kind = info.annotation
+            if not (isinstance(kind, type) and issubclass(kind, Keys)):
+                continue
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"{name}: expected {kind.__name__}; set its keys one by one")
+        flat = flatten(self.model_dump(warnings=False))
         order = {key: place for place, key in enumerate(all_keys())}
         held = sorted(filter(self.holds, flat), key=lambda key: order.get(key, len(order)))
         return {key: flat[key] for key in held}
@@ -264,12 +274,34 @@ def all_keys() -> dict[str, Key]:
     return _keys(*all_groups())
 
 
+def _check_group(group: declaration.Group) -> None:
+    """Check that the keys of an objective's group can be those of recipes.
+
+    Raises:
+        UserError: the group or a key has a name that is taken, or a default is out of bounds.
+    """
+    if not group.name.isidentifier() or group.name[0] == "_" or hasattr(Recipe, group.name):
+        raise UserError(f"{group.name}.: no name of a group of keys; take another one")
+    for name in group.kind.model_fields:
+        if hasattr(Keys, name):
+            raise UserError(f"{group.name}.{name}: no name of a key; take another one")
+    try:
+        group.kind.model_validate(group.kind().model_dump(warnings=False))
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"][:1]))
+        text = "expected a default within the bounds"
+        raise UserError(f"{group.name}.{where}: {text}") from None
+
+
 @functools.cache
 def _keys(*own: declaration.Group) -> dict[str, Key]:
     found: dict[str, Key] = {}
     names = [*Recipe.model_fields, *(one.name for one in own)]
-    for name in {name for name in names if names.count(name) > 1}:
-        raise UserError(f"{name}.: an objective's group of keys has the name of another one")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{name}.: an objective's group of keys has the name of another one")
+    for used in own:
+        _check_group(used)
     for name, one in keys_of(Recipe).items():
         kind = one.info.annotation
         if name == "target":  # what an objective is about stands beside it

@@ -12,9 +12,9 @@ from typing import Any
 from ..errors import UserError
 from ..formatting import option_text
 from . import schema
-from .keys import FLAG, Key, Values, convert, refused
+from .keys import FLAG, Key, Keys, Values, convert, refused
 from .names import has_control
-from .parsing import exists, yaml_value
+from .parsing import exists, yaml_word
 
 Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def read(key: Key, text: str) -> Any:
     if not text.strip() or (key.types <= {str, Path, type(None)} and not key.is_list):
         return text
     try:
-        value = convert(key, yaml_value(text))
+        value = convert(key, yaml_word(text))
     except ValueError:
         return text
     keeps_text = str in key.types and not key.is_list
@@ -163,9 +163,14 @@ def _given(options: Any, positional: str) -> list[str]:
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
-        if not isinstance(options, Iterable):
-            raise UserError(f"{options!r}: expected options: a mapping, a list or a text")
-        return [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
+        text = "expected options: a mapping, a list or a text"
+        if not isinstance(options, Iterable) or isinstance(options, Keys):
+            raise UserError(f"{_short(options)}: {text}")
+        found = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
+        for word in found:
+            if not isinstance(word, str):
+                raise UserError(f"{_short(word)}: expected key=value, as in recipe=mpp")
+        return found
     if options and (exists(options) or not re.search(r"=|(^|\s)--", options)):
         return [f"{positional}={options}" if positional else options]
     try:
@@ -198,6 +203,9 @@ def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
     known = option or schema.all_keys().get(key)
     if value is None and known is not None and type(None) not in known.types:
         raise refused(known, None)
+    of_text = known is not None and not known.is_list and known.types <= {str, type(None)}
+    if known is not None and option is None and of_text and isinstance(value, bool | list | tuple):
+        raise refused(known, value)
     if value is None and key in ("recipe", *PRESETS):
         raise UserError(f"{key}=null: expected a name")
     if option is not None and option.form == FLAG:
@@ -247,13 +255,20 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(_element(key, one) for one in value)}]"
     if isinstance(value, Mapping):
-        return option_text(value)
-    if hasattr(value, "item"):  # NumPy's numbers
-        value = value.item()
+        pairs = (f"{name}: {_quoted(key, one)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if getattr(value, "shape", None) == ():  # a number of NumPy, whose text has its own digits
+        return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return option_text(value)
     text = "expected a text, a number, True, False, None, a path or a list of them"
     raise UserError(f"{key}={_short(value)}: {text}")
+
+
+def _quoted(key: str, value: Any) -> str:
+    """A value of a mapping: a text in quotes, as true would be none."""
+    is_text = isinstance(value, str | os.PathLike)
+    return json.dumps(_text(key, value)) if is_text else _text(key, value)
 
 
 def _element(key: str, value: Any) -> str:

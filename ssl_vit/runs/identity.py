@@ -225,8 +225,8 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
     """Check that the facts of files agree with what a run folder records, as far as both are known.
 
     Args:
-        now: {kind: {name: hash or value}}; the kinds are computed.FACTS and `real`, the
-            labels of ImageNet-ReaL.
+        now: {kind: {name: hash or value}}; the kinds are those of FACTS (recipe/identity.py) and
+            `real`, the labels of ImageNet-ReaL.
 
     Raises:
         UserError: some differ, or a plugin was added or left out.

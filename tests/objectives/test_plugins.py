@@ -18,7 +18,7 @@ from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
-from ssl_vit.recipe import declaration, schema
+from ssl_vit.recipe import declaration, plugins, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
 from ssl_vit.recipe.load import recipe_file, resolve
@@ -234,7 +234,15 @@ def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
     assert result is not None and 0 <= result.metrics["top1"].value <= 1
 
 
-def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each look at a plugin were the first one of its process."""
+    monkeypatch.setattr(plugins, "file_hash", lambda path: "")
+
+
+def test_a_plugin_may_move_but_not_change(
+    plugin: Path, tiny: list[str], tmp_path: Path, new_process: None
+) -> None:
     words = [*tiny, "objective=rotation", "name=run"]
     run = trained([*words, f"plugin={plugin}"])
     (run.folder / "result.json").unlink()
@@ -249,7 +257,9 @@ def test_a_plugin_may_move_but_not_change(plugin: Path, tiny: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
-def test_a_run_of_another_plugin_is_refused(plugin: Path, tiny: list[str], finished: bool) -> None:
+def test_a_run_of_another_plugin_is_refused(
+    plugin: Path, tiny: list[str], finished: bool, new_process: None
+) -> None:
     words = [*tiny, "objective=rotation", "name=run", f"plugin={plugin}"]
     run = trained(words)
     if not finished:
@@ -459,3 +469,46 @@ def test_a_declaration_without_a_name_of_its_own_or_with_unknown_needs_is_refuse
     with pytest.raises(UserError, match=message):
         resolve(altered(tiny, f"plugin={file}"))
     assert declaration.objectives()["mae"] is mae and "" not in declaration.objectives()
+
+
+@pytest.mark.parametrize(
+    ("group", "field", "says"),
+    [
+        ("values", "x: int = key(1, 'h.')", "values.: no name of a group of keys"),
+        ("trains", "x: int = key(1, 'h.')", "trains.: no name of a group of keys"),
+        ("a.b", "x: int = key(1, 'h.')", "a.b.: no name of a group of keys"),
+        ("own", "x: int = key(5, 'h.', le=3)", "own.x: expected a default within the bounds"),
+        ("own", "x: int = key(..., 'h.')", "own.x: expected a default within the bounds"),
+        ("own", "effect: int = key(1, 'h.')", "shadows an attribute in parent"),
+    ],
+)
+def test_keys_that_no_recipe_can_have_are_refused_at_once(
+    tmp_path: Path, tiny: list[str], group: str, field: str, says: str
+) -> None:
+    """A group became a method of recipes; a default out of bounds made runs that nothing reads."""
+    (tmp_path / "own.py").write_text(
+        "from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare\n"
+        "from ssl_vit.recipe.keys import Keys, key\n"
+        f"class Own(Keys):\n    {field}\n"
+        "class OwnDeclaration(ObjectiveDeclaration):\n"
+        f"    name = 'own'\n    options = Group({group!r}, Own, 'Of its own.')\n"
+        "declare(OwnDeclaration())\n"
+    )
+    with pytest.raises(UserError) as caught:
+        resolve([*tiny, f"plugin={tmp_path}/own.py", "objective=own"])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert resolve(tiny)
+
+
+def test_a_plugin_that_changes_in_a_process_is_refused(plugin: Path, tiny: list[str]) -> None:
+    """The old code was trained, and the new file's hash recorded."""
+    words = [*tiny, f"plugin={plugin}", "target=brightness"]
+    resolve(words)
+    before = plugin.read_text()
+    try:
+        plugin.write_text(before + "\n# another\n")
+        with pytest.raises(UserError, match="the file has changed since this process ran it"):
+            resolve(words)
+    finally:
+        plugin.write_text(before)
+    assert resolve(words)

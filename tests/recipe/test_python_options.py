@@ -1,8 +1,10 @@
 """Options as Python gives them: the same recipe as on the command line, and errors of one line."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,7 +92,7 @@ def test_a_preset_stands_beside_the_keys_of_its_group() -> None:
         (
             {"model.args": {"act_layer": "gelu"}},
             {},
-            "model.args={act_layer: gelu}: expected names in",
+            'model.args={act_layer: "gelu"}: expected names in',
         ),
         ((), {"optim": {"lr": {"a": 1}}}, "optim.lr={a: 1}: expected a number"),
     ],
@@ -245,3 +247,66 @@ def test_a_flag_without_dashes_starts_no_study() -> None:
         requested(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
     with pytest.raises(UserError, match=r"^check: is for the command line"):
         words(["recipe=study/gap", "check=true"], {}, StudyOptions)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("optim.clip=#1", "optim.steps=12 # foo", "optim.steps= 12", "optim.steps=--- 12"),
+        *("optim.steps=&a 12", 'optim.steps=!!int "12"', "compute.compile=!!bool yes"),
+        *("optim.clip=!!null x", "optim.lr=0.1 #x", "data.validation=0.1 #x", "optim.steps=[1] #"),
+    ],
+)
+def test_a_word_is_a_plain_scalar(word: str) -> None:
+    """Words were read as documents: `#1` was a comment, and turned clipping off."""
+    if word.startswith("data.validation"):
+        assert resolve(["recipe=mpp", word], here=False).data.validation == "0.1 #x"
+        return
+    with pytest.raises(UserError) as caught:
+        resolve(["recipe=mpp", word])
+    assert str(caught.value).startswith(word.partition("=")[0])
+
+
+def test_numbers_of_numpy_are_those_that_they_show() -> None:
+    """A learning rate of float32 became 0.0010000000474974513, and another run."""
+    given_ = {"lr": np.float32(1e-3), "steps": np.int64(40), "clip": np.float64(0.5)}
+    found = ssl_vit.resolve(recipe="mpp", optim=given_, data={"flip": np.bool_(False)})
+    assert (found.optim.lr, found.optim.steps, found.optim.clip) == (0.001, 40, 0.5)
+    assert found.data.flip is False
+    for value in (np.array([5, 6]), np.array([5])):
+        with pytest.raises(UserError, match=r"^optim.steps=.*: expected a text, a number"):
+            ssl_vit.resolve(recipe="mpp", optim={"steps": value})
+
+
+def test_texts_of_a_mapping_stay_texts() -> None:
+    for text in ("true", "1, y: 2"):
+        with pytest.raises(UserError, match=r"^model.args=.*: expected "):
+            ssl_vit.resolve(recipe="mpp", model={"args": {"x": text}})
+
+
+def test_a_recipe_that_was_changed_by_hand_is_checked() -> None:
+    """A group that was replaced by a mapping took the other keys' defaults: 300 steps became
+    1,000; another objective took the defaults of its own keys."""
+    recipe = ssl_vit.resolve(TINY)
+    recipe.optim = {"lr": 1}
+    with pytest.raises(UserError, match=r"^optim: expected Optim; set its keys one by one"):
+        ssl_vit.pretrain(recipe)
+    recipe = ssl_vit.resolve(TINY)
+    recipe.objective = "mae"
+    with pytest.raises(UserError, match=r"^objective=mae: the Recipe was made for another"):
+        ssl_vit.pretrain(recipe)
+    recipe = ssl_vit.resolve(TINY)
+    recipe.optim.lr = "0.1"
+    with pytest.raises(UserError, match=r'^optim.lr="0.1": expected a number above 0'):
+        ssl_vit.pretrain(recipe)
+    for function in (ssl_vit.plan, ssl_vit.embed, ssl_vit.resolve):
+        with pytest.raises(UserError, match="expected options: a mapping, a list or a text"):
+            function(ssl_vit.resolve(TINY))
+    with pytest.raises(UserError, match=r"^name=\[a\]: expected a folder's name"):
+        ssl_vit.resolve(recipe="mpp", name=["a"])
+
+
+def test_a_recipe_is_pickled_with_its_groups() -> None:
+    recipe = ssl_vit.resolve(TINY)
+    again = pickle.loads(pickle.dumps(recipe))
+    assert again == recipe and type(again) is type(recipe)

@@ -136,7 +136,10 @@ def test_a_nested_list_is_refused_by_a_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"probe.shots=\[1,\[2\],3\]: expected a list in brackets of 1 to 100 whole numbers"):
+    with pytest.raises(
+        UserError,
+        match=r"probe.shots=\[1,\[2\],3\]: expected a list in brackets of 1 to 100 whole numbers",
+    ):
         study_tool.main(["recipe=study/masking_rate", "probe.shots=[1,[2],3]"])
     with pytest.raises(UserError, match="out= : expected a folder"):
         study_tool.main(["recipe=study/masking_rate", "out= "])
