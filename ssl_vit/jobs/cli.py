@@ -94,6 +94,10 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
             print(line, flush=True)
     run.reconcile()
     result = run.result()
+    if result is not None and (again := reuse.measured_again(run)):
+        result = None
+        if os.environ.get("RANK", "0") == "0":
+            print(again, flush=True)
     if result is None:
         reuse.check_unfinished(run)
         _check_images(recipe, taken=notice is not None)

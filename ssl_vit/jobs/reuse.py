@@ -11,7 +11,10 @@ from ..recipe.images import OF_SPLITS, READING, SPLITS, Data
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe, measures_masks
 from ..runs import identity
+from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import Run
+
+MEASURED_LAST = {"eval.test", "eval.real"}  # keys of what is measured after the last step
 
 
 def check(run: Run) -> list[str]:
@@ -65,6 +68,23 @@ def check_unfinished(run: Run) -> None:
         identity.check_facts(run.recipe, run.folder, {"plugin": plugin})
 
 
+def measured_again(run: Run) -> str:
+    """A line that says what a finished training run is measured again on, with the weights that it
+    has: its recipe asks for more measurements after the last step. Empty where it asks for none,
+    for fewer or for others (held-out rows are of their steps), or the last checkpoint is gone."""
+    recipe = run.recipe
+    changed = identity.changed_options(recipe, run.folder)
+    keys = {one.key for one in changed}
+    more = keys <= MEASURED_LAST and all(one.here for one in changed)
+    if not keys or not more or not recipe.trains:
+        return ""
+    saved = list_checkpoints(run.checkpoints)
+    if not saved or step_of(saved[-1]) != recipe.optim.steps:
+        return ""
+    found = ", ".join(map(str, changed))
+    return f"again       the run has finished and is measured again: {found}"
+
+
 def finished(run: Run) -> Result | None:
     """The result that another process has written meanwhile; call it with the lock held, before
     anything is written. Prints the warnings of `check`.
@@ -74,6 +94,9 @@ def finished(run: Run) -> Result | None:
     """
     run.reconcile()
     result = run.result()
+    if result is not None and measured_again(run):
+        (run.folder / "result.json").unlink()  # what ends a run writes it anew
+        return None
     if result is not None:
         for warning in check(run):
             print(f"warning: {warning}", flush=True)

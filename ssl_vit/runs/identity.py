@@ -257,24 +257,27 @@ def _weights_text(differ: list[Difference]) -> str:
     return f"{', '.join(texts)} {'differs' if len(differ) == 1 else 'differ'}"
 
 
-def check_options(recipe: Recipe, folder: Path) -> None:
-    """Check that a finished run's result contains what the recipe requests.
-
-    Raises:
-        UserError: it was made with other values of `in_result`.
-    """
+def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
+    """In what a finished run's result was made otherwise than the recipe requests."""
     was = recorded(folder, "options") or result_options(read(folder / "recipe.yaml"))
     now = result_options(recipe)
     for values in (was, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
-    differ = [
-        f"{key} ({was.get(key)} there, {value} here)"
-        for key, value in now.items()
-        if value != was.get(key)  # what it is over is recorded, or not known
-    ]
+    # what it is over is recorded, or not known
+    return [Difference(key, was.get(key), now[key]) for key in now if now[key] != was.get(key)]
+
+
+def check_options(recipe: Recipe, folder: Path) -> None:
+    """Check that a finished run's result contains what the recipe requests.
+
+    Raises:
+        UserError: it was made with other values of `result_options`.
+    """
+    differ = changed_options(recipe, folder)
     if not differ:
         return
-    text = f"name={recipe.name}: {folder} has finished with other values: {', '.join(differ)}"
+    found = ", ".join(map(str, differ))
+    text = f"name={recipe.name}: {folder} has finished with other values: {found}"
     text = f"{text}; take another name="
     if recipe.eval.test:
         options = ["recipe=evaluate", f"init={folder}", "probe.measures=[top1]"]

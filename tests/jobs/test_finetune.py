@@ -3,6 +3,7 @@ tools refuse."""
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -450,3 +451,38 @@ def test_weights_that_changed_under_a_finished_run_are_noticed(
     with pytest.raises(SystemExit):
         cli.finetune(altered(given, f"init={out}/probed"))
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_measured_again_and_never_trained_again(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused, and its weights had to be trained once more under another name."""
+    own = ["init=scratch", "eval.test=false"]
+    both = [altered(words, *own, f"name={name}") for name in ("later", "at-once")]
+    cli.finetune(both[0])
+    later = Run(resolve(both[0]))
+    without = later.result()
+    weights = (later.export / "model.safetensors").read_bytes()
+    assert without is not None and "top1" not in without.metrics
+    tested = [altered(options, "eval.test=true") for options in both]
+    cli.finetune(tested[1])
+    at_once = Run(resolve(tested[1])).result()
+    capsys.readouterr()
+    cli.finetune(tested[0])
+    shown = capsys.readouterr().out
+    assert "is measured again: eval.test (False there, True here)" in shown
+    now = later.result()
+    assert now is not None and at_once is not None and now.metrics == at_once.metrics
+    assert (later.export / "model.safetensors").read_bytes() == weights
+    cli.finetune(tested[0])
+    assert "measured again" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):  # which would lose what was measured
+        cli.finetune(both[0])
+    assert "has finished with other values: eval.test (True there" in capsys.readouterr().err
+    assert later.result() == now
+    cli.finetune(altered(both[0], "name=bare"))
+    bare = Run(resolve(altered(both[0], "name=bare")))
+    shutil.rmtree(bare.checkpoints)
+    with pytest.raises(SystemExit):
+        cli.finetune(altered(tested[0], "name=bare"))
+    assert "has finished with other values: eval.test (False there" in capsys.readouterr().err
