@@ -363,7 +363,8 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     """The error of a value that a key cannot have; `typed` is its text, if it was typed."""
     if typed is None:  # a text that is no number shows its quotes
         typed = f'"{value}"' if isinstance(value, str) and str not in key.types else None
-    text = " ".join((option_text(value) if typed is None else typed).split())
+    text = option_text(value) if typed is None else typed
+    text = " ".join(text.split()) or text
     if len(text) > LONGEST_SHOWN:
         text = f"{text[:60]}..."
     start = f"{where}{key.name}={text}: "
