@@ -139,7 +139,7 @@ def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, s
 
 
 def changed_images(run: Run) -> list[str]:
-    """Cautions that a run's images are no longer those that its first weights were made with,
+    """Cautions that a run's images are no longer those that its initial weights were made with,
     where both read the same place."""
     source = run.recipe.init_source
     own = run.recipe.values()

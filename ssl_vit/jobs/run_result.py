@@ -26,13 +26,13 @@ class RunResult(Result):
         images: images that were forwarded, each as often as it was.
         seconds: how long it took.
         exaflop: the work, None where it was not counted; `total_exaflop` with that of the runs that
-            its first weights come from.
+            its initial weights come from.
         device_hours: seconds times processes, in hours; `total_device_hours` likewise.
         measured_on: {split: images}.
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
         classes: of an evaluation's probes: among how many classes they choose.
-        seen: which of the images that it was measured on its first weights had seen.
+        seen: which of the images that it was measured on its initial weights had seen.
         finished: when, as ISO 8601 in UTC.
         recipe: the recipe's hash.
     """

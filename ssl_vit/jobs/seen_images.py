@@ -1,4 +1,5 @@
-"""Whether the runs that first weights come from trained on the images that a run is measured on."""
+"""Whether the runs that initial weights come from trained on the images that a run is measured
+on."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -58,9 +59,9 @@ def record(seen: list[SeenImages]) -> list[dict[str, object]]:
 
 
 def seen_images(recipe: Recipe, splits: Splits, prints: dict[str, str]) -> list[SeenImages]:
-    """Which test and held-out images of a run those runs have seen that its first weights come from
-    and that trained on images of the same place, or of the same fingerprint. Nothing of streams,
-    and of more than MOST images."""
+    """Which test and held-out images of a run those runs have seen that its initial weights come
+    from and that trained on images of the same place, or of the same fingerprint. Nothing of
+    streams, and of more than MOST images."""
     if splits.stream or len(splits.train) > MOST:
         return []
     found: list[SeenImages] = []

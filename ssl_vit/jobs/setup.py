@@ -54,7 +54,7 @@ class Job:
     collapse: CollapseEvaluator | None
     workers: int
     sharding: dict[str, Any]  # how the weights are distributed
-    seen: list[SeenImages]  # by the runs that the first weights come from
+    seen: list[SeenImages]  # by the runs that the initial weights come from
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
     trackers: list[ExperimentTracker] = field(default_factory=list)  # of rank 0

@@ -166,7 +166,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
 
 
 def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
-    """A row of what eval.collapse measures of the first weights, with which later ones are
+    """A row of what eval.collapse measures of the initial weights, with which later ones are
     compared."""
     if job.collapse is None or job.state.step:
         return

@@ -14,7 +14,7 @@ from ..models.full_precision import full_precision
 from . import global_batch, teacher
 
 KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
-STD = 0.02  # of the head's first weights (vision_transformer.py, `DINOHead`)
+STD = 0.02  # of the head's initial weights (vision_transformer.py, `DINOHead`)
 SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 

@@ -116,7 +116,7 @@ def results(record: RunRecord) -> Iterator[Block]:
         text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
         yield Text(text)
     for one in record.environment.seen or ():
-        yield Text(f"Of its first weights: {seen_text.sentence(one)}.")
+        yield Text(f"Of its initial weights: {seen_text.sentence(one)}.")
     if fought := list(metric_tables.comparisons(metrics, record.measured_on)):
         yield metric_tables.baselines(fought)
     if any(row[2] != "-" for row in table.rows):
@@ -220,7 +220,10 @@ def how(record: RunRecord) -> Iterator[Block]:
         forwarded = "trained on" if result.steps else "whose features it computed"
         rows = [(f"images {forwarded}", _number(result.images, ",.0f"))]
         for field, name in (("exaflop", "compute, exaFLOP"), ("device_hours", "device-hours")):
-            for key, more in ((field, ""), (f"total_{field}", " with those of the first weights")):
+            for key, more in (
+                (field, ""),
+                (f"total_{field}", " with those of the initial weights"),
+            ):
                 value = _number(result[key]) if key in result else ""
                 rows.append((f"{name}{more}", value or (NOT_COUNTED if key in result else "")))
     for name, key, form in (
@@ -246,7 +249,7 @@ def how(record: RunRecord) -> Iterator[Block]:
     for text, of in prints.items():
         whole = "the whole split of " if len(of) > 1 else ""
         rows.append((f"fingerprint of {whole}{' and '.join(of)}", text))
-    rows += [(f"first weights, {kind}", text) for kind, text in (found.init or {}).items()]
+    rows += [(f"initial weights, {kind}", text) for kind, text in (found.init or {}).items()]
     known = [[name, text_line(value)] for name, value in rows if value != ""]
     yield Table(["fact", "value"], known, labels=2)
     if found.classes:

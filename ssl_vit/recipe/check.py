@@ -290,6 +290,20 @@ def _views(r: Recipe) -> None:
         raise r.error("views.local_area", f"{text} data.crop_area={r.data.crop_area:g}")
 
 
+def check_decoder(r: Recipe, group: str) -> None:
+    """Check the sizes of a small transformer beside the encoder, `GROUP.width` and `GROUP.heads`.
+
+    Raises:
+        UserError: they do not fit.
+    """
+    width, heads = r.value(f"{group}.width"), r.value(f"{group}.heads")
+    if width % heads:
+        raise r.error(f"{group}.width", f"no multiple of {group}.heads={heads}")
+    if width % 4:
+        text = "expected a multiple of 4: sines and cosines of row and column"
+        raise r.error(f"{group}.width", text)
+
+
 def _probe(r: Recipe) -> None:
     own, objective = r.probe, f"objective={r.objective} has no use for it"
     if own.feature == "hidden":

@@ -8,6 +8,7 @@ it is built.
 
 import functools
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
+ADDED = "plugin=FILE.py adds others"  # ends errors of names
 # What several objectives use: `corruption.` of those that corrupt patches, `target` of those that
 # predict them, `views.` of those that compare two random views of an image, `views.local` of those
 # that see smaller ones beside them, `data.mixup` (and data.cutmix) of those that learn from images
@@ -125,7 +127,7 @@ class ObjectiveDeclaration:
         return "target" in self.groups
 
 
-class TargetDeclaration:
+class TargetDeclaration(ABC):
     """What is predicted of a patch: `target=NAME`.
 
     Attributes:
@@ -144,6 +146,7 @@ class TargetDeclaration:
     any_channels: bool = False
     metrics: tuple[Metric | Baseline, ...] = ()
 
+    @abstractmethod
     def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
         """It as a module (objectives.targets.patch_targets.Target).
 
@@ -152,7 +155,6 @@ class TargetDeclaration:
             mean, std: normalise the model's input, one value a channel.
             more: with `any_channels`, the lowest and the highest value of a pixel.
         """
-        raise NotImplementedError(f"target={self.name}")
 
 
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
@@ -236,7 +238,7 @@ def describe_targets() -> str:
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:
     if name not in known:
-        raise UserError(f"{key}={name}: {suggest(name, known)}; plugin=FILE.py adds others")
+        raise UserError(f"{key}={name}: {suggest(name, known)}; {ADDED}")
     return known[name]
 
 

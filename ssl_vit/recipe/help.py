@@ -76,15 +76,16 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     Raises:
         UserError: an argument is wrong.
     """
-    if kind.recipes:
-        _values(arguments)  # a plugin that they name has groups of its own from here on
+    # a plugin that they name has groups of its own from here on
+    values = _values(arguments) if kind.recipes else {}
     chosen = [word for word in arguments if word in groups() or word == EVERY]
     others = [word for word in arguments if "=" not in word and word not in chosen]
     if others and not kind.positional:
         text = suggest(others[0], [EVERY, *filter(None, groups())])
         raise UserError(f"{others[0]}: no group of keys; {text}")
     if chosen and kind.recipes:
-        return _recipe_keys(arguments, list(groups()) if EVERY in chosen else chosen)
+        title = f"Keys of a recipe{_title(arguments)}:"
+        return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
     lines = [*textwrap.wrap(kind.purpose, WIDTH), ""]
     lines += [f"  {example}" for example in kind.examples]
     lines += ["", "Options:"]
@@ -94,7 +95,6 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         lines += [*_heading_lines(keys.heading), *_indented(keys.meaning)]
     lines += _lines((one, heading(one)) for one in options if not one.required)
     if kind.recipes == ALL:
-        values = _values(arguments)
         used = {key: one for key, one in all_keys().items() if key in kind.most and key in values}
         lines += ["", f"Keys of a recipe{_title(arguments)} that are turned most:"]
         lines += _lines(
@@ -107,10 +107,9 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _recipe_keys(arguments: Sequence[str], wanted: Sequence[str]) -> str:
-    """The keys of some groups, with the values of the recipe that the arguments name."""
-    values = _values(arguments)
-    lines = [f"Keys of a recipe{_title(arguments)}:"]
+def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -> str:
+    """The keys of some groups that a recipe of these values has."""
+    lines = [title]
     for group in wanted:
         used = [option for option in members(group) if option.name in values]
         if used:

@@ -1,4 +1,4 @@
-"""init=: where first weights come from. No torch here; models/weights.py reads them."""
+"""init=: where initial weights come from. No torch here; models/weights.py reads them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -34,11 +34,11 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """First weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
+    """Initial weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
     folder.
 
     Files are looked up when a method needs them, not before: a run that resumes from a checkpoint
-    needs its first weights no more, and they may be gone.
+    needs its initial weights no more, and they may be gone.
     """
 
     place: str  # as in init=place
@@ -230,7 +230,7 @@ class InitSource:
         return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
 
     def upstream_cost(self) -> dict[str, float | None]:
-        """What the run that made the weights took, with what its own first weights took: exaflop
+        """What the run that made the weights took, with what its own initial weights took: exaflop
         and device_hours, 0 if unknown; exaflop is None where they were not counted.
 
         Raises:

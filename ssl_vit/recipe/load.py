@@ -30,8 +30,6 @@ from .which_images import (
     without_images,
 )
 
-PRESETS = ("recipe", "data", "model")  # words that name a file or a row of a table
-
 
 def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     """The checked recipe that the words of a command line mean.
@@ -46,7 +44,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     options = list(options)
     texts = words.parse(options)
     run_plugin(texts.get("plugin"))  # whose keys are known from here on
-    named = {key: texts.pop(key, None) for key in PRESETS}
+    named = {key: texts.pop(key, None) for key in words.NAMED}
     given = words.typed(texts)
     if given.get("data.path") and given.get("data.hub"):
         both = f"data.path={given['data.path']} and data.hub={given['data.hub']}"
@@ -202,8 +200,8 @@ def _with_model(known: Values, name: str | None, start: Values) -> Values:
 
 
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
-    """Check that images have the channels that the first weights expect, or that these are adapted
-    to them, and are normalised as they expect."""
+    """Check that images have the channels that the initial weights expect, or that these are
+    adapted to them, and are normalised as they expect."""
     channels = start.get("data.channels", 3)
     if start and channels != recipe.data.channels:
         here = f"data.channels={recipe.data.channels}: init={recipe.init} was made with {channels}"

@@ -95,7 +95,7 @@ class Model(Keys):
     )
     adapt_channels: bool = key(
         False,
-        "First weights of RGB for data.channels=N: timm's rule repeats the first layer's filters"
+        "Initial weights of RGB for data.channels=N: timm's rule repeats the first layer's filters"
         " over the channels and scales them by 3 / N; false: such weights are refused.",
     )
 

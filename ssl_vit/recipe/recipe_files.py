@@ -18,7 +18,7 @@ RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 STUDIES = "study"  # the folder of RECIPES that holds studies
 TABLES = RECIPES / "tables"  # files that are not recipes
 PAPER = TABLES / "paper.yaml"  # whose rows are: recipe=paper/NAME has the path PAPER / NAME
-PRESETS = {
+PRESET_TABLES = {
     "data": TABLES / "datasets.yaml",
     "model": TABLES / "models.yaml",
 }  # key -> the table that it names a row of
@@ -112,7 +112,7 @@ def preset(key: str, name: str) -> Values:
     Raises:
         UserError: there is none of that name.
     """
-    table = PRESETS[key]
+    table = PRESET_TABLES[key]
     rows = load_yaml(table)
     if name not in rows:
         raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
@@ -125,7 +125,7 @@ def preset(key: str, name: str) -> Values:
 
 def has_preset(key: str, name: str) -> bool:
     """Whether there is a preset data=NAME or model=NAME."""
-    return name in load_yaml(PRESETS[key])
+    return name in load_yaml(PRESET_TABLES[key])
 
 
 def without_group(known: Values, group: str) -> Values:
@@ -165,7 +165,7 @@ def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
         raise UserError(f"{path}: base={base}: bases form a circle")
     base_presets, base_own = load(base_path, (path.resolve(), *derived))
     base_own.pop("name", None)
-    for key in PRESETS:
+    for key in PRESET_TABLES:
         if f"{key}.name" in presets:
             base_presets = without_group(base_presets, key)
     return FileValues(base_presets | presets, base_own | own)
@@ -214,7 +214,7 @@ def find_base(base: Any, path: Path) -> Path:
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     """The values of a recipe file's content, without its base."""
     presets: Values = {}
-    for key in PRESETS:
+    for key in PRESET_TABLES:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     own = flatten(mapping)

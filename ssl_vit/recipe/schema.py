@@ -22,7 +22,6 @@ from .probe import CHOSEN, SEGMENTATION, Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
-ADDED = "plugin=FILE.py adds others"
 DEFAULT_OBJECTIVE = "mpp"
 DEFAULT_TARGET = "mean_color"
 LARGE_SHARE = 0.2  # of the training images, held out
@@ -62,14 +61,14 @@ class Recipe(Keys):
         " Google .npz file.",
         from_init=True,
     )
-    objective: Annotated[str, OneOf(declaration.objectives, ADDED)] = key(
+    objective: Annotated[str, OneOf(declaration.objectives, declaration.ADDED)] = key(
         DEFAULT_OBJECTIVE, "What the encoder is trained on."
     )
     data: Data = group(
         Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
     )
     model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
-    target: Annotated[str, OneOf(declaration.targets, ADDED)] = key(
+    target: Annotated[str, OneOf(declaration.targets, declaration.ADDED)] = key(
         DEFAULT_TARGET, "What is predicted of a patch."
     )
     probe: Probe = group(Probe, "Measuring a frozen encoder.")
@@ -212,11 +211,8 @@ def recipe_class(objective: str, given: Values) -> type[Recipe]:
     used = {name.split(".")[0] for name in given} if found is None else set(found.groups)
     target = given.get("target", DEFAULT_TARGET)
     is_foreign = found is None or (isinstance(target, str) and target not in declaration.targets())
-    return _class(_Foreign if is_foreign else Recipe, *(_used(used)))
-
-
-def _used(names: set[str]) -> list[declaration.Group]:
-    return [one for one in all_groups() if one.name in names]
+    groups = (one for one in all_groups() if one.name in used)
+    return _class(_Foreign if is_foreign else Recipe, *groups)
 
 
 @functools.cache

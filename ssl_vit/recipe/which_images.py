@@ -1,5 +1,5 @@
-"""Which images a recipe is about: those that its options name, those of the run that made its first
-weights, or the recipe file's. No torch here."""
+"""Which images a recipe is about: those that its options name, those of the run that made its
+initial weights, or the recipe file's. No torch here."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -47,7 +47,7 @@ def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 def images_taken(source: InitSource, data: Data) -> str | None:
     """A line that says which images are used where none are named: those of the run that made the
-    first weights or, of weights that do not say theirs, others. None for fresh weights."""
+    initial weights or, of weights that do not say theirs, others. None for fresh weights."""
     if source.is_scratch:
         return None
     if not source.images():
@@ -97,7 +97,7 @@ def with_images(known: Values, images: Values, file: FileValues) -> Values:
 def preprocessing_brought(
     start: Values, file: FileValues, given: Values, data: str | None
 ) -> Values:
-    """The preprocessing that first weights bring along: the normalisation always; for a frozen
+    """The preprocessing that initial weights bring along: the normalisation always; for a frozen
     encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
     it. Arms that are trained are evaluated as their recipe says, all alike."""
     brought = {key: value for key, value in start.items() if key.startswith("data.")}
@@ -111,7 +111,7 @@ def preprocessing_brought(
 
 
 def fitting_channels(start: Values, known: Values, given: Values) -> Values:
-    """What first weights say of their images, without what is of other channels than the images
+    """What initial weights say of their images, without what is of other channels than the images
     have."""
     there = start.get("data.channels", 3)
     wanted = (known | given).get("data.channels", there)

@@ -20,6 +20,7 @@ Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
 
 NULLS = ("null", "none")
 PRESETS = ("data", "model")  # groups whose `name` is typed as the group itself
+NAMED = ("recipe", *PRESETS)  # words that name a file or a row of a table
 SWEEP = "sweep"
 # What a list's text in brackets would not keep as it is
 SPECIAL = re.compile(r"^$|[\s,\[\]{}:#'\"&*!|<>%@`\\?]")
@@ -206,7 +207,7 @@ def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
     of_text = known is not None and not known.is_list and known.types <= {str, type(None)}
     if known is not None and option is None and of_text and isinstance(value, bool | list | tuple):
         raise refused(known, value)
-    if value is None and key in ("recipe", *PRESETS):
+    if value is None and key in NAMED:
         raise UserError(f"{key}=null: expected a name")
     if option is not None and option.form == FLAG:
         if not isinstance(value, bool):
@@ -255,7 +256,8 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(_element(key, one) for one in value)}]"
     if isinstance(value, Mapping):
-        pairs = (f"{name}: {_quoted(key, one)}" for name, one in value.items())
+        # its texts in quotes, as true would be none
+        pairs = (f"{name}: {_element(key, one, quotes=True)}" for name, one in value.items())
         return f"{{{', '.join(pairs)}}}"
     if getattr(value, "shape", None) == ():  # a number of NumPy, whose text has its own digits
         return str(value)
@@ -265,17 +267,11 @@ def _text(key: str, value: Any) -> str:
     raise UserError(f"{key}={_short(value)}: {text}")
 
 
-def _quoted(key: str, value: Any) -> str:
-    """A value of a mapping: a text in quotes, as true would be none."""
-    is_text = isinstance(value, str | os.PathLike)
-    return json.dumps(_text(key, value)) if is_text else _text(key, value)
-
-
-def _element(key: str, value: Any) -> str:
-    """A value inside a list's brackets."""
+def _element(key: str, value: Any, quotes: bool = False) -> str:
+    """A value inside brackets; a text in quotes, if it needs them or `quotes` asks for them."""
     text = _text(key, value)
-    is_text = isinstance(value, str | os.PathLike)
-    return json.dumps(text, ensure_ascii=False) if is_text and SPECIAL.search(text) else text
+    quoted = isinstance(value, str | os.PathLike) and (quotes or SPECIAL.search(text))
+    return json.dumps(text, ensure_ascii=False) if quoted else text
 
 
 def _short(value: Any) -> str:

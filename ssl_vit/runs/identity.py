@@ -247,7 +247,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
 
 
 def _weights_text(differ: list[Difference]) -> str:
-    """What of first weights differs."""
+    """What of initial weights differs."""
     names = {one.name for one in differ}
     if not names.isdisjoint(("weights", "file")):
         return "the weights differ"

@@ -1,5 +1,5 @@
-"""What the runs that first weights come from have seen of the images that a run is measured on, in
-words. No torch here."""
+"""What the runs that initial weights come from have seen of the images that a run is measured on,
+in words. No torch here."""
 
 from collections.abc import Iterable, Sequence
 

@@ -20,7 +20,7 @@ BUDGETS = {
         "jobs": 3150,
         "lab": 4560,
         "models": 1170,
-        "objectives": 1850,
+        "objectives": 1840,
         "pages": 1050,
         "recipe": 3260,
         "runs": 1190,

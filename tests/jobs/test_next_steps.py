@@ -1,4 +1,4 @@
-"""The end of a run prints what to do next, as commands that run as printed; and what first weights
+"""The end of a run prints what to do next, as commands that run as printed; and what initial weights
 have seen of the images that a run is measured on."""
 
 import itertools

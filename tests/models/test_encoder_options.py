@@ -1,5 +1,5 @@
 """Registers, LayerScale, norms of queries and keys, SwiGLU and kinds of positions: exports against
-timm, positions against other implementations, first weights, errors."""
+timm, positions against other implementations, initial weights, errors."""
 
 import json
 import re

@@ -78,7 +78,7 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
 def test_a_vit_of_transformers_gives_its_own_features(
     tmp_path: Path, classes: int, std: float | None, eps: float
 ) -> None:
-    """Its own first weights are so small that another eps shows."""
+    """Its own initial weights are so small that another eps shows."""
     theirs, ours = (
         vit(
             tmp_path / "vit",

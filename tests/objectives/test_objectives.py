@@ -241,7 +241,7 @@ def test_guessing_is_what_an_even_guess_costs(loss: str, classes: int) -> None:
 def test_a_whole_run_with_one_weight_is_that_objectives_own(
     tmp_path, tiny, weights, alone, dropout
 ) -> None:
-    """From the first weights on, dropout included: the same losses and the same encoder, bit for
+    """From the initial weights on, dropout included: the same losses and the same encoder, bit for
     bit."""
     common = altered(
         tiny, f"optim.dropout={dropout}", "optim.steps=4", "log.every=1", "optim.weight_decay=0.1"

@@ -1,5 +1,5 @@
 """Identity of a run: a result is reported, and a run resumed, only where the recipe, the images,
-the first weights, the plugin and the files are the same."""
+the initial weights, the plugin and the files are the same."""
 
 import json
 import shutil

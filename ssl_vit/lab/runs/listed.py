@@ -27,7 +27,7 @@ from ...runs import seen_text
 NONE = "-"  # of what a run has not
 COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
-LEARNED = "labels learned before"  # of how many images the first weights had learned theirs
+LEARNED = "labels learned before"  # of how many images the initial weights had learned theirs
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class ListedRun:
         return metric_tables.case_count(self.measured[metric], self.record.measured_on)
 
     def learned(self, split: str) -> int:
-        """Of how many images of a split its first weights had learned the labels; 0 where that is
+        """Of how many images of a split its initial weights had learned the labels; 0 where that is
         not recorded."""
         return seen_text.learned_labels(self.record.environment.seen or (), split)
 

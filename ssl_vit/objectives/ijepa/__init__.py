@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...metrics import Metric
+from ...recipe.check import check_decoder
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Depth, Keys, Part, Share, Width, key
 from ...recipe.schema import Recipe
@@ -96,11 +97,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
                 " ijepa.visible"
             )
             raise recipe.error("ijepa.blocks", text)
-        if own.width % own.heads:
-            raise recipe.error("ijepa.width", f"no multiple of ijepa.heads={own.heads}")
-        if own.width % 4:
-            text = "expected a multiple of 4: sines and cosines of row and column"
-            raise recipe.error("ijepa.width", text)
+        check_decoder(recipe, "ijepa")
 
 
 DECLARATION = IjepaDeclaration()

@@ -1,5 +1,6 @@
 """Masked autoencoder (He et al., 2022), declared. No torch here."""
 
+from ...recipe.check import check_decoder
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Depth, Keys, Width, key
 from ...recipe.schema import Recipe
@@ -29,15 +30,11 @@ class MaeDeclaration(ObjectiveDeclaration):
     pool = "avg"
 
     def check(self, recipe: Recipe) -> None:
-        own, patches = recipe.group(MaeOptions), recipe.patches
+        patches = recipe.patches
         if masked_count(recipe) >= patches:
             text = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
             raise recipe.error("mae.rate", text)
-        if own.width % own.heads:
-            raise recipe.error("mae.width", f"no multiple of mae.heads={own.heads}")
-        if own.width % 4:
-            text = "expected a multiple of 4: sines and cosines of row and column"
-            raise recipe.error("mae.width", text)
+        check_decoder(recipe, "mae")
 
 
 DECLARATION = MaeDeclaration()

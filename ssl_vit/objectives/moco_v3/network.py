@@ -62,7 +62,7 @@ class MomentumContrast(Objective):
         momentum: of the copy in the first step; it rises to 1 along a cosine.
         hidden: width of the hidden layers of projector and predictor.
         width: C.
-        freeze_patches: keep the patch projection at its first weights (section 4.2).
+        freeze_patches: keep the patch projection at its initial weights (section 4.2).
     """
 
     def __init__(

@@ -36,7 +36,7 @@ def _is_whole(best: Best) -> Best:
 
 
 class SeenImages(Record):
-    """Which images that a run is measured on one of the runs has seen that its first weights come
+    """Which images that a run is measured on one of the runs has seen that its initial weights come
     from.
 
     Attributes:
@@ -83,7 +83,7 @@ class CountedResult(Result):
 
 
 class Cost(Record):
-    """What the runs took that first weights come from."""
+    """What the runs took that initial weights come from."""
 
     exaflop: Number | None
     device_hours: Number
@@ -112,7 +112,7 @@ class Environment(WithRecipe):
     images: dict[str, Whole] = {}  # of a split that is no stream
     measured_on: MayLack[dict[str, Whole]] = None
     held_out: MayLack[str] = None  # fingerprint of the held-out images, of a share of the share
-    seen: MayLack[list[SeenImages]] = None  # by the runs that first weights come from
+    seen: MayLack[list[SeenImages]] = None  # by the runs that initial weights come from
     init: MayLack[dict[str, Any]] = None
     before: MayLack[Cost] = None
     host: MayLack[dict[str, Any]] = None
