@@ -11,6 +11,8 @@ from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..evaluation.features import ProbesDuringTraining
 from ..models.encoder import Encoder
+from ..objectives.corruption import num_corrupted
+from ..objectives.patches import PatchPrediction
 from ..recipe import schema
 from ..recipe.probe import CHOSEN
 from ..recipe.recipe_files import suggest_model
@@ -93,7 +95,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
     resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
     yield "run", f"{job.run.folder}{resumed}"
-    yield "objective", _objective(recipe)
+    yield "objective", _objective(job)
     held_out = held_out_images(recipe, splits)
     many = formatting.count_of_images(len(splits.train))
     if splits.stream:
@@ -119,15 +121,22 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield from console.rows_under("", notes)
 
 
-def _objective(recipe: schema.Recipe) -> str:
-    """What is trained, and which of its keys are not as they are by default."""
+def _objective(job: Job) -> str:
+    """What is trained, how many patches of an image it corrupts, and which of its keys are not as
+    they are by default."""
+    recipe = job.recipe
+    corrupting = (one for one in job.objective.modules() if isinstance(one, PatchPrediction))
+    counts = [
+        f"{num_corrupted(one.rate, one.encoder.patches)} of {one.encoder.patches} patches corrupted"
+        for one in corrupting
+    ]
     own, usual = {"target", *recipe.groups}, schema.defaults()
     changed = [
         f"{key}={formatting.option_text(value)}"
         for key, value in recipe.values().items()
         if key.split(".")[0] in own and value != usual[key]
     ]
-    return ", ".join([recipe.declared.title or recipe.objective, *changed])
+    return ", ".join([recipe.declared.title or recipe.objective, *counts, *changed])
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:

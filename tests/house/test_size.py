@@ -37,7 +37,7 @@ BUDGETS = {
         "house": 490,
         "hub": 1720,
         "inspection": 450,
-        "jobs": 3420,
+        "jobs": 3430,
         "lab": 5020,
         "models": 1710,
         "objectives": 3290,
