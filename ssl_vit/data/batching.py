@@ -18,8 +18,8 @@ from .. import rng
 from ..errors import UserError
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
-from . import augment, channels, label_lists, pixel_values, transforms
-from .base import Source, read_each
+from . import augment, channels, labels, pixel_values, transforms
+from .source import Source, read_each
 
 REPLACEMENTS = 20  # images tried in place of one that cannot be read
 
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     Attributes:
         image: uint8 (B, 3, H, W), or of data.channels and, of 16 bits, int32; in training with
             several views, the first of them.
-        label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `label_lists.padded`.
+        label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `labels.padded`.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
         loss_denominator: float64 (), labelled images of the global batch / its micro-batches. A
@@ -86,7 +86,7 @@ class Unreadable(Enum):
 
 def is_labelled(label: Tensor) -> Tensor:
     """Which images have a label or a list of labels, be it empty: bool (B,)."""
-    return label >= 0 if label.ndim == 1 else label[:, 0] != label_lists.UNLABELLED
+    return label >= 0 if label.ndim == 1 else label[:, 0] != labels.UNLABELLED
 
 
 class Samples(NamedTuple):
@@ -143,7 +143,7 @@ class ImageDataset(Dataset):
         )
         # a mix with an unlabelled image has no label
         label = batch.label.clone()
-        label[~is_labelled(other.label)] = label_lists.UNLABELLED
+        label[~is_labelled(other.label)] = labels.UNLABELLED
         return batch._replace(
             image=image,
             label=label,
@@ -206,7 +206,7 @@ class ImageDataset(Dataset):
             if place not in found:
                 found[place], label = self._next_readable(row)
                 unlabelled = self.unreadable is Unreadable.UNLABELLED
-                label_B[place] = label_lists.UNLABELLED if unlabelled else label
+                label_B[place] = labels.UNLABELLED if unlabelled else label
         return wanted, [found[place] for place in range(len(found))], label_B, unreadable
 
     def _next_readable(self, row: int) -> tuple[Tensor, Any]:

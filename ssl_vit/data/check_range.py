@@ -13,10 +13,10 @@ from ..errors import UserError
 from ..formatting import option_text, text_line
 from ..recipe.images import BYTES, Data
 from . import transforms
-from .base import Source, read_each
 from .channels import VALUES, planes
 from .image_formats import format_of
 from .measure_range import QUANTILES, quantiles, rows_to_measure
+from .source import Source, read_each
 
 Read = TypeVar("Read")
 LOOKED_AT = 128  # images of a split

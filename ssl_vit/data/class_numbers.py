@@ -7,9 +7,9 @@ import numpy as np
 from ..errors import UserError
 from ..recipe import declaration
 from ..recipe.schema import Data
-from . import schemas
-from .base import Source, View
+from .source import Source
 from .sources import Splits
+from .tables import same_numbers
 
 # Counted by the highest label alone. Above, at least half of the numbers must occur: one label of
 # 999,999,999 would make a head of a billion classes.
@@ -38,7 +38,7 @@ def _check_same_classes(named: Mapping[str, Source], data: Data) -> None:
         UserError: it is not.
     """
     lists = {split: source.classes for split, source in named.items() if source.classes}
-    if schemas.same_numbers(list(lists.values())):
+    if same_numbers(list(lists.values())):
         return
     parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
     raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
@@ -94,7 +94,5 @@ def _count(named: Mapping[str, Source], data: Data) -> int:
 
 def _distinct(source: Source) -> set[int]:
     """The labels of a source; of a share, those of the whole, as its label_range."""
-    if isinstance(source, View):
-        return _distinct(source.whole)
-    label_N = np.unique(source.label_of(np.arange(len(source))))
+    label_N = np.unique(source.labels.label_N)
     return set(label_N[label_N >= 0].tolist())

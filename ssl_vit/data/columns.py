@@ -1,42 +1,18 @@
 """Finds the columns of images and labels in a table."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 
 from ..errors import UserError, suggest
 from ..recipe.schema import Data
-from .array_cells import array_shape
-from .base import NO_MASKS, Masks
-from .label_lists import holds_lists
+from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 Features = Mapping[str, Any]  # {column: its type}, as datasets.Features
-
-
-class FoundColumns(NamedTuple):
-    """The columns of a split.
-
-    Attributes:
-        image: of the images.
-        label: of the labels; None without.
-        classes: names of the classes.
-        about: which columns there are: ends the error that there are no labels.
-        masks: where they are.
-        texts: whether labels are texts, each the name of its class.
-        shape: of images that are arrays (`array_cells.array_shape`); None of encoded ones.
-    """
-
-    image: str
-    label: str | None
-    classes: list[str]
-    about: str
-    masks: Masks = NO_MASKS
-    texts: bool = False
-    shape: tuple[int | None, ...] | None = None
 
 
 def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
@@ -115,6 +91,21 @@ def check_group(features: dict[str, Any], group: str, where: str) -> None:
     if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
         text = f"holds {feature} there; expected texts or whole numbers"
         raise UserError(f"data.group={group}: {where} {text}")
+
+
+def array_shape(feature: Any) -> tuple[int | None, ...] | None:
+    """The shape of a column's arrays (`datasets.Array3D`), None for a side that is not the same for
+    all; None of a column that holds something else."""
+    return tuple(feature.shape) if isinstance(feature, datasets.Array3D) else None
+
+
+def holds_lists(feature: Any) -> bool:
+    """Whether a column holds lists of class numbers."""
+    if not isinstance(feature, datasets.List | datasets.LargeList):
+        return False
+    inner = feature.feature
+    numbers = isinstance(inner, datasets.Value) and inner.dtype.removeprefix("u").startswith("int")
+    return numbers or isinstance(inner, datasets.ClassLabel)
 
 
 def _holds_images(feature: Any) -> bool:

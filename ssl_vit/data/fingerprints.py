@@ -1,8 +1,8 @@
 """Fingerprints: hashes of the images of a split, independent of where they are. No torch here.
 
-A split of at most WHOLE bytes is hashed in full. Of a larger one, the names and sizes of all files
-or images are hashed, and the contents of an even sample of about WHOLE bytes. An image outside of
-the sample that is replaced by another of the same name and size is not noticed.
+A split of at most WHOLE bytes is hashed in full. Of a larger one, the labels, the names and the
+sizes of all files or images are hashed, and the contents of an even sample of about WHOLE bytes. An
+image outside of the sample that is replaced by another of the same name and size is not noticed.
 """
 
 import hashlib
@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import FullSource, ReadUnits, Source, View, origin
 from .image_formats import IMAGES, KINDS
 from .layout import METADATA, SHARDS
-from .sources import Splits, SyntheticImages
+from .source import Raw, Source, Store
+from .sources import Splits
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
-FEW = 64  # images of the embedded set: enough to show whether this code still generates the same
 ROWS = 256  # read at a time
 FILES = {f".{ending}" for ending in (*IMAGES, *SHARDS)}
 ARRAYS = {f".{ending}" for ending in KINDS.keys() - set(IMAGES)}
@@ -34,24 +33,23 @@ def fingerprint_splits(
     the names and sizes of its files if it is read from `place` on this machine. With `masks` also
     {"masks of SPLIT": fingerprint} of the splits that have some. With `grouped` (data.group) that
     of train is as `fingerprint_train`."""
-    named: dict[str, Source] = {"train": splits.train, "validation": splits.validation}
-    if splits.test is not None:
-        named["test"] = splits.test
-    known: dict[int, str] = {}  # splits may be shares of one source, which is hashed once
+    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    there = {name: source for name, source in named.items() if source is not None}
+    known: dict[int, str] = {}  # splits may be shares of one store, which is hashed once
     found: dict[str, str] = {}
-    for name, source in named.items():
-        whole = origin(source)
-        if id(whole) not in known:
-            known[id(whole)] = fingerprint_source(whole)
-        found[name] = known[id(whole)]
+    for name, source in there.items():
+        store = id(source.store)
+        if store not in known:
+            known[store] = fingerprint_source(source)
+        found[name] = known[store]
     if splits.test is not None:
         found["test"] = _of_part(splits.test, found["test"])
     if grouped:
         found["train"] = _with_groups(splits.train, found["train"])
     if masks:
-        with_masks = {name: origin(one) for name, one in named.items() if one.masks.column}
-        of_masks = {id(whole): _fingerprint_masks(whole) for whole in with_masks.values()}
-        found |= {f"masks of {name}": of_masks[id(whole)] for name, whole in with_masks.items()}
+        with_masks = {name: one for name, one in there.items() if one.masks.column}
+        of_masks = {id(one.store): _fingerprint_masks(one) for one in with_masks.values()}
+        found |= {f"masks of {name}": of_masks[id(one.store)] for name, one in with_masks.items()}
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
         found["stream"] = _hash(f"{splits.stream.shards} {files}")
@@ -72,28 +70,27 @@ def fingerprint_train(train: Source, grouped: bool) -> str:
 
 
 def _with_groups(train: Source, of_whole: str) -> str:
-    whole = origin(train)
-    groups = hashlib.sha256(whole.group_of(np.arange(len(whole))).astype("<i8").tobytes())
+    assert train.groups is not None
+    groups = hashlib.sha256(train.groups.number_N.astype("<i8").tobytes())
     return _hash(f"{of_whole} {groups.hexdigest()}")
 
 
-def _step(whole: FullSource, units: ReadUnits) -> int:
+def _step(store: Store, size_N: np.ndarray) -> int:
     """Every how many images the contents are hashed of."""
-    if isinstance(whole, SyntheticImages):
-        return len(whole) // FEW
-    return max(1, -(-int(units.bytes_U.sum()) // WHOLE))
+    return store.hashed_every or max(1, -(-int(size_N.sum()) // WHOLE))
 
 
-def _fingerprint_masks(whole: FullSource) -> str:
+def _fingerprint_masks(source: Source) -> str:
     """A hash of the masks of the rows whose images are hashed."""
-    units = whole.units()
+    whole = source.whole()
+    size_N = whole.store.sizes()
     digest = hashlib.sha256()
-    for rows in _chosen(units, _step(whole, units)):
+    for rows in _chosen(len(size_N), _step(whole.store, size_N)):
         _digest(digest, whole.fetch_masks(rows))
     return digest.hexdigest()[:16]
 
 
-def _digest(digest: "hashlib._Hash", cells: list[bytes | np.ndarray]) -> None:
+def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
     for cell in cells:
         data = cell if isinstance(cell, bytes) else cell.tobytes()
         digest.update(f"{len(data)} ".encode())
@@ -106,32 +103,33 @@ def fingerprint_part(source: Source) -> str:
 
 
 def _of_part(source: Source, of_whole: str) -> str:
-    if not isinstance(source, View) or len(source) == len(origin(source)):
+    if not source.is_share():
         return of_whole
-    rows = hashlib.sha256(source.full_rows().astype("<i8").tobytes()).hexdigest()
+    rows = hashlib.sha256(source.store_rows().astype("<i8").tobytes()).hexdigest()
     return _hash(f"{of_whole} {rows}")
 
 
 def fingerprint_source(source: Source) -> str:
     """A hash of the number, classes, labels and contents of a split's images, in the order of its
-    rows."""
-    whole = origin(source)
-    units = whole.units()
-    step = _step(whole, units)
-    digest = hashlib.sha256(f"{len(units.bytes_U)} {whole.classes} {step}".encode())
+    rows; of a share, of the whole split."""
+    whole = source.whole()
+    size_N = whole.store.sizes()
+    step = _step(whole.store, size_N)
+    digest = hashlib.sha256(f"{len(size_N)} {whole.classes} {step}".encode())
     if step > 1:
-        digest.update("\n".join(units.names()).encode(errors="surrogateescape"))
-        digest.update(units.bytes_U.astype("<i8").tobytes())
-    for rows in _chosen(units, step):
+        digest.update("\n".join(whole.store.names()).encode(errors="surrogateescape"))
+        digest.update(size_N.astype("<i8").tobytes())
+        digest.update(whole.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
+    for rows in _chosen(len(size_N), step):
         images, labels = whole.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
     return digest.hexdigest()[:16]
 
 
-def _chosen(units: ReadUnits, step: int) -> Iterator[np.ndarray]:
+def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
     """Every `step`th row, at most ROWS at a time."""
-    rows = np.arange(0, len(units.bytes_U), step)
+    rows = np.arange(0, count, step)
     yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
 
 

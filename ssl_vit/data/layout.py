@@ -1,4 +1,4 @@
-"""Which files of a folder are data, and which split and class each belongs to.
+"""Which files of a place are images, and which split and class each belongs to.
 
 The rule, for every format (also in docs/data.md):
 
@@ -13,14 +13,16 @@ The rule, for every format (also in docs/data.md):
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from ..formatting import some
+from ..formatting import count_of, some
 from .image_formats import KINDS
+from .labels import composed
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
 # no hyperparameter is chosen on it
@@ -38,19 +40,23 @@ PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 
 SHARDS = ("parquet", "tar")
+IMAGE_KINDS = tuple(dict.fromkeys(("images", *KINDS.values())))  # a file each, by precedence
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
+# files that `save_to_disk` writes: for several splits, or for one
+SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
+OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
+LITTER = {"thumbs.db", "desktop.ini"}  # of Windows, in any folder of images
 
 
 class Folder(NamedTuple):
     """A folder with data: its path below the root ("" for the root), and the names of its files of
-    each kind."""
+    each kind: images, arrays, parquet, tar, metadata."""
 
     path: str
-    images: list[str]
-    parquet: list[str]
-    tar: list[str]
-    metadata: list[str]
-    arrays: list[str]
+    files: dict[str, list[str]]
+
+    def of(self, kind: str) -> list[str]:
+        return self.files.get(kind, [])
 
 
 class Tree(NamedTuple):
@@ -59,11 +65,26 @@ class Tree(NamedTuple):
     folders: list[Folder]
     skipped: Counter[str]
 
-    def holds(self, kind: str) -> bool:
-        return any(getattr(folder, kind) for folder in self.folders)
-
     def count(self, kind: str) -> int:
-        return sum(len(getattr(folder, kind)) for folder in self.folders)
+        return sum(len(folder.of(kind)) for folder in self.folders)
+
+
+class Contents(NamedTuple):
+    """The data of a folder or file.
+
+    Attributes:
+        kind: saved, parquet, tar, images or arrays.
+        files: of parquet and tar, those of each split.
+        tree: all below a folder.
+        skipped: what is left out, in words.
+        guesses: what was assumed.
+    """
+
+    kind: str
+    files: dict[str, list[Path]]
+    tree: Tree
+    skipped: list[str]
+    guesses: list[str]
 
 
 class Division(NamedTuple):
@@ -74,6 +95,54 @@ class Division(NamedTuple):
     label: list[str]
     guesses: list[str]
     of_classes: list[str]
+
+
+class NoTestSplit(UserError):
+    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
+    by which others could be tested."""
+
+    def __init__(self, text: str, labelled: bool) -> None:
+        super().__init__(text)
+        self.labelled = labelled
+
+
+def inspect(place: Path) -> Contents:
+    """Find the data at a path.
+
+    Raises:
+        UserError: there are no images, or it cannot be read.
+    """
+    nothing = Tree([], Counter())
+    if not place.is_dir():
+        kind = place.suffix[1:].lower()
+        if kind not in SHARDS:
+            text = "expected a parquet file, a tar, or a folder of them or of images"
+            raise UserError(f"data.path={place}: {text}")
+        named = [split for split in splits_in_file(place.name) if ROLE[split] != "train"]
+        guesses = [f"{place.name} is the only file: it is taken as train"] if named else []
+        return Contents(kind, {"train": [place]}, nothing, [], guesses)
+    if any(all((place / name).is_file() for name in names) for names in SAVED):
+        return Contents("saved", {}, nothing, [], [])
+    tree = walk(place)
+    kinds = [kind for kind in (*SHARDS, *IMAGE_KINDS) if tree.count(kind)]
+    skipped = [count_of(count, what) for what, count in sorted(tree.skipped.items())]
+    if not kinds:
+        inside = f", only {', '.join(skipped)}" if skipped else ""
+        unpack = "; unpack what is packed" if ".zip files" in tree.skipped else ""
+        raise UserError(
+            f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
+        )
+    kind = kinds[0]
+    found: dict[str, list[Path]] = {}
+    guesses = []
+    if kind not in IMAGE_KINDS:
+        found, guesses = _shard_files(place, tree, kind)
+        if tree.count("metadata"):
+            skipped.append(count_of(tree.count("metadata"), "metadata files"))
+    if beside := [count_of(tree.count(other), OTHERS[other]) for other in kinds[1:]]:
+        shown = "images" if kind == "images" else f"{kind} files"
+        guesses.append(f"{' and '.join(beside)} beside {shown} are left out")
+    return Contents(kind, found, tree, skipped, guesses)
 
 
 def split_of_folder(name: str) -> str | None:
@@ -125,7 +194,8 @@ def walk(root: Path) -> Tree:
     """All files below a folder; links are followed.
 
     Raises:
-        UserError: a folder cannot be read, or a link leads back to a folder around it.
+        UserError: a folder cannot be read, a link leads back to a folder around it, or an image is
+            a pipe, socket or device.
     """
     folders: list[Folder] = []
     skipped: Counter[str] = Counter()
@@ -141,17 +211,48 @@ def walk(root: Path) -> Tree:
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise UserError(f"data.path={root}: {path or '.'}: {error.strerror}") from None
-        folder = Folder(path, [], [], [], [], [])
+        files: dict[str, list[str]] = {}
         for entry in found:
-            if entry.name.startswith(".") or entry.name == "__MACOSX":
+            if is_hidden(entry.name):
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
-                waiting.append((f"{path}/{entry.name}".lstrip("/"), inside))
+                waiting.append((join(path, entry.name), inside))
+            elif (kind := kind_of(entry.name)) is None:
+                skipped[other_kind(entry.name)] += 1
             else:
-                _sort_in(entry.name, folder, skipped)
-        if any(folder[1:]):
-            folders.append(folder)
-    return Tree(sorted(folders), skipped)
+                _check_regular(entry, root)
+                files.setdefault(kind, []).append(entry.name)
+        if files:
+            folders.append(Folder(path, files))
+    return Tree(sorted(folders, key=lambda folder: folder.path), skipped)
+
+
+def join(folder: str, name: str) -> str:
+    """A path below the root, whose own path is ""."""
+    return f"{folder}/{name}".lstrip("/")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is one of a system, by its name alone."""
+    return name.startswith(".") or name == "__MACOSX" or name.lower() in LITTER
+
+
+def kind_of(name: str) -> str | None:
+    """The kind of a file by its name, as in Folder; None of others."""
+    if name.lower() in METADATA:
+        return "metadata"
+    ending = _ending(name)
+    return ending if ending in SHARDS else KINDS.get(ending)
+
+
+def other_kind(name: str) -> str:
+    """What a file that is left out is counted as."""
+    ending = _ending(name)
+    return f".{ending} files" if ending else "files without an ending"
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2].lower() if "." in name else ""
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -161,26 +262,33 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _sort_in(name: str, folder: Folder, skipped: Counter[str]) -> None:
-    kind = name.rpartition(".")[2].lower() if "." in name else ""
-    if name.lower() in METADATA:
-        folder.metadata.append(name)
-    elif found := KINDS.get(kind, kind if kind in SHARDS else None):
-        getattr(folder, found).append(name)
-    else:
-        skipped[f".{kind} files" if kind else "files without an ending"] += 1
+def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
+    """
+    Raises:
+        UserError: it is a pipe, socket or device, or a link to one. A link to nothing is one image
+            that cannot be read.
+    """
+    try:
+        if entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists()):
+            return
+        known = stat.S_IFMT(entry.stat().st_mode)
+    except OSError:
+        return
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    what = kinds.get(known, "a device")
+    raise UserError(f"data.path={root}: {entry.path} is {what}; expected a regular file")
 
 
-def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
+def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
     """The files of a kind by their splits, and what was guessed."""
     splits: dict[str, list[Path]] = {}
     unnamed: list[str] = []
     guesses: list[str] = []
     for folder in tree.folders:
         above = [split_of_folder(part) for part in folder.path.split("/")]
-        for name in getattr(folder, kind):
+        for name in folder.of(kind):
             named = [split for split in above if split] + splits_in_file(name)
-            place = f"{folder.path}/{name}".lstrip("/")
+            place = join(folder.path, name)
             if not named:
                 unnamed.append(place)
             elif len({ROLE[split] for split in named}) > 1:
@@ -194,16 +302,17 @@ def shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]
 
 
 def divide(folders: Sequence[Folder], kind: str) -> Division:
-    """The split and the class of each folder that has images of a kind (ImageFormat). A folder that
-    is left out is named in the guesses."""
-    paths = [tuple(folder.path.split("/")) if folder.path else () for folder in folders]
+    """The split and the class of each folder that has images of a kind. A folder that is left out
+    is named in the guesses."""
+    known = [composed(folder.path) for folder in folders]
+    paths = [tuple(path.split("/")) if path else () for path in known]
     level, guesses = _level(paths)
     split: list[str | None] = ["train"] * len(paths)
     if level is not None:
         split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
         outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
         if outside:
-            count = sum(len(getattr(folder, kind)) for _, folder in outside)
+            count = sum(len(folder.of(kind)) for _, folder in outside)
             names = some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
             guesses = [f"{count:,} images in {names}, beside folders of splits, are left out"]
         paths = [path[:level] + path[level + 1 :] for path in paths]
@@ -278,12 +387,3 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         places = some(["/".join(path) or "the top" for path in loose])
         guesses.append(f"images in {places}, beside folders of classes, have no label")
     return label, guesses
-
-
-class NoTestSplit(UserError):
-    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
-    by which others could be tested."""
-
-    def __init__(self, text: str, labelled: bool) -> None:
-        super().__init__(text)
-        self.labelled = labelled

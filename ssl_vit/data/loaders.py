@@ -14,12 +14,12 @@ from ..errors import UserError
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from .augment import VIEWS
-from .base import Source
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
 from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
-from .streaming import WINDOW, Cursor, InMemoryImages, Stream, StreamedImage
+from .source import Source
+from .streaming import WINDOW, Cursor, Stream, StreamedImage, in_memory
 from .workers import RepeatableOrder, init_worker, limit_workers
 
 
@@ -56,13 +56,13 @@ class _Streamed(Dataset):
     micro-batch."""
 
     def __init__(self, stream: Stream, data: Data, views: ViewOptions | None) -> None:
-        self.class_info = stream.class_info
+        self.about = stream.about
         self.data = data
         self.views = views
 
     def __getitems__(self, stream_batch: _StreamBatch) -> Batch:
         places = Samples(np.arange(len(stream_batch.cells)), stream_batch.samples.key)
-        images = InMemoryImages(stream_batch.cells, *self.class_info)
+        images = in_memory(stream_batch.cells, self.about)
         dataset = ImageDataset(images, self.data, train=True, views=self.views)
         batch = dataset.__getitems__(places)
         return batch._replace(index=torch.from_numpy(stream_batch.samples.index))

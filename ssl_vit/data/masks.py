@@ -14,12 +14,13 @@ from .. import rng
 from ..errors import UserError
 from ..recipe.schema import Data
 from . import image_formats, transforms
-from .base import Source, Subset
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, Unreadable
 from .loaders import image_loader
 from .pixel_values import bytes_in_batch, no_images
+from .source import Source
 from .sources import Splits
+from .splits import permuted
 
 CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
 MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as numbers of instances
@@ -49,7 +50,7 @@ def chosen(source: Source, most: int | None) -> Source:
     """At most so many images of a split: a fixed random choice."""
     if most is None or most >= len(source):
         return source
-    return Subset(source, 0, most, CHOICE_KEY)
+    return source.subset(permuted(source, most, CHOICE_KEY))
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..errors import UserError
 from ..recipe.images import BYTES, Data, unmeasured
-from .base import Source, read_each
 from .batching import samples_at
 from .channels import VALUES, planes
+from .source import Source, read_each
 
 MEASURED = 512  # training images
 QUANTILES = (0.001, 0.999)  # of the values of 16 bits that are their range

@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import UserError
 from ..recipe.schema import Data
 from . import transforms
-from .base import Source
 from .batching import REPLACEMENTS, Batch, ImageDataset, Samples
 from .channels import Decoder, decoder
+from .source import Source
 
 READ_AT_ONCE = 1024  # images
 

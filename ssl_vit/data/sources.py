@@ -1,60 +1,26 @@
-"""The recipe's `data` -> one Source per split (embedded, files, Hub)."""
+"""Which images are trained on, held out and tested on: a recipe's `data` -> Splits."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
-from ..recipe.images import EMBEDDED, Data
+from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count
-from . import formats, layout, shares, synthetic
-from .base import FullSource, Masks, ReadUnits, Rows, Source, Subset, WithoutLabels
-from .formats import FoundSplits, FoundStreams
-from .image_files import FOLDERS
-from .label_lists import UNLABELLED
-from .layout import HELD_OUT, ROLE
-from .open_datasets import location
-from .shares import Cut
+from . import layout
+from .files import FOLDERS
+from .layout import HELD_OUT, ROLE, NoTestSplit
+from .open import Found, FoundStreams, open_splits, open_streams
+from .source import Source
+from .splits import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .streaming import PREVIEW, Stream
+from .tables import location
 
 # Training images of the split that papers report on, for sets that are also published with another:
 # copies of flowers102 on the Hub train on 7,169 images, most of them of the authors' test split.
 PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
-
-
-class SyntheticImages(FullSource):
-    """A split of the embedded set; images are generated when they are fetched."""
-
-    def __init__(self, split: str, size: int) -> None:
-        self.split = split
-        self.size = size
-        self.classes = list(synthetic.CLASSES)
-        self.label_source = "the kind of shape"
-        self.masks = Masks("drawn", "", len(synthetic.MASK_CLASSES))
-
-    def measured_range(self) -> tuple[int, int]:
-        return 0, len(self.classes) - 1
-
-    def __len__(self) -> int:
-        return synthetic.SIZES[self.split]
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        images = list(synthetic.render(rows, self.size, self.split))
-        return images, synthetic.labels(rows, self.split)
-
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return synthetic.labels(rows, self.split)
-
-    def fetch_masks(self, rows: np.ndarray) -> list[bytes | np.ndarray]:
-        return list(synthetic.masks(rows, self.size, self.split))
-
-    def units(self) -> ReadUnits:
-        return ReadUnits(np.full(len(self), 3 * self.size**2))
-
-    def name(self, row: int) -> str:
-        return f"{self.split} image {row}"
 
 
 class Splits(NamedTuple):
@@ -69,6 +35,7 @@ class Splits(NamedTuple):
         guesses: assumptions about the data; each is printed as a warning.
         label_source: what the training images have one label each of; empty where they have none,
             or lists.
+        clipped: {split: share of its values that data.range clips}.
     """
 
     train: Source
@@ -81,49 +48,15 @@ class Splits(NamedTuple):
     clipped: Mapping[str, float] = {}
 
 
-def every_split(data: Data) -> FoundSplits:
-    """Each split that a recipe's `data` names.
+class Roles(NamedTuple):
+    """The splits by their names: what is trained on; what is held out, and tested on (None: a share
+    of train, or nothing). `stands_in`: whether what is tested on is the validation split, as there
+    is no other."""
 
-    Raises:
-        UserError: a place that holds no images.
-    """
-    if data.name == EMBEDDED and not (data.path or data.hub):
-        if data.channels != 3:
-            text = f"data={EMBEDDED} is drawn in 3; for other images data.path= or data.hub="
-            raise UserError(f"data.channels={data.channels}: {text}")
-        splits: dict[str, Source] = {
-            split: SyntheticImages(split, data.size) for split in synthetic.SIZES
-        }
-        return FoundSplits(splits, [], [])
-    return formats.find_splits(data)
-
-
-def every_part(data: Data) -> FoundSplits:
-    """Each split that a recipe's `data` names, as `load` divides them for testing: with a share in
-    data.test, the training images without it, and it as a split of its own.
-
-    Raises:
-        UserError: as `every_split`, or no such training images.
-    """
-    found = every_split(data)
-    splits = dict(found.splits)
-    if not isinstance(data.test, str):
-        train = _named(data, False, splits)["data.train"]
-        cut = shares.cut_test(splits[train], data)
-        assert cut is not None
-        splits[train] = cut.kept
-        splits[name_of_test_share(splits)] = cut.part
-    return found._replace(splits={name: _shown(one, data) for name, one in splits.items()})
-
-
-def name_of_test_share(splits: Collection[str]) -> str:
-    """What the share of data.test is called among other splits."""
-    return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
-
-
-def _shown(source: Source, data: Data) -> Source:
-    """The source, with data.labels=false without its labels."""
-    return source if data.labels else WithoutLabels(source)
+    train: str
+    validation: str | None
+    test: str | None
+    stands_in: bool
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
@@ -140,35 +73,64 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     """
     if data.stream:
         return _streamed(data, first, seed)
-    found = every_split(data)
-    splits = found.splits
-    names = _named(data, test, splits)
-    for key, name in names.items():
-        if not len(splits[name]):
-            filled = ", ".join(other for other, source in splits.items() if len(source)) or "none"
-            text = f"{_place(data)} has no images in that split; splits with images: {filled}"
-            raise UserError(f"{key}={name}: {text}")
-    _check_authors(data, splits[names["data.train"]])
-    whole = splits[names["data.train"]]
-    share = shares.cut_test(whole, data)
+    found = open_splits(data)
+    roles = _roles(data, test, found.splits)
+    whole = found.splits[roles.train]
+    _check_authors(data, whole)
+    share = cut_test(whole, data)
     rest = whole if share is None else share.kept
-    if _outside(data):
-        held_out = _held_out(rest, splits, data)
-        train = shares.training_share(held_out.kept, data)
+    if data.validation_from == "train":
+        held_out = _held_out(rest, roles, found.splits, data)
+        train = training_share(held_out.kept, data)
     else:
-        held_out = _held_out(shares.training_share(rest, data), splits, data)
+        held_out = _held_out(training_share(rest, data), roles, found.splits, data)
         train = held_out.kept
     tested = None
     if test:
-        tested = splits[names["data.test"]] if share is None else share.part
+        tested = found.splits[str(roles.test)] if share is None else share.part
+    guesses = [f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses)]
+    if data.labels:
+        named = {"held-out": held_out.part, "test": tested}
+        guesses += _missing_classes(rest, named, share is not None, data)
+    if test and roles.test is not None and roles.test == roles.validation:
+        what = "its images are the held-out ones too, on which hyperparameters may be chosen"
+        guesses.append(f"data.test={data.test}: {what}")
     return Splits(
         _shown(train, data),
         _shown(held_out.part, data),
         None if tested is None else _shown(tested, data),
-        notes=_notes(found, data, names, train, held_out, share),
-        guesses=(*_guesses(found, data), *_same_held_out(data, names, splits)),
+        notes=_notes(found, data, roles, train, held_out, share),
+        guesses=tuple(guesses),
         label_source=whole.label_source if data.labels and whole.lists is None else "",
     )
+
+
+def every_part(data: Data) -> Found:
+    """Each split that a recipe's `data` names, as `load` divides them for testing: with a share in
+    data.test, the training images without it, and it as a split of its own.
+
+    Raises:
+        UserError: as `open_splits`, or no such training images.
+    """
+    found = open_splits(data)
+    splits = dict(found.splits)
+    if not isinstance(data.test, str):
+        train = _roles(data, False, splits).train
+        cut = cut_test(splits[train], data)
+        assert cut is not None
+        splits[train] = cut.kept
+        splits[name_of_test_share(splits)] = cut.part
+    return found._replace(splits={name: _shown(one, data) for name, one in splits.items()})
+
+
+def name_of_test_share(splits: Collection[str]) -> str:
+    """What the share of data.test is called among other splits."""
+    return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
+
+
+def _shown(source: Source, data: Data) -> Source:
+    """The source, with data.labels=false without its labels."""
+    return source if data.labels else source.without_labels()
 
 
 def _check_authors(data: Data, train: Source) -> None:
@@ -185,126 +147,194 @@ def _check_authors(data: Data, train: Source) -> None:
         )
 
 
-def _named(data: Data, test: bool, splits: Mapping[str, Any]) -> dict[str, str]:
-    """{key: split} for the keys that name one: the split of that name or, where there is none, of
-    another name for the same role.
+def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
+    """Which split has which role. Where there is no test split, the validation split is tested on,
+    and a share of train held out, as ImageNet is used: what chooses must not see test images.
 
     Raises:
-        UserError: there is none, or it is that of data.train.
+        UserError: there is no such split, it has no images, or it is trained on.
     """
-    names = {"data.train": data.train}
-    if test and isinstance(data.test, str):
-        names["data.test"] = data.test
+    train = _split(data.train, "data.train", data, splits)
+    default = _by_default(train, splits)
+    tested = test_split(data, splits, train)
+    stands_in = tested is not None and layout.choose(str(data.test), splits) is None
+    if test and isinstance(data.test, str) and not stands_in:
+        tested = _split(data.test, "data.test", data, splits, train)
+    validation = default if data.validation is None and default != tested else None
     if isinstance(data.validation, str):
-        names["data.validation"] = data.validation
-    found: dict[str, str] = {}
-    for key, name in names.items():
-        chosen = layout.choose(name, splits)
-        if chosen is None:
-            more = ", or a share of train" if key == "data.validation" and not data.stream else ""
-            text = f"{key}={name}: no such split; {suggest(name, splits)}"
-            if key == "data.test":
-                train = splits[found["data.train"]]
-                labelled = (data.labels and train.label_range[1] >= 0) or bool(train.masks.column)
-                lacks = "test images (a folder test/ beside train/)"
-                if not labelled:
-                    lacks = f"labels (a folder for each class) and {lacks}"
-                share = f"or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
-                raise layout.NoTestSplit(f"{text}, {share}", labelled)
-            raise UserError(f"{text}{more}")
-        if chosen == found.get("data.train"):
-            others = ", ".join(split for split in splits if split != chosen)
-            choices = f"{others}, or a share of train" if others else "a share of train"
-            raise UserError(
-                f"{key}={name}: is what data.train={data.train} names; choices: {choices}"
-            )
-        found[key] = chosen
+        validation = _split(data.validation, "data.validation", data, splits, train)
+    return Roles(train, validation, tested if test or stands_in else None, stands_in)
+
+
+def test_split(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
+    """The split that data.test= names or, where there is none of its role and data.validation=null
+    leaves it free, the validation split; None where there is neither, and for a share."""
+    if not isinstance(data.test, str):
+        return None
+    named = layout.choose(data.test, splits)
+    free = ROLE.get(data.test) == "test" and data.validation is None
+    return _by_default(train, splits) if named is None and free else named
+
+
+def _split(
+    name: str, key: str, data: Data, splits: Mapping[str, Any], train: str | None = None
+) -> str:
+    """The split of that name or, where there is none, of another name for the same role.
+
+    Args:
+        name, key: the split, and the key that names it.
+        data, splits: all that there are.
+        train: that which is trained on.
+
+    Raises:
+        UserError: there is none, it has no images, or it is that of data.train.
+    """
+    chosen = layout.choose(name, splits)
+    if chosen is None:
+        text = f"{key}={name}: no such split; {suggest(name, splits)}"
+        if key == "data.test":
+            raise _no_test_split(text, splits[str(train)], data)
+        more = ", or a share of train" if key == "data.validation" and not data.stream else ""
+        raise UserError(f"{text}{more}")
+    if chosen == train:
+        others = ", ".join(split for split in splits if split != chosen)
+        choices = f"{others}, or a share of train" if others else "a share of train"
+        raise UserError(f"{key}={name}: is what data.train={data.train} names; choices: {choices}")
+    if isinstance(splits[chosen], Source) and not len(splits[chosen]):
+        filled = ", ".join(other for other, source in splits.items() if len(source)) or "none"
+        text = f"{_place(data)} has no images in that split; splits with images: {filled}"
+        raise UserError(f"{key}={chosen}: {text}")
+    return chosen
+
+
+def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
+    labelled = (data.labels and train.label_range[1] >= 0) or bool(train.masks.column)
+    lacks = "test images (a folder test/ beside train/)"
+    if not labelled:
+        lacks = f"labels (a folder for each class) and {lacks}"
+    share = f"or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
+    return NoTestSplit(f"{text}, {share}", labelled)
+
+
+def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
+    """The validation split beside that which is trained on."""
+    filled = [name for name, one in splits.items() if not isinstance(one, Source) or len(one)]
+    return next((name for name in HELD_OUT if name in filled and name != train), None)
+
+
+def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> Cut:
+    """The training images and the held-out ones: a split, or a share of train. With
+    data.validation=0 nothing is held out, and evaluations see training images."""
+    if roles.validation is not None:
+        return Cut(train, splits[roles.validation])
+    if data.validation == 0:
+        rows = permuted(train, held_out_count(None, len(train)), HELD_OUT_KEY)
+        return Cut(train, train.subset(rows))
+    return cut_held_out(train, data)
+
+
+def _missing_classes(
+    train: Source, others: Mapping[str, Source | None], share: bool, data: Data
+) -> list[str]:
+    """Warnings of classes that images are tested on and none are trained on; and, where the test
+    images are a share, of classes without test images.
+
+    Args:
+        train: what may be trained on, before data.share and what is held out.
+        others: the held-out and the test images.
+        share: whether the test images are a share of the training split.
+        data: names the place.
+
+    Raises:
+        UserError: no class of the test images is trained on.
+    """
+    trained = _classes_of(train)
+    found: list[str] = []
+    if not trained:
+        return found
+    for name, source in others.items():
+        known = set() if source is None else _classes_of(source)
+        if source is None or not known - trained:
+            continue
+        unknown = class_names(source, sorted(known - trained))
+        if name == "test" and not known & trained:
+            text = f"its classes ({unknown}) are none of those of the training images"
+            trained_names = class_names(train, sorted(trained))
+            raise UserError(f"data.test={data.test}: {text} ({trained_names})")
+        found.append(f"{location(data)}: no training image is of {unknown}, {name} images are")
+    tested = others.get("test")
+    if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
+        found.append(f"data.test={data.test}: no test image is of {class_names(train, gone)}")
     return found
 
 
-def _same_held_out(data: Data, names: Mapping[str, str], splits: dict[str, Source]) -> list[str]:
-    """A warning where the test images are the held-out ones."""
-    if "data.test" not in names or names["data.test"] != _held_out_name(data, splits):
-        return []
-    what = "its images are the held-out ones too, on which hyperparameters may be chosen"
-    return [f"data.test={data.test}: {what}"]
+def _classes_of(source: Source) -> set[int]:
+    label_N = np.unique(source.label_of(np.arange(len(source))))
+    return set(label_N[label_N >= 0].tolist())
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
     """The training images as a stream, and the first images of it and of the held-out split."""
-    found = formats.find_streams(data)
-    names = _named(data, False, found.splits)
-    named = names.get("data.validation", data.validation)
-    held_out = _by_default(data, found.splits) if named is None else named
+    found = open_streams(data)
+    name = _split(data.train, "data.train", data, found.splits)
+    held_out: Any = data.validation
+    if isinstance(held_out, str):
+        held_out = _split(held_out, "data.validation", data, found.splits, name)
+    elif held_out is None:
+        held_out = _by_default(name, found.splits)
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
         raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
-    train = found.splits[names["data.train"]](seed)
+    train = found.splits[name](seed)
+    used = [name]
     seen = train
-    used = [names["data.train"]]
     if isinstance(held_out, str):
         seen = found.splits[held_out](0)
         used.append(held_out)
-    notes = [f"{name}: a stream from {_place(data)}" for name in used]
-    unused = [name for name in found.splits if name not in used]
-    if unused:
-        notes.append(f"not used: {', '.join(unused)}")
-    if found.skipped:
-        notes.append(f"left out: {', '.join(found.skipped)}")
-    guesses = _guesses(found, data)
     preview = train.take(first)
+    notes = [f"{one}: a stream from {_place(data)}" for one in used]
+    notes += _beside(found, used, list(found.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
-    return Splits(preview, seen.take(first), None, train, tuple(notes), guesses)
+    guesses = (f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses))
+    return Splits(preview, seen.take(first), None, train, tuple(notes), tuple(guesses))
 
 
-def _guesses(found: FoundSplits | FoundStreams, data: Data) -> tuple[str, ...]:
-    return tuple(f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses))
+def _beside(found: Found | FoundStreams, used: Collection[str], texts: Sequence[str]) -> list[str]:
+    """What is not used, of the splits that `texts` describe, and what was left out."""
+    unused = [text for name, text in zip(found.splits, texts, strict=True) if name not in used]
+    notes = [f"not used: {', '.join(unused)}"] if unused else []
+    return notes + ([f"left out: {', '.join(found.skipped)}"] if found.skipped else [])
 
 
 def _notes(
-    found: FoundSplits,
-    data: Data,
-    names: dict[str, str],
-    train: Source,
-    cut: Cut,
-    test: Cut | None,
+    found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
-    """What each split was read from, a line each, what was left out, and what labels are.
-
-    Args:
-        found, data, names: every split, and the wanted ones.
-        train: the training images.
-        cut: the held-out images.
-        test: the test images, where they are a share of the training images.
-    """
+    """What each split was read from, a line each, what was left out, and what labels are."""
     place = _place(data)
-    chosen = names["data.train"]
-    whole = found.splits[chosen]
-    inside = data.share != 1 and not _outside(data)
+    whole = found.splits[roles.train]
+    inside = data.share != 1 and data.validation_from == "share"
     share = f", of which data.share={data.share:g}" if inside else ""
-    notes = [f"train: {_many(whole)} from {place}{_under(chosen)}{share}"]
-    held_out = _held_out_name(data, found.splits)
-    if held_out is not None:
-        notes.append(f"validation: {_many(found.splits[held_out])} from {place}{_under(held_out)}")
+    notes = [f"train: {_many(whole)} from {place}, its split {roles.train}{share}"]
+    if roles.validation is not None:
+        many = _many(found.splits[roles.validation])
+        notes.append(f"validation: {many} from {place}, its split {roles.validation}")
     elif data.validation == 0:
-        notes.append(f"validation: none; {len(cut.part):,} of train are looked at, and trained on")
+        count = len(held_out.part)
+        notes.append(f"validation: none; {count:,} of train are looked at, and trained on")
     else:
         kept = f"which keeps {len(train):,}"
-        if data.share != 1 and _outside(data):
-            rest = len(whole) - len(cut.part) - (len(test.part) if test else 0)
+        if data.share != 1 and data.validation_from == "train":
+            rest = len(whole) - len(held_out.part) - (len(test.part) if test else 0)
             kept += f": data.share={data.share:g} of the other {rest:,}"
-        notes.append(f"validation: {_taken(cut)}, {kept}")
+        notes.append(f"validation: {_taken(held_out)}, {kept}")
     if test is not None:
         notes.append(f"test: {_taken(test)}, which this run does not train on")
-    if "data.test" in names:
-        tested = names["data.test"]
-        notes.append(f"test: {_many(found.splits[tested])} from {place}{_under(tested)}")
-    used = {*names.values(), held_out}
-    unused = [f"{name} ({_many(x)})" for name, x in found.splits.items() if name not in used]
-    if unused:
-        notes.append(f"not used: {', '.join(unused)}")
-    if found.skipped:
-        notes.append(f"left out: {', '.join(found.skipped)}")
+    if roles.test is not None:
+        why = "; there is no test split, so a share of train is held out" if roles.stands_in else ""
+        many = _many(found.splits[roles.test])
+        notes.append(f"test: {many} from {place}, its split {roles.test}{why}")
+    texts = [f"{name} ({_many(one)})" for name, one in found.splits.items()]
+    notes += _beside(found, [str(name) for name in roles[:3]], texts)
     notes.append(f"labels: {describe_labels(whole, data)}")
     return tuple(notes)
 
@@ -327,55 +357,9 @@ def describe_labels(source: Source, data: Data) -> str:
     return f"{text}{unless}"
 
 
-def _outside(data: Data) -> bool:
-    """Whether a held-out share is cut off all training images, not off those of data.share."""
-    return data.validation_from == "train"
-
-
 def _many(source: Source) -> str:
     return count_of_images(len(source)) + (source.lists.describe() if source.lists else "")
 
 
-def _under(split: str) -> str:
-    return f", its split {split}"
-
-
 def _place(data: Data) -> str:
     return data.path or data.hub or f"data={data.name}"
-
-
-def labelled_images(train: Source) -> Source:
-    """The training images that have a label, or a list of them."""
-    lowest, highest = train.label_range
-    if lowest >= 0 or highest < 0:
-        return train
-    label_N = train.label_of(np.arange(len(train)))
-    first_N = label_N if label_N.ndim == 1 else label_N[:, 0]
-    return Rows(train, np.flatnonzero(first_N != UNLABELLED))
-
-
-def _held_out_name(data: Data, splits: dict[str, Source]) -> str | None:
-    """The split that is held out; None where it is a share of train, or nothing."""
-    if isinstance(data.validation, str):
-        return layout.choose(data.validation, splits)
-    if data.validation is not None:
-        return None
-    return _by_default(data, {name for name, source in splits.items() if len(source)})
-
-
-def _by_default(data: Data, splits: Collection[str]) -> str | None:
-    """The split that data.validation=null holds out, never that which is trained on."""
-    trained = layout.choose(data.train, splits)
-    return next((name for name in HELD_OUT if name in splits and name != trained), None)
-
-
-def _held_out(train: Source, splits: dict[str, Source], data: Data) -> Cut:
-    """The training images and the held-out ones: a split, or a share of train. With
-    data.validation=0 nothing is held out, and evaluations see training images."""
-    name = _held_out_name(data, splits)
-    if name is not None:
-        return Cut(train, splits[name], "")
-    if data.validation == 0:
-        count = held_out_count(None, len(train))
-        return Cut(train, Subset(train, 0, count, shares.HELD_OUT_KEY), "")
-    return shares.cut_held_out(train, data)

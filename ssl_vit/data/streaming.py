@@ -1,14 +1,15 @@
-"""Streams: splits that are read sequentially, from the Hub or a disk (an `IterableDataset` of
-`datasets`), without random access to rows.
+"""Streams: splits that are read shard by shard, without random access to rows: those of the Hub and
+parquet files by `datasets`, without a copy in its cache; others as parts of their source.
 
 Unlike with sources, the samples of a step depend on the number of processes, so exact resume needs
 the same number.
 """
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import datasets
 import fsspec
@@ -16,50 +17,118 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError
-from .base import FullSource, ReadUnits
-from .table import encoded_bytes
+from .labels import Labels
+from .source import Missing, Raw, Source, Store
 
 WINDOW = 10_000  # images that are shuffled at a time
+GROUP = 256  # images of a shard, of sources with random access
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
 class StreamedImage(NamedTuple):
     """An encoded image of a stream, its label (-1: none), and the shard and row it is from."""
 
-    image: bytes
+    image: Raw
     label: int
     shard: int
     row: int
 
 
-class InMemoryImages(FullSource):
-    """A source of some images of a stream, kept in memory."""
+class MemoryStore(Store):
+    """Images of a stream, kept in memory."""
 
-    def __init__(
-        self, cells: list[StreamedImage], classes: list[str], columns: str, label_source: str
-    ) -> None:
+    def __init__(self, cells: Sequence[StreamedImage]) -> None:
         self.cells = cells
-        self.classes = classes
-        self.columns = columns
-        self.label_source = label_source
 
     def __len__(self) -> int:
         return len(self.cells)
 
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        return [self.cells[row].image for row in rows.tolist()], self.label_of(rows)
+    def fetch(self, rows: np.ndarray) -> list[Raw]:
+        return [self.cells[row].image for row in rows.tolist()]
 
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return np.array([self.cells[row].label for row in rows.tolist()], np.int64)
-
-    def units(self) -> ReadUnits:
+    def sizes(self) -> np.ndarray:
         """Of at most PREVIEW images, so that the fingerprint does not depend on how many were
         taken."""
-        size_U = np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
-        return ReadUnits(size_U)
+        return np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
 
     def name(self, row: int) -> str:
         return f"shard {self.cells[row].shard}, image {self.cells[row].row}"
+
+
+class About(NamedTuple):
+    """What is known of a stream's labels before it is read, as in `labels.Labels`."""
+
+    classes: list[str]
+    columns: str
+    source: str
+
+
+def in_memory(cells: Sequence[StreamedImage], about: About) -> Source:
+    """Some images of a stream as a source."""
+    label_N = np.array([cell.label for cell in cells], np.int64)
+    return Source(MemoryStore(cells), Labels(label_N, about.classes, about.source, about.columns))
+
+
+class Shards(ABC):
+    """The parts of a split, each of which is read whole."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
+        """The images of a shard and their labels, None for none."""
+
+
+class TableShards(Shards):
+    """Of an IterableDataset.
+
+    Args:
+        rows: the images.
+        image, label: its columns; without a label None.
+        read_file: what reads the file that a row names.
+    """
+
+    def __init__(
+        self,
+        rows: datasets.IterableDataset,
+        image: str,
+        label: str | None,
+        read_file: Callable[[str | None], bytes],
+    ) -> None:
+        kept = [image] + ([label] if label else [])
+        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        self.image = image
+        self.label = label
+        self.read_file = read_file
+
+    def __len__(self) -> int:
+        return self.rows.num_shards
+
+    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
+        for row in self.rows.shard(len(self), shard):
+            cell = row[self.image] or {"bytes": None, "path": None}
+            raw = cell if isinstance(cell, bytes) else cell["bytes"]
+            label = row[self.label] if self.label else None
+            yield self.read_file(cell["path"]) if raw is None else raw, label
+
+
+class SourceShards(Shards):
+    """Of a split that has random access: up to GROUP images a shard, at least 64 shards where there
+    are as many images."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.size = max(1, min(GROUP, len(source) // 64))
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.size)
+
+    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
+        first = shard * self.size
+        rows = np.arange(first, min(first + self.size, len(self.source)))
+        raw, label = self.source.fetch(rows)
+        yield from zip(raw, label.tolist(), strict=True)
 
 
 class Cursor(NamedTuple):
@@ -87,20 +156,9 @@ class Stream:
     windows up to the one after the last one read; a checkpoint stores the cursor it needs.
     """
 
-    def __init__(
-        self,
-        rows: datasets.IterableDataset,
-        image: str,
-        label: str | None,
-        class_info: tuple[list[str], str, str],
-        where: str,
-        seed: int,
-    ) -> None:
-        kept = [image] + ([label] if label else [])
-        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
-        self.image = image
-        self.label = label
-        self.class_info = class_info
+    def __init__(self, parts: Shards, about: About, where: str, seed: int) -> None:
+        self.parts = parts
+        self.about = about
         self.where = where
         self.seed = seed
         self.classes: int | None = None  # their number, where labels are learned from
@@ -108,14 +166,14 @@ class Stream:
 
     @property
     def shards(self) -> int:
-        return self.rows.num_shards
+        return len(self.parts)
 
-    def take(self, count: int) -> InMemoryImages:
+    def take(self, count: int) -> Source:
         """The first images as one process would read them, at most one epoch."""
         walk = self._walk(Cursor(), 0, 1)
         first_epoch = takewhile(lambda step: step[1].epoch == 0, walk)
         cells = [cell for cell, _ in islice(first_epoch, count)]
-        return InMemoryImages(cells, *self.class_info)
+        return in_memory(cells, self.about)
 
     def windows(
         self, numbers: range, size: int, rank: int, processes: int
@@ -169,20 +227,19 @@ class Stream:
         """All images of a shard. It is read whole, because stopping in the middle of a parquet file
         can crash the process at exit (apache/arrow issue 45214)."""
         try:
-            rows = self.rows.shard(self.shards, shard)
-            return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
+            found = enumerate(self.parts.read(shard))
+            return [self._cell(raw, label, shard, row) for row, (raw, label) in found]
         except Exception as error:  # whatever a network or a file written by others causes
             text = " ".join(str(error).split())[:300]
             raise UserError(
                 f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
             ) from None
 
-    def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
-        label = cell[self.label] if self.label else None
-        if isinstance(label, int) and not self._may_be(label):
+    def _cell(self, raw: Raw, label: int | None, shard: int, row: int) -> StreamedImage:
+        if label is not None and not self._may_be(label):
             text = f"label {label} in row {row} is none of {self.classes or 'any'} classes"
             raise ValueError(f"{text}; data.classes= says how many there are")
-        return StreamedImage(_encoded(cell[self.image]), -1 if label is None else label, shard, row)
+        return StreamedImage(raw, -1 if label is None else label, shard, row)
 
     def _may_be(self, label: int) -> bool:
         """Whether it is a number of a class, or one that nobody learns from."""
@@ -199,13 +256,14 @@ def _next_window(
     return list(cells), cursors[-1]
 
 
-def _encoded(cell: Any) -> bytes:
-    """A cell's encoded image; b"" where it has none, or names a file of the Hub that cannot be
-    fetched."""
-    if isinstance(cell, dict) and cell["bytes"] is None and cell["path"]:
-        try:
-            with fsspec.open(cell["path"], "rb") as file:
-                return file.read()
-        except (OSError, ValueError):
-            return b""
-    return encoded_bytes(cell)
+def read_hub_file(path: str | None) -> bytes:
+    """The file of the Hub that a row names; Missing where it cannot be fetched."""
+    if not path:
+        return Missing("there is no image in this row")
+    if "hf://" not in path:
+        return Missing(f"{path} is an address outside of the Hub, and images are not downloaded")
+    try:
+        with fsspec.open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        return Missing(" ".join(str(error).split())[:200])

@@ -1,117 +1,107 @@
 """WebDataset tars: key.jpg with key.cls or key.json. All headers are read at the start; then each
 image is read in place."""
 
-import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
-from . import label_lists
-from .base import FullSource, ReadUnits, relative_paths
-from .image_formats import IMAGES
-from .label_lists import UNLABELLED
-from .schemas import READERS
+from ..formatting import count_of
+from ..recipe.images import Data
+from . import labels, layout
+from .labels import Reading, Stored
+from .layout import IMAGE_KINDS, OTHERS, Contents
+from .source import Raw, Source, Store
+from .tables import READERS, location
 
-UNUSED = -(2**63)  # in place of a label that is no whole number, where no column is named
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
+OF_LABELS = ("cls", "json")
 
 
-def open_splits(files: Mapping[str, Sequence[Path]], column: str = "") -> dict[str, "Tars"]:
-    """The tars of each split.
+class Member(NamedTuple):
+    """Where the bytes of a file in a tar are."""
 
-    Args:
-        files: of each split.
-        column: where a label is, a key of key.json, or cls; then labels may be lists. Where one is
-            a list, all of all splits are.
+    offset: int
+    size: int
 
-    Raises:
-        UserError: a file that ends early, is no tar, holds no images or, in `column`, a label that
-            is neither a number of a class nor a list of them.
+
+@dataclass
+class Members:
+    """What is in a tar.
+
+    Attributes:
+        images: {kind: {key: image}}, of the kinds that a folder's files have.
+        labels: {key: {cls or json: its value}}.
+        skipped: how many other files there are of each kind.
+        beside: images whose key has another image.
     """
-    with ThreadPoolExecutor(READERS) as pool:
-        members = {
-            split: list(pool.map(lambda file: _members(file, column), some))
-            for split, some in files.items()
-        }
-    several = any(one["label"].ndim > 1 for some in members.values() for one in some)
-    return {split: Tars(files[split], some, column, several) for split, some in members.items()}
+
+    images: dict[str, dict[str, Member]] = field(default_factory=dict)
+    labels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    beside: list[str] = field(default_factory=list)
+
+    def label(self, key: str) -> Any:
+        """The label of an image, of a .cls file before that of a .json file; None without."""
+        known = self.labels.get(key) or self.labels.get(_sample(key)) or {}
+        return next((known[kind] for kind in OF_LABELS if kind in known), None)
 
 
-class Tars(FullSource):
-    """A split in tars. `unused` images have other labels than whole numbers.
+def _sample(key: str) -> str:
+    """WebDataset's key of a file's name: up to its first dot.
+
+    >>> _sample("train.a/0001.seg")
+    'train.a/0001'
+    """
+    folder, slash, name = key.rpartition("/")
+    return folder + slash + name.partition(".")[0]
+
+
+class TarStore(Store):
+    """Images in tars, read in place.
 
     Args:
         files: the tars.
-        members: of each, as `tar_images`.
-        column: that labels are from; "" for those of .cls and .json.
-        several: whether labels are lists.
-
-    Raises:
-        UserError: a label is no number of a class, or as `label_lists.check_numbers`.
+        members: the images of each.
     """
 
-    def __init__(
-        self, files: Sequence[Path], members: Sequence[np.ndarray], column: str, several: bool
-    ) -> None:
-        self.files = files
-        self.classes = []
-        self.columns = (
-            "; a tar has them as key.cls or key.json with a whole number or, named by"
-            " data.label_column=, lists of class numbers"
-        )
-        labels = [one["label"] for one in members]
-        if several:
-            parts = [label_lists.measure_padded(column, label_N) for label_N in labels]
-            self.lists = label_lists.together(column, parts)
-            labels = [label_lists.repadded(label_N, self.lists.longest) for label_N in labels]
-        label_N = np.concatenate(labels)
-        self.unused = int((label_N == UNUSED).sum())
-        self.label_N = np.where(label_N == UNUSED, UNLABELLED, label_N)
-        self.file_N = np.repeat(np.arange(len(files)), [len(one) for one in members])
-        self.offset_N = np.concatenate([one["offset"] for one in members])
-        self.size_N = np.concatenate([one["size"] for one in members])
-        if self.label_N.max() >= 0:
-            self.label_source = f"{column} of the tars" if column else ".cls and .json of the tars"
+    def __init__(self, files: Sequence[Path], members: Sequence[Iterable[Member]]) -> None:
+        self.files = list(files)
+        rows = [
+            (number, member.offset, member.size)
+            for number, some in enumerate(members)
+            for member in some
+        ]
+        self.file_N, self.offset_N, self.size_N = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
     def __len__(self) -> int:
         return len(self.file_N)
 
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        images: list[bytes | np.ndarray] = [b""] * len(rows)
+    def fetch(self, rows: np.ndarray) -> list[Raw]:
+        images: list[Raw] = [b""] * len(rows)
         for number in np.unique(self.file_N[rows]).tolist():
             places = np.flatnonzero(self.file_N[rows] == number)
-            members = zip(
-                places.tolist(),
-                self.size_N[rows[places]].tolist(),
-                self.offset_N[rows[places]].tolist(),
-                strict=True,
-            )
             try:
                 with self.files[number].open("rb", buffering=0) as file:
-                    for place, size, offset in members:
+                    for place in places.tolist():
+                        row = rows[place]
+                        size, offset = int(self.size_N[row]), int(self.offset_N[row])
                         images[place] = os.pread(file.fileno(), size, offset)
             except OSError as error:
                 text = f"cannot be read: {_text(error)}"
                 raise UserError(f"data.path={self.files[number]}: {text}") from None
-        return images, self.label_of(rows)
+        return images
 
-    def label_of(self, rows: np.ndarray) -> np.ndarray:
-        return self.label_N[rows]
-
-    def units(self) -> ReadUnits:
-        names = relative_paths(map(str, self.files))
-        labels = (
-            f"{name} {hashlib.sha256(self.label_N[self.file_N == number].tobytes()).hexdigest()}"
-            for number, name in enumerate(names)
-        )
-        return ReadUnits(self.size_N, lambda: labels)
+    def sizes(self) -> np.ndarray:
+        return self.size_N
 
     def name(self, row: int) -> str:
         file = self.files[self.file_N[row]]
@@ -125,71 +115,109 @@ class Tars(FullSource):
         return f"{file.name}, {name}"
 
 
-def _members(file: Path, column: str) -> np.ndarray:
-    """As `tar_images`.
+def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
+    """Every split of a folder of tars; what is left out is counted in `contents.skipped`, what was
+    assumed is added to `guesses`.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: a tar ends early or holds no images, an option names a column, or a label is
+            none.
     """
+    for key in ("image_column", "group"):
+        if (given := getattr(data, key)) is not None:
+            text = f"{location(data)} holds tars, which have no columns"
+            raise UserError(f"data.{key}={given}: {text}")
+    files = [file for some in contents.files.values() for file in some]
+    with ThreadPoolExecutor(READERS) as pool:
+        made = pool.map(lambda file: _members(file, data.label_column), files)
+        read = dict(zip(files, made, strict=True))
+    kinds = [kind for kind in IMAGE_KINDS if any(kind in one.images for one in read.values())]
+    for file, one in read.items():
+        if not one.images.get(kinds[0] if kinds else ""):
+            raise UserError(f"data.path={file}: no images in it (key.jpg, key.png, ...)")
+    _count_skipped(read.values(), kinds, contents, guesses)
+    images = {
+        split: [read[file].images[kinds[0]] for file in some]
+        for split, some in contents.files.items()
+    }
+    stored = {
+        split: Stored(
+            [
+                read[file].label(key)
+                for file, members in zip(contents.files[split], some, strict=True)
+                for key in members
+            ],
+            columns="; a tar has them as key.cls or key.json",
+        )
+        for split, some in images.items()
+    }
+    column = data.label_column or "label"
+    if data.label_column and all(value is None for one in stored.values() for value in one.values):
+        text = f"no image in {location(data)} has such a label"
+        choices = "expected cls, for the .cls files, or a key of the .json files"
+        raise UserError(f"data.label_column={column}: {text}; {choices}")
+    source = (
+        f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
+    )
+    reading = Reading(column, location(data), source, asked=data.label_column is not None)
+    found = labels.read_or_none(stored, reading, guesses, data.labels)
+    return {
+        split: Source(
+            TarStore(contents.files[split], [members.values() for members in some]), found[split]
+        )
+        for split, some in images.items()
+    }
+
+
+def _count_skipped(
+    read: Iterable[Members], kinds: Sequence[str], contents: Contents, guesses: list[str]
+) -> None:
+    """Count and name what is left out of tars."""
+    skipped: Counter[str] = Counter()
+    beside: list[str] = []
+    for one in read:
+        skipped += one.skipped
+        beside += one.beside
+        for kind in kinds[1:]:
+            skipped[OTHERS[kind]] += len(one.images.get(kind, ()))
+    contents.skipped.extend(
+        f"{count_of(count, what)} of the tars" for what, count in sorted(skipped.items())
+    )
+    if beside:
+        text = f"{len(beside):,} images in tars have the key of another image, as {beside[0]}"
+        guesses.append(f"{text}: they are left out")
+
+
+def _members(file: Path, column: str | None) -> Members:
+    """What is in a tar; labels are those of the .cls files, else of the key `label` of the .json
+    files; with `column` of that key alone (cls: of the .cls files).
+
+    Raises:
+        UserError: it does not end as a tar does, or is damaged.
+    """
+    found = Members()
+    count = 0
     try:
-        return tar_images(file, column)
+        with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
+            for member in _forward(tar, file.stat().st_size):
+                if not member.isdir():
+                    count += _sort_in(member, raw.fileno(), column, found)
+            if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
+                raise ValueError(f"cut off or damaged at byte {tar.offset}")
+    except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
+        text = f"damaged after {count} images: {type(error).__name__}"
+        raise UserError(f"data.path={file}: {text}") from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        raise UserError(f"data.path={file}: {_text(error)}") from None
+        after = f", after {count} images" if isinstance(error, ValueError) else ""
+        raise UserError(f"data.path={file}: {_text(error)}{after}") from None
+    for own in found.images.values():
+        for key in [key for key in own if _sample(key) != key and _sample(key) in own]:
+            del own[key]  # such as 0001.seg.png beside 0001.png
+            found.beside.append(key)
+    return found
 
 
-def _text(error: Exception) -> str:
-    """An error in one line, without the file's name."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
-
-
-def tar_images(file: Path, column: str = "") -> np.ndarray:
-    """Offset, size and label of each image of a tar, from its headers: a record of int64. Labels
-    are those of the .cls files, else of the key `label` of the .json files, UNUSED for a list or a
-    text. With `column` they are of that key alone (`cls`: of the .cls files), and where one is a
-    list, all are, each as a row of `label_lists.padded`.
-
-    Raises:
-        ValueError: it does not end as a tar does, is damaged, or has no images; with `column`, a
-            label is neither a number of a class nor a list of them.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    labels: dict[str, dict[str, Any]] = {}
-    with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
-        try:
-            for member in _forward(tar, file.stat().st_size, found):
-                key, kind = _key(member.name)
-                if member.isreg() and kind in IMAGES:
-                    if key in found:
-                        raise ValueError(f"{member.name}: a second image of {key}")
-                    found[key] = member.offset_data, member.size
-                elif member.isreg() and kind in ("cls", "json") and member.size <= LONGEST_LABEL:
-                    text = os.pread(raw.fileno(), member.size, member.offset_data)
-                    labels.setdefault(key, {})[kind] = _label(kind, text, column or "label")
-        except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
-            raise ValueError(f"damaged after {len(found)} images: {type(error).__name__}") from None
-        if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
-            raise ValueError(f"cut off or damaged at byte {tar.offset}, after {len(found)} images")
-    if not found:
-        raise ValueError("no images in it (key.jpg, key.png, ...)")
-    kinds = {"": ("cls", "json"), "cls": ("cls",)}.get(column, ("json",))
-    known = [_chosen(labels.get(key, {}), kinds) for key in found]
-    if column and any(isinstance(label, list) for label in known):
-        label_N = label_lists.from_values(known)
-    else:
-        label_N = np.array([_single(label, column) for label in known], np.int64)
-    label = ("label", "<i8", label_N.shape[1:])
-    images = np.empty(len(found), np.dtype([("offset", "<i8"), ("size", "<i8"), label]))
-    images["offset"], images["size"] = np.array(list(found.values()), np.int64).T
-    images["label"] = label_N
-    return images
-
-
-def _chosen(labels: dict[str, Any], kinds: tuple[str, ...]) -> Any:
-    """The label of the first of these kinds that there is."""
-    return next((labels[kind] for kind in kinds if kind in labels), None)
-
-
-def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfile.TarInfo]:
+def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
     """The members, each after the one before it: a damaged size could lead back, and into an
     endless loop.
 
@@ -200,40 +228,49 @@ def _forward(tar: tarfile.TarFile, length: int, found: Sized) -> Iterator[tarfil
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
         if member.offset <= reached or not fits:
-            raise ValueError(
-                f"cut off or damaged at byte {member.offset}, after {len(found)} images"
-            )
+            raise ValueError(f"cut off or damaged at byte {member.offset}")
         reached = member.offset
         yield member
         # else tarfile keeps them all, which may be millions
         tar.members.clear()  # type: ignore[attr-defined]
 
 
-def _key(name: str) -> tuple[str, str]:
-    """WebDataset's convention: the path up to the first dot of the file's name is the sample's key,
-    the rest the kind."""
-    folder, slash, file = name.rpartition("/")
-    key, _, kind = file.partition(".")
-    return folder + slash + key, kind.lower()
+def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found: Members) -> bool:
+    """Note a member; whether it is an image."""
+    key, _, ending = member.name.rpartition(".")
+    file = member.name.rpartition("/")[2]
+    parts = [part for part in member.name.split("/") if part not in (".", "..")]
+    if any(layout.is_hidden(part) for part in parts):
+        found.skipped["hidden files"] += 1
+    elif not member.isreg():
+        found.skipped["links" if member.issym() or member.islnk() else "special files"] += 1
+    elif (end := ending.lower()) in OF_LABELS and member.size <= LONGEST_LABEL:
+        if column is None or (column == "cls") == (end == "cls"):
+            text = os.pread(descriptor, member.size, member.offset_data)
+            found.labels.setdefault(key, {})[end] = _label(end, text, column or "label")
+    elif (kind := layout.kind_of(file)) not in IMAGE_KINDS:
+        found.skipped[layout.other_kind(file)] += 1
+    elif key in found.images.setdefault(kind, {}):
+        found.beside.append(member.name)
+    else:
+        found.images[kind][key] = Member(member.offset_data, member.size)
+        return True
+    return False
 
 
-def _single(label: Any, column: str) -> int:
-    if label is None:
-        return label_lists.UNLABELLED
-    if type(label) is int and abs(label) < 2**63:
-        return label
-    if column or type(label) is int:
-        raise ValueError(f"{str(label)[:100]}: {label_lists.EXPECTED}")
-    return UNUSED
+def _text(error: Exception) -> str:
+    """An error in one line, without the file's name."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
 
 
-def _label(kind: str, text: bytes, key: str) -> Any:
-    """What is in a .cls file, or in a .json file under the key; None where there is nothing, the
-    text where it is no JSON."""
+def _label(kind: str, text: bytes, column: str) -> Any:
+    """What is in a .cls file, the text itself where it is no JSON; or in a .json file under the
+    column."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return " ".join(text.decode(errors="replace").split()) or None
+        plain = " ".join(text.decode(errors="replace").split())
+        return plain if plain and kind == "cls" else None
     if kind == "json":
-        return value.get(key) if isinstance(value, dict) else None
+        return value.get(column) if isinstance(value, dict) else None
     return value

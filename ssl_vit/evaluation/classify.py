@@ -15,8 +15,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from ..data.base import Source
 from ..data.batching import Batch
+from ..data.source import Source
 from ..errors import UserError
 from ..objectives.base import Objective
 from ..recipe import records

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..data.base import Source
 from ..data.batching import Batch
+from ..data.source import Source
 from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
 

@@ -15,8 +15,8 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..callbacks import Row
-from ..data.base import Source
 from ..data.batching import Batch
+from ..data.source import Source
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.schema import Probe

@@ -6,7 +6,6 @@ import torch
 
 from .. import costs, formatting, metrics
 from ..data import loaders
-from ..data.base import origin
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..evaluation.features import ProbesDuringTraining
@@ -62,7 +61,7 @@ def _early_warnings(job: Job) -> Iterator[str]:
     counts = measured_on(job.recipe, job.splits)
     remedy = schema.more_held_out(job.recipe)
     yield from formatting.few_images(counts, schema.chosen_on_held_out(job.recipe), remedy)
-    doubt = label_doubt(origin(job.splits.train)) if job.splits.label_source else ""
+    doubt = label_doubt(job.splits.train.whole()) if job.splits.label_source else ""
     if doubt and not schema.learns_labels(job.recipe):
         what = "where they are none, start another run with data.labels=false"
         yield f"folders are taken for classes, but {doubt}: {what}"

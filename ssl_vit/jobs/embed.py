@@ -12,7 +12,7 @@ from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
 
 if TYPE_CHECKING:
-    from ..data.base import Source
+    from ..data.source import Source
     from ..evaluation.embedding import Neighbor
     from ..recipe.schema import Data
     from ..training.distributed import WatchedAccelerator
@@ -105,7 +105,7 @@ def _splits(
     data: "Data", options: EmbedOptions, accelerator: "WatchedAccelerator"
 ) -> dict[str, "Source"]:
     """The splits with images that the options name; rank 0 reads them first."""
-    from ..data import base, sources
+    from ..data import source, sources
     from ..training.distributed import on_main
     from . import encoders
 
@@ -118,7 +118,7 @@ def _splits(
         wanted = {}
         for name in options.split or filled:
             chosen = encoders.named_split(name, filled)
-            wanted[chosen] = base.without_lists(filled[chosen], f"the features of {chosen}")
+            wanted[chosen] = source.without_lists(filled[chosen], f"the features of {chosen}")
         if accelerator.is_main_process:
             about = sources.describe_labels(next(iter(wanted.values())), data)
             print(f"labels      {text_line(about)}", flush=True)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..data import layout, loaders, sources
-from ..data.base import Source, WithoutLabels, without_lists
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
-from ..data.image_files import FOLDERS
+from ..data.files import FOLDERS
+from ..data.open import open_splits
+from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
 from ..inspection.base import Subject
 from ..models import architectures, weights
@@ -213,14 +214,14 @@ def _split_images(split: str, one: NamedEncoder, given: Mapping[str, str], data:
     if data.stream:
         text = "a stream is not looked at as a whole; expected data.stream=false"
         raise UserError(f"split={split}: {text}")
-    found = sources.every_split(data)
+    found = open_splits(data)
     for text in found.guesses:
         print(f"warning: {text}", flush=True)
     chosen = named_split(split, found.splits)
     source = without_lists(found.splits[chosen], "the figures")
     source = _coloured(source, source, data, one, given)
     if not data.labels:
-        source = WithoutLabels(source)
+        source = source.without_labels()
     return ImageSet(source, data.name, f"split {chosen}")
 
 
@@ -253,7 +254,7 @@ def _coloured(
         return source
     count = f"{len(labelled.classes):,} folders, of which this encoder has not learned"
     print(f"labels      none; data.labels=true colours image_map by {count}", flush=True)
-    return WithoutLabels(source)
+    return source.without_labels()
 
 
 def _learned_labels(one: NamedEncoder) -> bool:
@@ -292,8 +293,8 @@ def _test_images(data: Data) -> str | None:
     """The test images in words: a split or a share; None where there are none."""
     if not isinstance(data.test, str):
         return f"data.test={data.test:g}"
-    found = sources.every_split(data).splits
-    chosen = layout.choose(data.test, found)
+    found = open_splits(data).splits
+    chosen = sources.test_split(data, found, layout.choose(data.train, found) or "")
     return f"split {chosen}" if chosen is not None and len(found[chosen]) else None
 
 

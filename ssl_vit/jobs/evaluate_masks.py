@@ -10,9 +10,9 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..data import batching, masks, sources
-from ..data.base import Source
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
+from ..data.source import Source
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import dense

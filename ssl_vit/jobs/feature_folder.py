@@ -19,9 +19,9 @@ import torch
 from pydantic import AfterValidator, Field
 
 from ..data import fingerprints, transforms
-from ..data.base import Source
 from ..data.batching import check_unreadable
 from ..data.loaders import readable_loader
+from ..data.source import Source
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding

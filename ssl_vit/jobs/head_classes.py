@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..data.base import Source
+from ..data.source import Source
 from ..errors import UserError, suggest
 from ..formatting import some
 from ..recipe import export_files

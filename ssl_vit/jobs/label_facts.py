@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from ..data.base import Source
-from ..data.image_files import FOLDERS
+from ..data.files import FOLDERS
+from ..data.source import Source
 from ..formatting import count_of_images
 
 FEW = 5  # images: classes of fewer are hardly classes

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.base import Source
 from ..data.channels import decoder
 from ..data.pixel_values import shown_image
+from ..data.source import Source
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
 from ..formatting import crop_text, shell_command, text_line, tool_command

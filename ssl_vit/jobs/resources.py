@@ -15,11 +15,11 @@ from accelerate.utils import gather_object
 
 from .. import costs
 from ..data import check_range, fingerprints, measure_range, sources
-from ..data.base import Source, origin
 from ..data.batch_layout import BatchLayout
-from ..data.image_files import FOLDERS
+from ..data.files import FOLDERS
 from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, decode_split
+from ..data.source import Source, same_store
 from ..errors import UserError
 from ..formatting import option_text
 from ..recipe.probe import SEGMENTATION
@@ -77,7 +77,7 @@ def load_splits(
     others = {
         name: source
         for name, source in named.items()
-        if source is not None and (name == "train" or origin(source) is not origin(splits.train))
+        if source is not None and (name == "train" or not same_store(source, splits.train))
     }
     of_bytes = "" if recipe.trains else check_range.OF_ENCODER
     checked = distributed.broadcast_from_main(

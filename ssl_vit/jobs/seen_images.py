@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ..data import fingerprints, sources
-from ..data.base import Source, View, origin
 from ..data.layout import role
+from ..data.source import Source, labelled_images, same_store
 from ..data.sources import Splits
 from ..errors import UserError
 from ..recipe.images import Data
@@ -89,7 +89,7 @@ def _of_run(
         trained = sources.load(data).train
         if was and was != fingerprints.fingerprint_train(trained, bool(data.group)):
             return [SeenImages(run=str(run), unknown=CHANGED)]
-        learned = sources.labelled_images(trained) if learns_labels(before) else None
+        learned = labelled_images(trained) if learns_labels(before) else None
         alike = {split for split, text in prints.items() if text == was}
         of_splits = _measured(recipe.data, splits, data, alike)
         if not of_splits:
@@ -138,7 +138,7 @@ def _measured(
         add("test", splits.test, now.test if isinstance(now.test, str) else "")
     if now.validation != 0:
         named = now.validation if isinstance(now.validation, str) else "validation"
-        shared = origin(splits.validation) is origin(splits.train)
+        shared = same_store(splits.validation, splits.train)
         add("validation", splits.validation, "" if shared else named)
     return found
 
@@ -152,7 +152,7 @@ def _counts(measured: dict[str, tuple[Source, bool]], among: Source | None) -> d
 
 
 def _rows(source: Source) -> np.ndarray:
-    return source.full_rows() if isinstance(source, View) else np.arange(len(source))
+    return source.store_rows()
 
 
 def _place(data: Data) -> tuple[str | None, ...]:

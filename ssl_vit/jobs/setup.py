@@ -9,9 +9,9 @@ import torch
 
 from .. import formatting
 from ..data import batching, class_numbers, loaders, sources
-from ..data.base import Source
 from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
+from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.features import ProbesDuringTraining
@@ -186,7 +186,7 @@ def _probes(
     """The probes of `probe.every`, on labelled training images; None where it is 0."""
     if not recipe.probe.every:
         return None
-    labelled = sources.labelled_images(splits.train)
+    labelled = labelled_images(splits.train)
     return ProbesDuringTraining(
         loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
         held_out.batches,

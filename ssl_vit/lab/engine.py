@@ -426,8 +426,8 @@ def split_labels(data: schema.Data) -> SplitLabels:
     Raises:
         UserError: images cannot be read.
     """
-    from ..data.base import origin
     from ..data.layout import NoTestSplit
+    from ..data.source import same_store
 
     try:
         splits = splits_of(data, True)
@@ -437,7 +437,7 @@ def split_labels(data: schema.Data) -> SplitLabels:
         source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
     )
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
-    apart = origin(splits.validation) is not origin(splits.train)
+    apart = not same_store(splits.validation, splits.train)
     return SplitLabels(train, validation, test, apart)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from helpers.options import ROOT
 from ssl_vit import costs, stats
 from ssl_vit.data import channels, masks, sources
-from ssl_vit.data.base import View
+from ssl_vit.data.open import open_splits
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read, tasks
 from ssl_vit.recipe import recipe_files
@@ -139,13 +139,13 @@ def splits(options: Options, most: int) -> dict[str, Split]:
     """Every split of the images that options name, as it is before shares are taken; with at most
     so many first images."""
     data = _data(options)
-    found = sources.every_split(data).splits
+    found = open_splits(data).splits
     return {name: _split(source, data, most) for name, source in found.items()}
 
 
 def encoded(options: Options, split: str, rows: int) -> list[bytes]:
     """The first images of a split as they lie in their files, undecoded."""
-    source = sources.every_split(_data(options)).splits[split]
+    source = open_splits(_data(options)).splits[split]
     return [bytes(one) for one in source.fetch(np.arange(min(rows, len(source))))[0]]
 
 
@@ -154,11 +154,7 @@ def drawn_rows(options: Options) -> dict[str, np.ndarray]:
     of a run with these options."""
     found = sources.load(_data(options), test=True)
     parts = {"train": found.train, "validation": found.validation, "test": found.test}
-    return {
-        name: part.full_rows() if isinstance(part, View) else np.arange(len(part))
-        for name, part in parts.items()
-        if part is not None
-    }
+    return {name: part.store_rows() for name, part in parts.items() if part is not None}
 
 
 def _data(options: Options) -> Data:

@@ -1,11 +1,12 @@
 """Shares of a split: data.share, and what is cut off for testing (data.test) and held out
-(data.validation). Each is drawn by a key of its own, never by a run's seed.
+(data.validation). Rows are computed once, each by a key of its own, never by a run's seed.
 
 Legend: N images, G groups of them.
 """
 
+import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,14 +15,10 @@ from ..errors import UserError
 from ..formatting import some
 from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count, share_count
-from .base import (
-    Rows,
-    Source,
-    Subset,
-    stratified,
-    stratified_rows,
-)
-from .label_lists import UNLABELLED
+from .files import FileStore
+from .labels import UNLABELLED
+from .source import Source
+from .tables import location
 
 HELD_OUT_KEY = 1  # of the permutation by which a share is held out
 SHARE_KEY = 3  # of that by which data.share is taken
@@ -33,7 +30,12 @@ class Cut(NamedTuple):
 
     kept: Source
     part: Source
-    how: str
+    how: str = ""
+
+
+def permuted(whole: Source, count: int, key: int) -> np.ndarray:
+    """The first rows of a permutation of all."""
+    return rng.permute(np.arange(count), len(whole), rng.key(key))
 
 
 def training_share(train: Source, data: Data) -> Source:
@@ -46,11 +48,11 @@ def training_share(train: Source, data: Data) -> Source:
         return train
     count = share_count(data.share, len(train))
     if data.share_seed is None:
-        return Subset(train, 0, count, SHARE_KEY)
+        return train.subset(permuted(train, count, SHARE_KEY))
     if not _one_label(train):
         reason = "takes shares of classes, and the training images have not one label each"
         raise UserError(f"data.share_seed={data.share_seed}: {reason}")
-    return Rows(train, stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
+    return train.subset(stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 
 
 def _one_label(source: Source) -> bool:
@@ -59,20 +61,56 @@ def _one_label(source: Source) -> bool:
 
 
 def cut_test(whole: Source, data: Data) -> Cut | None:
-    """The test share cut off all training images: by group where data.group names them, else by
-    class where they have one label each; None where data.test names a split.
+    """The test share cut off all training images: of a folder by name, so that it may grow; else by
+    group where data.group names them, else by class where they have one label each. None where
+    data.test names a split.
 
     Raises:
-        UserError: there are fewer than two images or groups.
+        UserError: there are fewer than two images or groups, or none on one of the sides.
     """
     if isinstance(data.test, str):
         return None
     count = held_out_count(data.test, _at_least_two(whole, data))
+    if isinstance(whole.store, FileStore):
+        return _cut_by_name(whole, whole.store, data.test, data)
     if data.group is None and _one_label(whole):
         rows_N = stratified_rows(whole, rng.key(TEST_KEY))
         how = "of each class alike" if data.labels else ""
-        return Cut(Rows(whole, rows_N[count:]), Rows(whole, rows_N[:count]), how)
+        return Cut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]), how)
     return _cut(whole, count, TEST_KEY, data)
+
+
+def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
+    """An image, or its group, is for testing if the hash of its name is below the share: files that
+    come later move none of those that are there."""
+    names = list(files.names())
+    how = "by name"
+    if whole.groups is not None:
+        number_N = whole.group_of(np.arange(len(whole)))
+        known = whole.groups.names
+        names = [
+            known[number] if number < len(known) else name
+            for number, name in zip(number_N.tolist(), names, strict=True)
+        ]
+        how = f"by name of data.group={data.group}"
+    limit = share * 2.0**64
+    inside = {name: _hash(name) < limit for name in dict.fromkeys(names)}
+    inside_N = np.array([inside[name] for name in names])
+    if inside_N.all() or not inside_N.any():
+        side = "testing" if inside_N.any() else "training"
+        text = (
+            f"all {len(names):,} images of {location(data)} are for {side} by their names' hashes"
+        )
+        raise UserError(f"data.test={share:g}: {text}; expected another share or more images")
+    if whole.groups is not None and data.labels and _one_label(whole):
+        _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
+    return Cut(whole.subset(np.flatnonzero(~inside_N)), whole.subset(np.flatnonzero(inside_N)), how)
+
+
+def _hash(name: str) -> int:
+    """64 bits of a name."""
+    encoded = name.encode(errors="surrogateescape")
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
 
 
 def cut_held_out(train: Source, data: Data) -> Cut:
@@ -95,7 +133,8 @@ def _at_least_two(train: Source, data: Data) -> int:
 def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
     if data.group is not None:
         return _cut_groups(whole, count, key, data)
-    return Cut(Subset(whole, count, len(whole), key), Subset(whole, 0, count, key), "")
+    rows_N = permuted(whole, len(whole), key)
+    return Cut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]))
 
 
 def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
@@ -127,7 +166,7 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
     inside_N = inside_N[rows_N]
     how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
-    return Cut(Rows(whole, rows_N[~inside_N]), Rows(whole, rows_N[inside_N]), how)
+    return Cut(whole.subset(rows_N[~inside_N]), whole.subset(rows_N[inside_N]), how)
 
 
 def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
@@ -169,18 +208,31 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
     gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
     if not gone:
         return
-    names = [whole.classes[label] if whole.classes else str(label) for label in gone]
-    text = f"no training images would be left of {some(names)}, whose images are of too few"
+    text = f"no training images would be left of {class_names(whole, gone)}, whose images are of"
     choices = "expected smaller groups, or data.labels=false where these are no classes"
-    raise UserError(f"data.group={data.group}: {text} groups; {choices}")
+    raise UserError(f"data.group={data.group}: {text} too few groups; {choices}")
 
 
-def group_numbers(values: Sequence[Any]) -> np.ndarray:
-    """The group (N,) of each image by a value of it. Images without a value are groups of one."""
-    number = {text: i for i, text in enumerate(sorted({str(one) for one in values if _given(one)}))}
-    alone = iter(range(len(number), len(number) + len(values)))
-    return np.array([number[str(one)] if _given(one) else next(alone) for one in values], np.int64)
+def class_names(source: Source, numbers: Sequence[int]) -> str:
+    names = source.classes
+    return some([names[one] if one < len(names) else str(one) for one in numbers])
 
 
-def _given(value: Any) -> bool:
-    return value is not None and value != ""
+def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Places 0 .. N-1 in an order in which each class comes as often as it is there: the r-th of a
+    class's n, in an order drawn by `key` and each one's number, comes at (r - 1/2) / n, and equals
+    by their hash. So the first of them have each class's share, rounded as Webster's and
+    Sainte-Lague's method of apportionment does.
+    """
+    hash_N = rng.bits(key, number_N)
+    by_class_N = np.lexsort((hash_N, label_N))
+    _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
+    rank_N = np.arange(len(label_N)) - np.repeat(start_C, size_C)
+    place_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
+    return by_class_N[np.lexsort((hash_N[by_class_N], place_N))]
+
+
+def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
+    """All rows of a source with one label an image, as `stratified`."""
+    rows_N = np.arange(len(whole))
+    return stratified(whole.label_of(rows_N), rows_N, key)

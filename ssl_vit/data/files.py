@@ -1,0 +1,266 @@
+"""Splits of an image folder: a file each, read in place; labels from metadata files beside them,
+else from the folders of classes."""
+
+import csv
+import io
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from ..errors import UserError, suggest
+from ..formatting import some
+from ..recipe.images import Data
+from ..recipe.parsing import parse_json
+from . import labels, layout
+from .columns import LABEL_NAMES
+from .labels import Reading, Stored
+from .layout import Contents, Tree, join
+from .source import Groups, Raw, Source, Store, file_bytes, read_file
+
+FOLDERS = "names of folders"  # as the source of labels
+FOLDER = "folder"  # data.group= of an image's folder
+
+
+class FileStore(Store):
+    """Images that are files. Their names are in one Arrow array: forked data workers would copy a
+    list of a million texts page by page, as Python writes reference counts into each.
+
+    Args:
+        root: the folder that was given.
+        names: of the files, below it.
+    """
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root = root
+        self.encoded_names = pyarrow.array(map(os.fsencode, names), pyarrow.large_binary())
+
+    def __len__(self) -> int:
+        return len(self.encoded_names)
+
+    def fetch(self, rows: np.ndarray) -> list[Raw]:
+        return [read_file(self.path_of(row)) for row in rows.tolist()]
+
+    def path_of(self, row: int) -> Path:
+        return self.root / os.fsdecode(self.encoded_names[row].as_py())
+
+    def name(self, row: int) -> str:
+        return f"row {row} ({os.fsencode(self.path_of(row)).decode(errors='backslashreplace')})"
+
+    def file_of(self, row: int) -> str:
+        return self.encoded_names[row].as_py().decode(errors="backslashreplace")
+
+    def sizes(self) -> np.ndarray:
+        return np.array([file_bytes(self.root / name) for name in self.names()], np.int64)
+
+    def names(self) -> Iterable[str]:
+        return map(os.fsdecode, self.encoded_names.to_pylist())
+
+
+class _Image(NamedTuple):
+    """An image file: its path below the root, its split, and the class that its folders give (""
+    for none)."""
+
+    path: str
+    split: str
+    label: str
+
+
+class Metadata(NamedTuple):
+    """The rows of metadata files by the path of their image below the root, those that a later one
+    of the same file replaced, and the columns."""
+
+    row_of: dict[str, dict[str, Any]]
+    replaced: list[tuple[str, dict[str, Any]]]
+    columns: list[str]
+
+
+def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
+    """Every split of an image folder; `guesses`: what was assumed is added.
+
+    Raises:
+        UserError: damaged metadata, no such column, or values in it that are no labels.
+    """
+    images, of_classes = _images(contents.tree, contents.kind, guesses)
+    metadata = read_metadata(root, contents.tree, guesses)
+    labelled = any(image.label for image in images)
+    column = _label_column(root, metadata, data, labelled)
+    of_split: dict[str, list[_Image]] = {}
+    values: dict[str, Sequence[Any]]
+    for image in images:
+        of_split.setdefault(image.split, []).append(image)
+    if column is None:
+        guesses += of_classes if data.labels else []
+        reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
+        values = {name: [image.label for image in some] for name, some in of_split.items()}
+    else:
+        _compare(images, metadata, column, guesses)
+        where = f"the metadata in data.path={root}"
+        source = f"column {column} of the metadata"
+        reading = Reading(column, where, source, asked=data.label_column is not None)
+        rows = metadata.row_of
+        values = {
+            name: [rows.get(image.path, {}).get(column) for image in some]
+            for name, some in of_split.items()
+        }
+    about = _about(metadata)
+    stored = {name: Stored(one, columns=about) for name, one in values.items()}
+    found = labels.read_or_none(stored, reading, guesses, data.labels)
+    return {
+        name: Source(
+            FileStore(root, [image.path for image in some]),
+            found[name],
+            groups=_groups(root, some, metadata, data.group),
+        )
+        for name, some in of_split.items()
+    }
+
+
+def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
+    """The images that belong to a split, sorted, and what was guessed about classes."""
+    folders = [folder for folder in tree.folders if folder.of(kind)]
+    division = layout.divide(folders, kind)
+    guesses += division.guesses
+    if len(folders) == 1 and division.split == ["train"]:
+        # the only folder: the names of its images may begin with splits
+        names = folders[0].of(kind)
+        splits, more = layout.splits_of_images(names)
+        guesses += more
+        alone = zip(names, splits, strict=True)
+        return sorted(_Image(join(folders[0].path, name), split, "") for name, split in alone), []
+    images = [
+        _Image(join(folder.path, name), split, label)
+        for folder, split, label in zip(folders, division.split, division.label, strict=True)
+        if split is not None
+        for name in folder.of(kind)
+    ]
+    return sorted(images), division.of_classes
+
+
+def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
+    """All metadata files of a folder, as `datasets` reads them: a row for each image, with its
+    `file_name` below the file's folder. Where two files name the same image, the one in the deeper
+    folder counts.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    replaced: list[tuple[str, dict[str, Any]]] = []
+    columns: dict[str, None] = {}
+    for folder in tree.folders:  # sorted, so the outer ones come first
+        for name in folder.of("metadata"):
+            rows = _rows(root / join(folder.path, name))
+            if rows and not isinstance(rows[0].get("file_name"), str):
+                guesses.append(f"{join(folder.path, name)} has no column file_name and is not used")
+                continue
+            columns |= dict.fromkeys(key for row in rows for key in row)
+            own: dict[str, dict[str, Any]] = {}
+            for row in rows:
+                given = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
+                file = posixpath.normpath(posixpath.join(folder.path, given))
+                if file in own:
+                    replaced.append((file, own[file]))
+                own[file] = row
+            found |= own
+    if "split" in columns:
+        guesses.append("the column split of the metadata is not used: folders tell the splits")
+    return Metadata(found, replaced, [key for key in columns if key not in (None, "file_name")])
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of one file; a single empty one where it is JSON of another structure.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        if file.suffix.lower() == ".parquet":
+            return pyarrow.parquet.read_table(file).to_pylist()
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix.lower() == ".csv":
+            lines = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+            if lines.fieldnames:
+                lines.fieldnames = [name.strip() for name in lines.fieldnames]
+            return list(lines)
+        if file.suffix.lower() == ".jsonl":
+            rows = [parse_json(line) for line in text.split("\n") if line.strip()]
+        else:
+            rows = parse_json(text)
+    except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
+        line = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+        raise UserError(f"data.path={file}: cannot be read: {line}") from None
+    known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return rows if known else [{}]
+
+
+def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) -> str | None:
+    """The column of the metadata that holds labels; None where the names of folders are labels. As
+    in `datasets`, the columns of an image folder are image, label (the folders' names), and those
+    of the metadata.
+
+    Raises:
+        UserError: there is no such column, or none of images or groups.
+    """
+    of_labels = [*metadata.columns]
+    if labelled and not metadata.columns:
+        of_labels.append("label")
+    known = {
+        "data.image_column": (data.image_column, ["image"]),
+        "data.label_column": (data.label_column, of_labels),
+        "data.group": (data.group, [FOLDER, *metadata.columns]),
+    }
+    for key, (name, there) in known.items():
+        if name is not None and name not in there:
+            text = f"{key}={name}: data.path={root} has no such column"
+            raise UserError(f"{text}; {suggest(name, there)}")
+    wanted = [data.label_column] if data.label_column is not None else LABEL_NAMES
+    return next((name for name in wanted if name in metadata.columns), None)
+
+
+def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
+    """Count images with several labels or without metadata, and metadata without an image."""
+    several = {
+        path
+        for path, row in metadata.replaced
+        if row.get(column) != metadata.row_of[path].get(column)
+    }
+    if several:
+        text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
+        guesses.append(f"{text}: the last one counts")
+    there = {image.path for image in images}
+    unknown = sum(path not in metadata.row_of for path in there)
+    gone = [path for path in metadata.row_of if path not in there]
+    if unknown:
+        guesses.append(f"{unknown:,} images are not in the metadata and have no label")
+    if gone:
+        text = f"{len(gone):,} rows of the metadata name no image that is used"
+        guesses.append(f"{text}: {some(gone)}")
+
+
+def _about(metadata: Metadata) -> str:
+    if not metadata.columns:
+        return ""
+    listed = ", ".join(metadata.columns)
+    return f" (columns of the metadata: {listed}); data.label_column= takes one of them"
+
+
+def _groups(
+    root: Path, images: Sequence[_Image], metadata: Metadata, group: str | None
+) -> Groups | None:
+    if group is None:
+        return None
+    folders = group == FOLDER and FOLDER not in metadata.columns
+    return Groups.by_value(
+        [
+            posixpath.dirname(image.path) or "."
+            if folders
+            else metadata.row_of.get(image.path, {}).get(group)
+            for image in images
+        ]
+    )

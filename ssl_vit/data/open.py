@@ -1,0 +1,179 @@
+"""The one way in: a recipe's `data` -> a Source for each split."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+
+from ..errors import UserError
+from ..recipe.images import EMBEDDED, Data
+from . import columns, layout, synthetic, tables
+from .files import open_files
+from .labels import Labels
+from .layout import IMAGE_KINDS, Contents
+from .source import Masks, Raw, Source, Store
+from .streaming import About, SourceShards, Stream, TableShards, read_hub_file
+from .tables import Parquet, location
+from .tars import open_tars
+
+DRAWN_HASHED = 64  # images of the embedded set that show whether this code still draws the same
+
+
+class Found(NamedTuple):
+    """Every split, what was left out, and what was assumed."""
+
+    splits: dict[str, Source]
+    skipped: list[str]
+    guesses: list[str]
+
+
+class FoundStreams(NamedTuple):
+    """As Found, with functions seed -> stream."""
+
+    splits: dict[str, Callable[[int], Stream]]
+    skipped: list[str]
+    guesses: list[str]
+
+
+class DrawnStore(Store):
+    """A split of the embedded set: its images, or with `masks` their masks, are drawn when they are
+    fetched."""
+
+    def __init__(self, split: str, size: int, masks: bool = False) -> None:
+        self.split = split
+        self.size = size
+        self.draw = synthetic.masks if masks else synthetic.render
+
+    def __len__(self) -> int:
+        return synthetic.SIZES[self.split]
+
+    def fetch(self, rows: np.ndarray) -> list[Raw]:
+        return list(self.draw(rows, self.size, self.split))
+
+    def sizes(self) -> np.ndarray:
+        return np.full(len(self), 3 * self.size**2)
+
+    def name(self, row: int) -> str:
+        return f"{self.split} image {row}"
+
+    @property
+    def hashed_every(self) -> int:
+        return len(self) // DRAWN_HASHED
+
+
+def open_splits(data: Data) -> Found:
+    """Each split that a recipe's `data` names.
+
+    Raises:
+        UserError: a place that holds no images.
+    """
+    datasets.disable_progress_bars()
+    guesses: list[str] = []
+    if data.path:
+        return _open_path(layout.inspect(Path(data.path)), data)
+    if data.hub:
+        return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
+    if data.channels != 3:
+        text = f"data={EMBEDDED} is drawn in 3; for other images data.path= or data.hub="
+        raise UserError(f"data.channels={data.channels}: {text}")
+    return Found({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
+
+
+def _drawn(split: str, size: int) -> Source:
+    label_N = synthetic.labels(np.arange(synthetic.SIZES[split]), split)
+    masks = DrawnStore(split, size, masks=True)
+    return Source(
+        DrawnStore(split, size),
+        Labels(label_N, list(synthetic.CLASSES), "the kind of shape"),
+        Masks("drawn", "", len(synthetic.MASK_CLASSES), masks),
+    )
+
+
+def _open_path(contents: Contents, data: Data) -> Found:
+    assert data.path is not None
+    guesses = list(contents.guesses)
+    if contents.kind in IMAGE_KINDS:
+        splits = open_files(Path(data.path), contents, data, guesses)
+    elif contents.kind == "tar":
+        splits = open_tars(contents, data, guesses)
+    elif contents.kind == "saved":
+        splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
+    else:
+        known = tables.split_files(contents.files, data, guesses)
+        opened = {
+            name: tables.load_parquet(one.files, data) for name, one in known.items() if one.files
+        }
+        splits = tables.open_tables(opened, data, known, guesses)
+    return Found(splits, contents.skipped, guesses)
+
+
+def open_streams(data: Data) -> FoundStreams:
+    """Each split as a stream. The Hub's sets and parquet files are read by `datasets`, without a
+    copy in its cache; of others the parts of their sources are.
+
+    Raises:
+        UserError: a place that holds no images, or labels that a stream cannot read.
+    """
+    datasets.disable_progress_bars()
+    guesses: list[str] = []
+    if not data.path:
+        opened = tables.load_hub(data, stream=True)
+        streams = {name: _of_table(rows, data, None, guesses) for name, rows in opened.items()}
+        return FoundStreams(streams, [], guesses)
+    contents = layout.inspect(Path(data.path))
+    if contents.kind != "parquet":
+        found = _open_path(contents, data)
+        streams = {name: _of_source(source, data) for name, source in found.splits.items()}
+        return FoundStreams(streams, found.skipped, found.guesses)
+    guesses += contents.guesses
+    known = tables.split_files(contents.files, data, guesses)
+    streams = {
+        name: _of_table(tables.load_parquet(one.files, data, stream=True), data, one, guesses)
+        for name, one in known.items()
+        if one.files
+    }
+    return FoundStreams(streams, contents.skipped, guesses)
+
+
+def _of_source(source: Source, data: Data) -> Callable[[int], Stream]:
+    if source.lists is not None:
+        raise _streamed_lists(source.lists.column)
+    shown = source if data.labels else source.without_labels()
+    about = About(shown.classes, shown.columns, shown.label_source)
+    return lambda seed: Stream(SourceShards(shown), about, location(data), seed)
+
+
+def _of_table(
+    rows: datasets.IterableDataset, data: Data, known: Parquet | None, guesses: list[str]
+) -> Callable[[int], Stream]:
+    """Labels that are texts are refused or left out: their classes are known only when all are
+    read."""
+    rows = rows if rows.features else rows._resolve_features()
+    image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
+    if columns.array_shape(rows.features[image]):
+        raise UserError(f"data.stream=true: column {image} holds arrays; expected false")
+    if label and data.labels and columns.holds_texts(rows.features[label]):
+        text = "its labels are texts, which a stream cannot number before it has read all of them"
+        if data.label_column:
+            raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
+        guesses.append(f"column {label}: {text}: they are not used")
+        label = None
+    if label and data.labels and columns.holds_lists(rows.features[label]):
+        raise _streamed_lists(label)
+    if not data.labels:
+        label = None
+    below = [one.resolve() for one in tables.roots(data)]
+    read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
+    shards = TableShards(rows, image, label, read_file)
+    info = About(list(classes) if label else [], about, f"column {label}" if label else "")
+    return lambda seed: Stream(shards, info, location(data), seed)
+
+
+def _streamed_lists(column: str) -> UserError:
+    return UserError(
+        f"data.label_column={column}: holds a list of labels for each image, which a stream does"
+        " not read; expected data.stream=false"
+    )

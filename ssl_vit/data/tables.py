@@ -1,0 +1,440 @@
+"""Splits that `datasets` opens: parquet files, `save_to_disk` folders, the Hub. Images stay encoded
+and are read from the chunks of the memory-mapped Arrow table."""
+
+import glob
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from .. import hub_files
+from ..errors import UserError
+from ..recipe.images import Data
+from . import columns, labels, layout
+from .columns import Features, array_shape
+from .labels import Reading, Stored
+from .source import Groups, Masks, Missing, Raw, Source, Store, file_bytes, read_file
+
+LOOKED_AT = 100  # rows of names of files, before a run begins
+READERS = 16  # files read at a time: on a network disk most of the time is waiting
+DIFFERENT_CLASSES = "its files name different classes"
+
+
+def location(data: Data) -> str:
+    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
+
+
+class TableStore(Store):
+    """Images in a column of a table: encoded, as files that its rows name, or as arrays.
+
+    Args:
+        rows: the table.
+        column: of the images.
+        roots: the folders below which files are read; a row that names another has no image.
+    """
+
+    def __init__(self, rows: datasets.Dataset, column: str, roots: Sequence[Path]) -> None:
+        self.rows = rows.select_columns([column])
+        self.column = column
+        self.roots = [root.resolve() for root in roots]
+        self.shape = array_shape(rows.features[column])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a spawned data worker gets: `datasets` names the mapped files, Arrow copies them."""
+        return {key: value for key, value in self.__dict__.items() if key != "chunks"}
+
+    @cached_property
+    def chunks(self) -> "Chunks":
+        return Chunks.of(self.rows.data.column(self.column), self.rows._indices)
+
+    def fetch(self, rows: np.ndarray) -> list[Raw]:
+        places = self.chunks.places(rows)
+        if self.shape is not None:
+            return [_array(self.chunks.bytes[i].slice(row, 1), self.shape) for i, row in places]
+        return [self._encoded(chunk, row) for chunk, row in places]
+
+    def _encoded(self, chunk: int, row: int) -> bytes:
+        found = self.chunks.bytes[chunk][row].as_py()
+        if found is not None:
+            return found
+        return read_below(self._path(chunk, row), self.roots)
+
+    def _path(self, chunk: int, row: int) -> str | None:
+        """The file that a row names."""
+        paths = self.chunks.paths
+        return paths[chunk][row].as_py() if paths else None
+
+    def check_files(self, where: str) -> None:
+        """Check that images are here, where rows hold nothing but names of files.
+
+        Raises:
+            UserError: those of the first rows are not.
+        """
+        first = np.arange(min(len(self), LOOKED_AT))
+        if self.shape is not None or not any(map(self._path_of, first.tolist())):
+            return
+        found = self.fetch(first)
+        gone = [one for one in found if isinstance(one, Missing)]
+        if len(gone) == len(found):
+            text = f"column {self.column} names files that are not here"
+            raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
+
+    def _path_of(self, row: int) -> str | None:
+        (place,) = self.chunks.places(np.array([row]))
+        return None if self.shape else self._path(*place)
+
+    def sizes(self) -> np.ndarray:
+        if self.shape is not None:
+            return np.full(len(self), -(-self.rows.data.nbytes // max(1, len(self))))
+        parts = [_lengths(part) for part in self.chunks.bytes]
+        size_N = np.concatenate([np.empty(0, np.int64), *parts])
+        if self.chunks.row_of is not None:
+            size_N = size_N[self.chunks.row_of]
+        for row in np.flatnonzero(size_N < 0).tolist():
+            place = place_below(self._path_of(row), self.roots)
+            size_N[row] = 0 if isinstance(place, Missing) else file_bytes(place)
+        return size_N
+
+    def names(self) -> Iterable[str]:
+        return (self._path_of(row) or "" for row in range(len(self)))
+
+    def name(self, row: int) -> str:
+        path = self._path_of(row)
+        return f"row {row}" + (f" ({path})" if path else "")
+
+
+def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
+    """The file that a row names, if it lies below one of the folders."""
+    if not path:
+        return Missing("there is no image in this row")
+    if "://" in path:
+        return Missing(f"{path} is an address, and images are not downloaded")
+    for root in roots:
+        place = (root / path).resolve()
+        if place.is_relative_to(root):
+            return place
+    return Missing(f"{path} lies outside of the data set's folder")
+
+
+def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
+    """What is in a file that a row names; Missing where it is not here."""
+    place = place_below(path, roots)
+    return place if isinstance(place, Missing) else read_file(place)
+
+
+class Chunks(NamedTuple):
+    """The parts of a column, which are read directly: `Table.take` copies all chunks that it
+    touches.
+
+    Attributes:
+        bytes: of each part the encoded images, or all it holds.
+        paths: of each part the names of files; empty where there are none.
+        ends: the rows behind each part.
+        row_of: the column's row of each row, of a table that `select` has made; else None.
+    """
+
+    bytes: list[pyarrow.Array]
+    paths: list[pyarrow.Array]
+    ends: np.ndarray
+    row_of: np.ndarray | None
+
+    @classmethod
+    def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Chunks":
+        parts = column.chunks
+        ends = np.cumsum([len(part) for part in parts])
+        row_of = None if indices is None else indices.column(0).to_numpy()
+        if not pyarrow.types.is_struct(column.type):
+            return cls(parts, [], ends, row_of)
+        encoded, paths = ([part.field(name) for part in parts] for name in ("bytes", "path"))
+        return cls(encoded, paths, ends, row_of)
+
+    def places(self, rows: np.ndarray) -> list[tuple[int, int]]:
+        """The part of each row, and its row there."""
+        there = rows if self.row_of is None else self.row_of[rows]
+        part_B = np.searchsorted(self.ends, there, side="right")
+        first_B = np.where(part_B > 0, self.ends[part_B - 1], 0)
+        return list(zip(part_B.tolist(), (there - first_B).tolist(), strict=True))
+
+
+def _lengths(part: pyarrow.Array) -> np.ndarray:
+    """Bytes of each encoded image, -1 for null."""
+    if pyarrow.types.is_null(part.type):
+        return np.full(len(part), -1, np.int64)
+    length = pyarrow.compute.fill_null(pyarrow.compute.binary_length(part), -1)
+    return length.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _array(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
+    """The array of one cell, a column of one row."""
+    stored = cell.storage if isinstance(cell, pyarrow.ExtensionArray) else cell
+    if stored.null_count:
+        return Missing("there is no image in this row")
+    flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
+    inside = math.prod(side or 0 for side in shape[1:])
+    if not inside or len(flat) % inside or shape[0] not in (None, len(flat) // inside):
+        return Missing(f"an array of {len(flat)} values; expected the shape {shape}")
+    return np.array(flat.reshape(-1, *shape[1:]))
+
+
+class FileSchema(NamedTuple):
+    """What is known of a parquet file: its rows, its columns, and the names of its classes."""
+
+    rows: int
+    features: datasets.Features
+    image: str
+    classes: tuple[str, ...]
+
+
+def read_schemas(files: Sequence[Path], data: Data) -> list[FileSchema]:
+    """Of each file, by its end alone.
+
+    Raises:
+        UserError: one is damaged, or has no images.
+    """
+    with ThreadPoolExecutor(READERS) as pool:
+        ends = list(pool.map(_end, files))
+    # many files have the same schema, which is parsed once: that of 20,000 classes takes a tenth of
+    # a second
+    parsed: dict[Any, FileSchema] = {}
+    found = []
+    for end in ends:
+        schema = end.schema.to_arrow_schema()
+        key = tuple(schema.names), (schema.metadata or {}).get(b"huggingface")
+        if key not in parsed:
+            features = datasets.Features.from_arrow_schema(schema)
+            image, label = columns.find(features, data, location(data))
+            names = tuple(columns.class_names(features, label))
+            parsed[key] = FileSchema(0, features, image, names)
+        found.append(parsed[key]._replace(rows=end.num_rows))
+    return found
+
+
+def _end(file: Path) -> pyarrow.parquet.FileMetaData:
+    try:
+        return pyarrow.parquet.read_metadata(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        text = " ".join(str(error).split())[:300]
+        raise UserError(f"data.path={file}: {text}") from None
+
+
+class Parquet(NamedTuple):
+    """The parquet files of a split: those with rows, the names of the classes, and why the labels
+    cannot be used, "" where they can."""
+
+    files: list[Path]
+    classes: list[str]
+    unusable: str
+
+
+def split_files(
+    files: Mapping[str, Sequence[Path]], data: Data, guesses: list[str]
+) -> dict[str, Parquet]:
+    """What the files of each split agree on, by the files themselves: `datasets` gives all the
+    names of the first file that it opens. Where a split's files name different classes, as those of
+    two data sets do, one number is two classes, and its labels cannot be used.
+
+    Raises:
+        UserError: files of a split have different columns, or as `read_schemas`.
+    """
+    found: dict[str, Parquet] = {}
+    for split, some in files.items():
+        schemas = read_schemas(some, data)
+        apart = {", ".join(sorted(one.features)) for one in schemas}
+        if len(apart) > 1:
+            text = f"files of its split {split} have different columns"
+            raise UserError(f"{location(data)}: {text}: {' and '.join(sorted(apart))}")
+        classes = [one.classes for one in schemas]
+        longest = max(classes, key=len, default=())
+        agree = same_numbers(classes) and (not longest or all(classes))
+        if not agree:
+            guesses.append(f"split {split}: {DIFFERENT_CLASSES}: labels are not used")
+        filled = [file for file, one in zip(some, schemas, strict=True) if one.rows]
+        found[split] = Parquet(filled, list(longest), "" if agree else DIFFERENT_CLASSES)
+    return found
+
+
+def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
+    """Whether a number is the same class in all lists of names: each is the beginning of the
+    longest."""
+    longest = max(classes, key=len, default=())
+    return all(list(one) == list(longest[: len(one)]) for one in classes)
+
+
+def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
+    """The rows of a split's files, by `datasets`: in its cache or, where that cannot be written, in
+    memory; or as a stream.
+
+    Raises:
+        UserError: they cannot be read; it names the damaged file.
+    """
+    given = [glob.escape(str(file)) for file in files]
+    try:
+        return datasets.load_dataset(
+            "parquet", data_files={"train": given}, split="train", streaming=stream
+        )
+    except Exception as error:  # whatever a file written by others causes
+        for file in files:
+            _check_whole(file)
+        if not isinstance(error, OSError):
+            raise _refused(error, data) from None
+        cache = datasets.config.HF_DATASETS_CACHE
+        text = f"{cache} cannot be written ({error.strerror}): images are held in memory"
+        print(f"warning: {location(data)}: {text}", flush=True)
+        return datasets.Dataset(pyarrow.concat_tables(map(pyarrow.parquet.read_table, files)))
+
+
+def _check_whole(file: Path) -> None:
+    """
+    Raises:
+        UserError: the file is damaged inside.
+    """
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            for _ in opened.iter_batches():
+                pass
+    except (OSError, pyarrow.ArrowException) as error:
+        text = " ".join(str(error).split())[:300]
+        raise UserError(f"data.path={file}: damaged: {text}") from None
+
+
+def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
+    """The splits of a data set on the Hub.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    return _opened(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
+
+
+def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
+    """The splits of a `save_to_disk` folder. A single split keeps the name that it had.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    found = _opened(lambda: datasets.load_from_disk(data.path), data)
+    if isinstance(found, datasets.DatasetDict):
+        return dict(found)
+    was = str(found.split or "train")
+    name = re.match(r"[\w.]+", was)
+    if name is None or "+" in was:
+        guesses.append(f"its rows are those of {was}: taken as train")
+        return {"train": found}
+    return {name[0]: found}
+
+
+def _opened(load: Callable[[], Any], data: Data) -> Any:
+    try:
+        return load()
+    except Exception as error:  # whatever a file written by others causes
+        raise _refused(error, data) from None
+
+
+def _refused(error: Exception, data: Data) -> UserError:
+    # "An error occurred while generating the dataset" alone says nothing
+    text = " ".join(str(error.__cause__ or error).split())[:300]
+    if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
+        text = f"its split {empty[1]} has no images; take its files away, or unpack them"
+    if "OfflineModeIsEnabled" in text:
+        text = hub_files.NOT_CACHED
+    return UserError(f"{location(data)}: {text}")
+
+
+class Columns(NamedTuple):
+    """The columns of a split: of images, of labels (None without), of masks; names of the classes;
+    and the end of the error that there are no labels."""
+
+    image: str
+    label: str | None
+    classes: list[str]
+    about: str
+    masks: Masks
+
+
+def find_columns(features: Features, data: Data, known: Parquet | None) -> Columns:
+    """Of a split with these features; `known`: what its files agree on.
+
+    Raises:
+        UserError: as `columns.find`.
+    """
+    image, label = columns.find(features, data, location(data))
+    masks = columns.find_masks(features, image, data, location(data))
+    if known is not None and known.unusable:
+        return Columns(image, None, [], f" ({known.unusable})", masks)
+    classes = columns.class_names(features, label) if known is None else known.classes
+    return Columns(image, label, classes, columns.described(features), masks)
+
+
+def open_tables(
+    opened: Mapping[str, datasets.Dataset],
+    data: Data,
+    known: Mapping[str, Parquet],
+    guesses: list[str],
+) -> dict[str, Source]:
+    """Splits that `datasets` has opened; `known`: what the files of each agree on.
+
+    Raises:
+        UserError: no such column, or no images or labels in it.
+    """
+    train = layout.choose(data.train, opened)
+    if data.group is not None and train is not None:
+        columns.check_group(opened[train].features, data.group, location(data))
+    found = {
+        name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
+    }
+    stored = {
+        name: Stored(_label_values(opened[name], one.label), one.classes, one.about)
+        for name, one in found.items()
+    }
+    column = next((one.label for one in found.values() if one.label), "label")
+    asked = data.label_column is not None
+    reading = Reading(column, location(data), f"column {column}", asked, typed=True)
+    numbers = labels.read_or_none(stored, reading, guesses, data.labels)
+    below = roots(data)
+    splits = {}
+    for name, rows in opened.items():
+        store = TableStore(rows, found[name].image, below)
+        store.check_files(location(data))
+        masks = found[name].masks
+        if masks.column:
+            masks = masks._replace(store=TableStore(rows, masks.column, below))
+        groups = None
+        if data.group in rows.features:
+            groups = Groups.by_value(rows.select_columns([data.group])[:][data.group])
+        splits[name] = Source(store, numbers[name], masks, groups)
+    return splits
+
+
+def _label_values(rows: datasets.Dataset, column: str | None) -> Any:
+    """The column of labels, in the order of the rows."""
+    if column is None:
+        return [None] * len(rows)
+    plain = rows.select_columns([column]).with_format("arrow")
+    return plain[:].column(0) if len(rows) else pyarrow.chunked_array([[]], pyarrow.int64())
+
+
+def roots(data: Data) -> list[Path]:
+    """The folders in which files that rows name may be: that of data.path, else the caches of the
+    Hub."""
+    if data.path:
+        place = Path(data.path)
+        return [place if place.is_dir() else place.parent]
+    caches = (
+        datasets.config.HF_DATASETS_CACHE,
+        datasets.config.DOWNLOADED_DATASETS_PATH,
+        huggingface_hub.constants.HF_HUB_CACHE,
+    )
+    return list(map(Path, caches))
