@@ -238,9 +238,10 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     Raises:
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
-    given = {value for value in map(_hashable, values) if not _is_missing(value)}
+    # in their order, so that the first that is wrong is named
+    given = [one for one in dict.fromkeys(map(_hashable, values)) if not _is_missing(one)]
     if not typed and all(not isinstance(value, str) or _number(value) for value in given):
-        given = {value for value in given if str(value).strip().lower() != "nan"}
+        given = [value for value in given if str(value).strip().lower() != "nan"]
         number = {value: _whole(value, where) for value in given}
         if any(abs(one) >= LIMIT for one in number.values()):
             raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
@@ -362,10 +363,9 @@ def from_values(values: Sequence[Any], where: str) -> np.ndarray:
     """
     none = None, UNLABELLED
     lists = [one if isinstance(one, list) else None if one in none else [one] for one in values]
-    for one in lists:
+    for one, value in zip(lists, values, strict=True):
         if one is not None and not _is_right(one):
-            shown = one[0] if len(one) == 1 and one not in values else one
-            raise UserError(f"{where}: {str(shown)[:100]}: {EXPECTED}")
+            raise UserError(f"{where}: {str(value)[:100]}: {EXPECTED}")
     longest = max((len(one) for one in lists if one is not None), default=0)
     return padded(pyarrow.array(lists, pyarrow.list_(pyarrow.int64())), max(1, longest))
 

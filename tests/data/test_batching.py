@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.sources import DATA, Numbered
+from helpers.sources import DATA, noisy
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import ImageDataset
@@ -24,7 +24,7 @@ from ssl_vit.errors import UserError, report_errors
 
 def loader(batch_layout, length=50, seed=0, start=0, stop=5, workers=0, broken=()):
     return loaders.training_loader(
-        Numbered(length, broken), DATA, batch_layout, seed, start, stop, workers
+        noisy(length, broken), DATA, batch_layout, seed, start, stop, workers
     )
 
 
@@ -178,9 +178,9 @@ def test_a_batch_holds_the_images_that_it_names():
     assert batch.image.dtype == torch.uint8 and batch.image.shape == (12, 3, 8, 8)
     assert torch.equal(batch.label, 7 * batch.index + 1)
     assert all(field.dtype == torch.int64 for field in batch[1:4])
-    (fixed,) = loaders.held_out_batches(Numbered(5), DATA, BatchLayout(12, 12, 0, 1), 5)
+    (fixed,) = loaders.held_out_batches(noisy(5), DATA, BatchLayout(12, 12, 0, 1), 5)
     for image, index in zip(fixed.image, fixed.index.tolist(), strict=True):
-        drawn = Numbered(5).fetch(np.array([index]))[0][0]
+        drawn = noisy(5).fetch(np.array([index]))[0][0]
         assert np.array_equal(image.permute(1, 2, 0), drawn)
 
 
@@ -203,8 +203,8 @@ def test_workers_change_nothing():
 def test_the_loader_moves_no_global_generator(workers):
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     list(loader(BatchLayout(12, 4, 0, 1), stop=2, workers=workers))
-    loaders.held_out_batches(Numbered(20), DATA, BatchLayout(12, 4, 0, 1), 10)
-    list(loaders.first_batches(Numbered(20), DATA, 0, 10))
+    loaders.held_out_batches(noisy(20), DATA, BatchLayout(12, 4, 0, 1), 10)
+    list(loaders.first_batches(noisy(20), DATA, 0, 10))
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
@@ -254,7 +254,7 @@ def test_held_out_images_are_each_in_one_batch_of_one_process(
     if min(length, most) < processes:
         with pytest.raises(UserError, match=r"^eval\.images"):
             loaders.held_out_batches(
-                Numbered(length),
+                noisy(length),
                 DATA,
                 BatchLayout(device_batch * processes, device_batch, 0, processes),
                 most,
@@ -262,7 +262,7 @@ def test_held_out_images_are_each_in_one_batch_of_one_process(
         return
     shares = [
         loaders.held_out_batches(
-            Numbered(length),
+            noisy(length),
             DATA,
             BatchLayout(device_batch * processes, device_batch, rank, processes),
             most,
@@ -275,16 +275,14 @@ def test_held_out_images_are_each_in_one_batch_of_one_process(
     assert all(len(batch.index) <= device_batch for batch in all_batches)
     assert all(sum(len(batch.index) < device_batch for batch in share) <= 1 for share in shares)
     assert all(shares), "a process without a batch would miss the sums over processes"
-    alone = whole(
-        loaders.held_out_batches(Numbered(length), DATA, BatchLayout(100, 100, 0, 1), most)
-    )
+    alone = whole(loaders.held_out_batches(noisy(length), DATA, BatchLayout(100, 100, 0, 1), most))
     order, known = together.index.argsort(), alone.index.argsort()
     assert same([together.map(lambda x: x[order])], [alone.map(lambda x: x[known])])
 
 
 def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
     few, many = (
-        whole(loaders.held_out_batches(Numbered(1000), DATA, BatchLayout(50, 50, 0, 1), most))
+        whole(loaders.held_out_batches(noisy(1000), DATA, BatchLayout(50, 50, 0, 1), most))
         for most in (50, 200)
     )
     assert torch.equal(few.index, many.index[:50]) and torch.equal(few.key, many.key[:50])
@@ -294,12 +292,12 @@ def test_held_out_images_are_spread_over_the_split_and_keep_their_keys():
 
 def test_the_first_samples_are_those_of_the_stream_at_most_one_epoch():
     for count, wanted in ((30, 30), (80, 50)):
-        got = whole(loaders.first_batches(Numbered(50), DATA, 0, count, size=8))
+        got = whole(loaders.first_batches(noisy(50), DATA, 0, count, size=8))
         assert same([got], [whole(loader(BatchLayout(wanted, wanted, 0, 1), stop=1))])
 
 
 def test_a_png_and_a_drawn_image_may_share_a_batch():
-    class Mixed(Numbered):
+    class Mixed(noisy):
         def fetch(self, rows):
             images, label = super().fetch(rows)
             files = [io.BytesIO() for _ in images]
@@ -309,7 +307,7 @@ def test_a_png_and_a_drawn_image_may_share_a_batch():
                 f.getvalue() if r % 2 else i for f, i, r in zip(files, images, rows, strict=True)
             ], label
 
-    known = loaders.held_out_batches(Numbered(10), DATA, BatchLayout(5, 5, 0, 1), 10)
+    known = loaders.held_out_batches(noisy(10), DATA, BatchLayout(5, 5, 0, 1), 10)
     assert same(loaders.held_out_batches(Mixed(10), DATA, BatchLayout(5, 5, 0, 1), 10), known)
 
 
@@ -337,7 +335,7 @@ def test_workers_hold_no_more_than_half_of_the_shared_memory(
     used = limit_workers(4, batch)
     assert used[:2] == wanted and used.number * used.prefetch * batch * processes <= free / 2
     assert bool(used.limit) == (wanted != (4, 4))
-    made = loaders.image_loader(ImageDataset(Numbered(8), DATA, train=False), [], 4, batch)
+    made = loaders.image_loader(ImageDataset(noisy(8), DATA, train=False), [], 4, batch)
     assert (made.num_workers, made.prefetch_factor or 0) == wanted
 
 

@@ -75,7 +75,6 @@ def test_exif_turns_an_image_wherever_its_segment_stands(before, after, order):
     assert np.abs(found.astype(int) - right).max() <= 2  # of two decoders
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path):
     """Folders 0 to 11 sorted as texts would be 0, 1, 10, 11, 2, ...: a head trained on them would
     be wrong on the same images with whole numbers as labels."""
@@ -95,7 +94,6 @@ def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path):
     assert class_names(tmp_path / "parquet") == class_names(tmp_path / "folder")
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_names_of_classes_are_equal_whatever_their_unicode_form(tmp_path):
     """Archives made on macOS hold names in decomposed form."""
     for split, form in (("train", "NFC"), ("test", "NFD")):
@@ -110,7 +108,6 @@ def test_names_of_classes_are_equal_whatever_their_unicode_form(tmp_path):
     assert sorted(splits.test.label_of(np.arange(6)).tolist()) == [0, 0, 0, 1, 1, 1]
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_a_class_without_training_images_is_named(tmp_path):
     images(tmp_path / "train", a=3, c=3)
     images(tmp_path / "test", a=2, bramble=2, c=2)
@@ -119,7 +116,6 @@ def test_a_class_without_training_images_is_named(tmp_path):
     assert any("bramble" in line for line in splits.guesses)
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_no_image_of_a_tar_is_left_out_in_silence(tmp_path):
     """A WebDataset key ends at the first dot: `photo 3.v1.jpg` is no partner of `photo3.cls`."""
     members = []
@@ -131,7 +127,6 @@ def test_no_image_of_a_tar_is_left_out_in_silence(tmp_path):
     assert len(source) == 12 or any("4 images" in line for line in said)
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_a_parquet_file_that_is_damaged_inside_is_named(tmp_path):
     """Its footer is whole; what it tells of one group of rows is no longer there."""
     for part in range(2):
@@ -147,7 +142,6 @@ def test_a_parquet_file_that_is_damaged_inside_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_a_part_without_rows_is_passed_over(tmp_path, stream):
     kind = pa.schema(
         [("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", "int64")]
@@ -161,7 +155,6 @@ def test_a_part_without_rows_is_passed_over(tmp_path, stream):
     assert len(splits.train) == 24
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_fractions_are_no_classes(tmp_path):
     images(tmp_path, cat=12)
     names = sorted(path.name for path in (tmp_path / "cat").iterdir())
@@ -171,7 +164,6 @@ def test_fractions_are_no_classes(tmp_path):
         opened(tmp_path)
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_labels_in_the_json_members_of_a_tar_are_read_by_a_stream_too(tmp_path):
     members = []
     for number in range(12):
@@ -193,7 +185,6 @@ def test_labels_in_the_json_members_of_a_tar_are_read_by_a_stream_too(tmp_path):
         pytest.param("file_name, label", "/", id="space"),
     ],
 )
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_metadata_of_other_programs_is_read_or_a_line_says_why_not(tmp_path, header, separator):
     """Paths as Windows writes them, and a space after each comma."""
     wrote = images(tmp_path, cat=3, dog=3)
@@ -209,7 +200,6 @@ def test_metadata_of_other_programs_is_read_or_a_line_says_why_not(tmp_path, hea
     assert read == right or any(example in line or "' label'" in line for line in said)
 
 
-@pytest.mark.xfail(reason=DATA_ISSUE, strict=True)
 def test_rows_that_hold_addresses_in_place_of_images_are_refused_as_such(tmp_path):
     rows = [{"bytes": None, "path": f"https://example.com/{n}.jpg"} for n in range(12)]
     kind = pa.struct([("bytes", pa.null()), ("path", pa.string())])

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 import torch
 from PIL import Image
+from ssl_vit.data.array_cells import array_cell
 from torchvision.transforms.v2 import functional as F
 
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
@@ -25,7 +26,6 @@ from ssl_vit.data import (
     sources,
     transforms,
 )
-from ssl_vit.data.array_cells import array_cell
 from ssl_vit.data.arrays import evaluation_images
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import shown_image, shown_note

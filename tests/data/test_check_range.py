@@ -6,29 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.sources import listed
 from ssl_vit.data import check_range
-from ssl_vit.data.base import Source
 from ssl_vit.data.check_range import LOOKED_AT, Checked
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
-
-
-class Files(Source):
-    """A split of these images."""
-
-    def __init__(self, *images: bytes | np.ndarray) -> None:
-        self.images = images
-        self.read: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        self.read += rows.tolist()
-        return [self.images[row] for row in rows.tolist()], np.full(len(rows), -1)
-
-    def name(self, row: int) -> str:
-        return f"row {row}"
 
 
 def spread(values: list[int], kind: type = np.uint16) -> np.ndarray:
@@ -37,7 +19,7 @@ def spread(values: list[int], kind: type = np.uint16) -> np.ndarray:
 
 
 def check(*images: bytes | np.ndarray, of_bytes: str = "", **words) -> Checked:
-    return check_range.check({"test": Files(*images)}, Data(path="own", **words), of_bytes)
+    return check_range.check({"test": listed(images)}, Data(path="own", **words), of_bytes)
 
 
 def encoded(array: np.ndarray, form: str = "PNG", **options) -> bytes:
@@ -126,17 +108,17 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
 
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:
-    splits = {name: Files(*[spread(FULL)] * 200) for name in ("train", "test")}
+    splits = {name: listed([spread(FULL)] * 200) for name in ("train", "test")}
     check_range.check(splits, Data(path="own", **GREY))  # type: ignore[arg-type]
     for source in splits.values():
-        assert len(set(source.read)) == len(source.read) == LOOKED_AT
-    assert splits["train"].read == splits["test"].read, "in a fixed order"
+        assert len(set(source.store.read)) == len(source.store.read) == LOOKED_AT
+    assert splits["train"].store.read == splits["test"].read, "in a fixed order"
 
 
 def test_drawn_images_are_not_looked_at() -> None:
-    source = Files(encoded(spread([0, 4095])))
+    source = listed([encoded(spread([0, 4095]))])
     assert check_range.check({"train": source}, Data()) == Checked({}, [])
-    assert not source.read
+    assert not source.store.read
 
 
 def test_of_images_that_cannot_be_read_nothing_is_said() -> None:

@@ -20,18 +20,18 @@ from PIL import Image
 from torch.nn import functional as F
 
 from helpers.options import altered
-from helpers.sources import Numbered
+from helpers.sources import noisy
 from ssl_vit.data import (
-    base,
     batching,
     columns,
-    formats,
-    label_lists,
+    labels,
     loaders,
     resident,
     sources,
 )
 from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.open import open_splits
+from ssl_vit.data.source import Source, labelled_images, without_lists
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import evaluate, resources
@@ -105,7 +105,7 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
-def source_of(place: Path, column: str = "many", **words) -> base.Source:
+def source_of(place: Path, column: str = "many", **words) -> Source:
     data = Data(name="own", path=str(place), size=16, label_column=column, validation=0, **words)
     return sources.load(data).train
 
@@ -117,10 +117,10 @@ def test_lists_are_read_as_they_are_written(place) -> None:
     np.testing.assert_array_equal(source.fetch(rows)[1], wanted)
     np.testing.assert_array_equal(source.label_of(rows), wanted)
     assert source.label_range == (-1, 4) and source.classes == CLASSES.names
-    lists = base.Subset(source, 0, 9, key=3).lists
+    lists = source.subset(np.arange(9)).lists
     assert (lists.column, lists.longest, lists.empty) == ("many", 3, 8)
     labelled = [row for row in range(48) if ROWS[row % 6][0] != -1]
-    assert sources.labelled_images(source).whole_rows().tolist() == labelled
+    assert labelled_images(source).store_rows().tolist() == labelled
 
 
 def test_labels_in_unsigned_bytes_may_be_missing(place) -> None:
@@ -133,14 +133,12 @@ def test_a_zero_or_one_for_each_class_is_no_list_of_classes(place) -> None:
     """They would be read as images of the classes 0 and 1."""
     with pytest.raises(UserError, match=r"data.label_column=hot: lists of up to 5 zeros and ones"):
         source_of(place, "hot")
-    pairs = label_lists.LabelLists("two", longest=2, low=0, high=1)
-    assert label_lists.check_numbers(pairs) is pairs
 
 
 def test_numbers_above_int64_are_one_line() -> None:
     column = pyarrow.chunked_array([pyarrow.array([[2**63 + 5]], pyarrow.list_(pyarrow.uint64()))])
     with pytest.raises(UserError, match="expected numbers of classes"):
-        label_lists.measure("many", column)
+        labels.read({"train": labels.Stored(column)}, labels.Reading("many", "here", "x"), [])
 
 
 def head(classes: int, logits: list[list[float]]) -> Supervised:
@@ -251,21 +249,21 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     top5 = np.array([[2, 0, 1, 3, 4], [5, 0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
     predictions = classify.Predictions(np.arange(4), label, top5)
     assert classify.accuracies(predictions, 6) == {"top1": (0.5, 2), "top5": (1.0, 2)}
-    predictions.save(tmp_path / "predictions.npz", Numbered(4))
+    predictions.save(tmp_path / "predictions.npz", noisy(4))
     _, read, correct = read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
     assert correct.tolist() == [True, False, False, False]
 
 
 def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
-    source = base.without_lists(source_of(place), "the figures")
+    source = without_lists(source_of(place), "the figures")
     assert source.fetch(np.arange(3))[1].tolist() == [-1] * 3 and source.classes == []
     printed = capsys.readouterr().out
     assert (
         printed.startswith("warning: data.label_column=many: holds a list") and len(printed) < 120
     )
     plain = source_of(place, "one")
-    assert base.without_lists(plain, "the figures") is plain
+    assert without_lists(plain, "the figures") is plain
 
 
 @pytest.mark.parametrize(
@@ -379,7 +377,7 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
         for image, label_L in zip(images, label_NL.tolist(), strict=True):
             value = None if of_image[image] == -1 else of_image[image]
             right = [value] if isinstance(value, int) else value
-            read = [label for label in label_L if label != label_lists.END]
+            read = [label for label in label_L if label != labels.END]
             assert read == (right if right is not None else [-1] * lists.longest)
         np.testing.assert_array_equal(source.label_of(np.arange(len(source))), label_NL)
         seen = [value for i, value in enumerate(values) if i % 3 != 2]
@@ -397,7 +395,7 @@ def test_tars_and_metadata_train_as_a_column_of_lists(kind, key, tiny, tmp_path)
         {"image": datasets.Image(), "label": datasets.List(datasets.Value("int64"))}
     )
     data = Data(name="own", path=str(place), size=16, label_column=key)
-    for split, source in formats.find_splits(data).splits.items():
+    for split, source in open_splits(data).splits.items():
         images, label_NL = source.fetch(np.arange(len(source)))
         columns = {
             "image": [{"bytes": image, "path": None} for image in images],
@@ -418,7 +416,7 @@ def test_texts_that_look_like_lists_are_named(tmp_path) -> None:
     """A .csv has nothing but texts."""
     (tmp_path / "0.png").write_bytes(png(0)["bytes"])
     (tmp_path / "metadata.csv").write_text('file_name,label\n0.png,"[1, 2]"\n')
-    found = formats.find_splits(Data(name="own", path=str(tmp_path), size=16))
+    found = open_splits(Data(name="own", path=str(tmp_path), size=16))
     assert found.splits["train"].classes == ["[1, 2]"]
     assert "[1, 2] names a class; .jsonl, .json and .parquet hold lists" in found.guesses
 
@@ -426,7 +424,7 @@ def test_texts_that_look_like_lists_are_named(tmp_path) -> None:
 @pytest.mark.parametrize(("kind", "key"), [("tar", "label"), ("tar", "cls"), ("files", "label")])
 def test_lists_that_no_key_names_are_counted(kind, key, tmp_path) -> None:
     place = written(tmp_path / "in", kind, key, [[3, 1], [2], 4] * 4)
-    found = formats.find_splits(Data(name="own", path=str(place), size=16))
+    found = open_splits(Data(name="own", path=str(place), size=16))
     assert found.splits["train"].label_range == (-1, -1)
     says = "8 images have a l(ist of labels|abel that is no whole number)"
     assert any(re.search(says, guess) for guess in found.guesses)
@@ -437,22 +435,22 @@ def test_a_tar_without_lists_beside_one_with_them_is_checked(wrong, tmp_path) ->
     """-2 would be the end of a list, and a text no label."""
     place = written(tmp_path / "in", "tar", "many", [[3, 1], wrong, [1], wrong, [1], [1]])
     with pytest.raises(UserError, match=f"{wrong}: expected numbers of classes, from 0"):
-        formats.find_splits(Data(name="own", path=str(place), size=16, label_column="many"))
+        open_splits(Data(name="own", path=str(place), size=16, label_column="many"))
 
 
 def test_a_class_file_that_is_no_json_is_checked(tmp_path) -> None:
     place = written(tmp_path / "in", "tar", "cls", [[3, 1]] * 6)
     tar = place / "train-1.tar"
     tar.write_bytes(tar.read_bytes().replace(b"[3, 1]", b"3 1   "))
-    with pytest.raises(UserError, match=r"train-1.tar: 3 1: expected numbers of classes, from 0"):
-        formats.find_splits(Data(name="own", path=str(place), size=16, label_column="cls"))
+    with pytest.raises(UserError, match=r"in: 3 1: expected numbers of classes, from 0"):
+        open_splits(Data(name="own", path=str(place), size=16, label_column="cls"))
 
 
 @pytest.mark.parametrize("kind", ["tar", "files"])
 def test_splits_without_lists_are_read_as_those_with_them(kind, tmp_path) -> None:
     place = written(tmp_path / "in", kind, "many", [[3, 1], [2], 4] * 4)
     data = Data(name="own", path=str(place), size=16, label_column="many")
-    source = formats.find_splits(data).splits["test"]
+    source = open_splits(data).splits["test"]
     assert source.label_of(np.arange(4)).tolist() == [[4]] * 4
 
 

@@ -14,6 +14,7 @@ from helpers.images import images, numbered, parquet, png
 from helpers.sources import content, load
 from ssl_vit.data import batching, fingerprints, layout, sources
 from ssl_vit.data.layout import Folder
+from ssl_vit.data.open import open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
@@ -23,7 +24,7 @@ SPLITS = [word for words in layout.ROLES.values() for word in words]
 def kept(path, **words):
     """{image: class or None} of all splits that are there, whatever they are called, each image
     once."""
-    found = sources.every_split(Data(name="own", path=str(path), **words))
+    found = open_splits(Data(name="own", path=str(path), **words))
     both = Counter()
     class_of = {}
     for source in found.splits.values():
@@ -79,7 +80,8 @@ def test_folders_of_splits_are_found_whatever_their_case(tmp_path, folders, want
     class_of, found = kept(tmp_path)
     assert class_of == {raw: key.rpartition("__")[2] for key, some in wrote.items() for raw in some}
     assert set(found.splits) == set(wanted.values()) and not found.guesses
-    splits = load(tmp_path, test="test" in wanted)
+    held_out = {"validation": "validation"} if "validation" in wanted else {}
+    splits = load(tmp_path, test="test" in wanted, **held_out)
     train = {raw for key, some in wrote.items() if key.startswith(folders[0]) for raw in some}
     tested = {raw for key, some in wrote.items() if key.startswith(folders[-1]) for raw in some}
     assert train >= content(splits.train).keys()
@@ -158,7 +160,7 @@ NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe
 def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
     """Every folder has a split, or a warning tells of it; held out is only what a folder's whole
     name says."""
-    folders = [Folder("/".join(path), ["0.png"], [], [], [], []) for path in sorted(paths)]
+    folders = [Folder("/".join(path), {"images": ["0.png"]}) for path in sorted(paths)]
     found = layout.divide(folders, "images")
     dropped = [f for f, split in zip(folders, found.split, strict=True) if split is None]
     assert not dropped or any(f"{len(dropped):,} images in " in text for text in found.guesses)
@@ -196,7 +198,7 @@ def test_shards_that_name_no_split_beside_some_that_do_are_taken_with_a_warning(
     kind = "tar" if write is numbered else "parquet"
     write(tmp_path / f"latest.{kind}", range(6))
     write(tmp_path / f"val.{kind}", range(10, 13))
-    splits = load(tmp_path)
+    splits = load(tmp_path, validation="val")
     assert content(splits.train).keys() == {png(n) for n in range(6)}
     (guess,) = splits.guesses
     assert f"latest.{kind} beside named splits: taken as train" in guess
@@ -220,7 +222,23 @@ def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):
     images(tmp_path, train__a=3, train__b=3, dev__a=1, dev__b=1)
     assert len(load(tmp_path, validation="validation").validation) == 2
     with pytest.raises(UserError, match=r"data\.test=test: no such split; choices: dev, train"):
-        load(tmp_path, test=True)
+        load(tmp_path, test=True, validation="validation")
+
+
+def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
+    """ImageNet's layout: what is tested on chooses nothing."""
+    wrote = images(tmp_path, train__a=30, train__b=30, val__a=2, val__b=2)
+    tested = wrote["val__a"] | wrote["val__b"]
+    for test in (False, True):
+        splits = load(tmp_path, test=test)
+        seen = content(splits.train).keys() | content(splits.validation).keys()
+        assert seen == wrote["train__a"] | wrote["train__b"]
+        assert len(splits.validation) == 1
+        line = f"test: 4 images from {tmp_path}, its split val; there is no test split, so a share"
+        assert any(note.startswith(line) for note in splits.notes)
+    assert content(splits.test).keys() == tested
+    said = sources.load(Data(name="own", path=str(tmp_path), test="val"), test=True)
+    assert content(said.test).keys() == tested and len(said.validation) == 1
 
 
 def test_linked_class_folders_are_followed_and_loops_refused(tmp_path):
@@ -237,7 +255,7 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
     images(tmp_path, ant=2, bee=2)
     (tmp_path / "ant" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "bee" / "self.png").symlink_to(tmp_path / "bee" / "self.png")
-    found = sources.every_split(Data(name="own", path=str(tmp_path)))
+    found = open_splits(Data(name="own", path=str(tmp_path)))
     names = [found.splits["train"].name(row) for row in range(6)]
     assert sum("gone.png" in name or "self.png" in name for name in names) == 2
     known = fingerprints.fingerprint_source(found.splits["train"])
@@ -250,7 +268,7 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
 def test_a_name_that_is_no_utf8_is_read_and_told(tmp_path):
     images(tmp_path, ant=2, bee=2)
     (tmp_path / "ant" / os.fsdecode(b"\xff.png")).write_bytes(png(77))
-    found = sources.every_split(Data(name="own", path=str(tmp_path))).splits["train"]
+    found = open_splits(Data(name="own", path=str(tmp_path))).splits["train"]
     assert png(77) in content(found)
     assert any("\\xff.png" in found.name(row) for row in range(5))
 

@@ -10,8 +10,11 @@ import pytest
 from helpers.images import images, png
 from helpers.options import altered
 from helpers.runs import run
-from helpers.sources import Rows, content, load
-from ssl_vit.data import formats, metadata, sources
+from helpers.sources import content, load, numbers
+from ssl_vit.data import sources
+from ssl_vit.data.labels import encode
+from ssl_vit.data.open import Found
+from ssl_vit.data.source import labelled_images
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
@@ -65,8 +68,8 @@ def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null
     wanted_N = np.where(number_N % 3 == 0, number_N % 2, -1)
     np.testing.assert_array_equal(train.label_of(np.arange(36)), wanted_N)
     assert train.label_range == (-1, 1) and train.classes == ["a", "b"]
-    labelled = sources.labelled_images(train)
-    np.testing.assert_array_equal(labelled.whole_rows(), np.flatnonzero(wanted_N >= 0))
+    labelled = labelled_images(train)
+    np.testing.assert_array_equal(labelled.store_rows(), train.store_rows()[wanted_N >= 0])
     options = altered(
         tiny,
         "recipe=joint",
@@ -107,7 +110,7 @@ def test_metadata_of_each_split_give_the_same_numbers(tmp_path):
             {"file_name": f"./{first + i}.png", "label": label} for i, label in enumerate(labels)
         ]
         write(tmp_path / split, "jsonl", rows)
-    found = load(tmp_path)
+    found = load(tmp_path, validation="val")
     assert found.train.classes == found.validation.classes == ["a", "b", "c"]
     assert content(found.train) == {png(0): 1, png(1): 2, png(2): 1}
     assert content(found.validation) == {png(3): 2, png(4): 0} and len(wrote["val"]) == 2
@@ -144,15 +147,15 @@ def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [1.5, float("nan"), ["a"], {"a": 1}])
+@pytest.mark.parametrize("value", [1.5, True, ["a"], {"a": 1}])
 def test_labels_that_are_no_classes_are_refused(value):
     with pytest.raises(UserError, match="neither a whole number nor the name of a class"):
-        metadata.encode_labels(["a", value], "data.label_column=x")
+        encode(["a", value], "data.label_column=x")
 
 
 def test_a_label_that_is_no_number_of_a_class_is_refused() -> None:
     with pytest.raises(UserError, match=f"x: {10**25} is no number of a class"):
-        metadata.encode_labels(["1", str(10**25)], "x")
+        encode(["1", str(10**25)], "x")
 
 
 def test_an_image_with_several_labels_is_counted(tmp_path):
@@ -167,24 +170,24 @@ def test_an_image_with_several_labels_is_counted(tmp_path):
 
 
 def test_labels_are_numbers_or_sorted_names():
-    assert metadata.encode_labels(["1_0", "10"], "x")[1] == ["10", "1_0"]
-    numbers, names = metadata.encode_labels(["2", "", None, "10"], "x")
+    assert encode(["1_0", "10"], "x")[1] == ["10", "1_0"]
+    numbers, names = encode(["2", "", None, "10"], "x")
     assert numbers.tolist() == [2, -1, -1, 10] and names == []
-    numbers, names = metadata.encode_labels(["b", 1, None, "a"], "x")
+    numbers, names = encode(["b", 1, None, "a"], "x")
     assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
 
 
 def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkeypatch, tmp_path):
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
     1,020."""
-    splits = {"train": Rows(7169), "test": Rows(1020)}
-    monkeypatch.setattr(formats, "find_splits", lambda data: formats.FoundSplits(splits, [], []))
+    splits = {"train": numbers(7169), "test": numbers(1020)}
+    monkeypatch.setattr(sources, "open_splits", lambda data: Found(splits, [], []))
     with pytest.raises(
         UserError,
         match=r"data=flowers102: .* has 7,169 training images, its authors' division 1,020",
     ):
         sources.load(Data(name="flowers102", path="anywhere"))
-    splits["train"] = Rows(1020)
+    splits["train"] = numbers(1020)
     assert len(sources.load(Data(name="flowers102", path="anywhere", validation=0.0)).train) == 1020
     with pytest.raises(UserError, match=r"data=flowers102 lies nowhere yet; add data\.path="):
         resolve(["recipe=paper/finetune_flowers102", "init=scratch"])

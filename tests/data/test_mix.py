@@ -11,7 +11,7 @@ from scipy.stats import beta, kstest
 from helpers.labelled_batches import batch, supervised
 from ssl_vit.data import batching, transforms
 from ssl_vit.data.batching import Batch
-from ssl_vit.data.sources import SyntheticImages
+from ssl_vit.data.open import open_splits
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 
@@ -81,7 +81,7 @@ def test_with_both_either_is_as_likely() -> None:
 
 def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     data = Data(size=16, mixup=0.8, cutmix=1.0)
-    source = batching.ImageDataset(SyntheticImages("train", 16), data, train=True)
+    source = batching.ImageDataset(open_splits(Data(size=16)).splits["train"], data, train=True)
     whole = batching.samples_at(0, 12, 50_000, seed=3)
     some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
     a, b = source.__getitems__(whole), source.__getitems__(some)
@@ -94,14 +94,14 @@ def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
     assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.mix_lambda[[7, 2]], b.mix_lambda)
     assert torch.equal(a.partner_label[[7, 2]], b.partner_label)
     plain = batching.ImageDataset(
-        SyntheticImages("train", 16), Data(size=16), train=True
+        open_splits(Data(size=16)).splits["train"], Data(size=16), train=True
     ).__getitems__(whole)
     assert plain.partner_label is None and torch.equal(plain.label, a.label)
 
 
 def test_held_out_images_are_never_mixed() -> None:
     source = batching.ImageDataset(
-        SyntheticImages("validation", 16), Data(size=16, mixup=0.8), train=False
+        open_splits(Data(size=16)).splits["validation"], Data(size=16, mixup=0.8), train=False
     )
     assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).mix_lambda is None
 

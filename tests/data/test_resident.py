@@ -9,12 +9,13 @@ import torch
 from PIL import Image
 
 from helpers.options import altered
-from helpers.sources import DATA, Numbered
+from helpers.sources import DATA, noisy
 from ssl_vit.data import loaders
-from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.resident import NotResident, decode_split
+from ssl_vit.data.source import Source
+from ssl_vit.data.splits import permuted
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.jobs import train as train_job
@@ -40,9 +41,9 @@ def same_batches(some, others) -> bool:
 
 
 SOURCES = {
-    "whole": lambda: Numbered(50),
-    "broken": lambda: Numbered(50, broken=(0, 7, 8, 9, 49)),
-    "share": lambda: Subset(Numbered(60, broken=range(3, 8)), 5, 55, 3),
+    "whole": lambda: noisy(50),
+    "broken": lambda: noisy(50, broken=(0, 7, 8, 9, 49)),
+    "share": lambda: noisy(60, broken=range(3, 8)).subset(permuted(noisy(60), 60, 3)[5:55]),
 }
 
 
@@ -63,7 +64,7 @@ def test_batches_are_those_of_decoding_at_each_step(name):
 
 
 def test_too_many_unreadable_images_in_a_row_end_the_run_when_they_are_drawn():
-    source = Numbered(60, broken=range(10, 40))
+    source = noisy(60, broken=range(10, 40))
     for decoded in (None, decoded_of(source)):
         batches = loaders.training_loader(
             source, DATA, BatchLayout(60, 60, 0, 1), 0, 0, 1, 0, decoded=decoded
@@ -72,7 +73,7 @@ def test_too_many_unreadable_images_in_a_row_end_the_run_when_they_are_drawn():
             list(batches)
 
 
-class Sized(Numbered):
+class Sized(noisy):
     """Images of 8 x 8 pixels, and one of another size."""
 
     def fetch(self, rows):
@@ -86,9 +87,9 @@ def test_images_that_cannot_be_kept_say_why():
     with pytest.raises(NotResident, match=r"different sizes: 8 x 8 and 8 x 9 pixels"):
         decoded_of(Sized(40))
     with pytest.raises(NotResident, match=r"^40 images of 8 x 8 pixels take 0\.0 GiB"):
-        decoded_of(Numbered(40), most_bytes=40 * 8 * 8 * 3 - 1)
+        decoded_of(noisy(40), most_bytes=40 * 8 * 8 * 3 - 1)
     with pytest.raises(NotResident, match="none of the first"):
-        decoded_of(Numbered(40, broken=range(40)))
+        decoded_of(noisy(40, broken=range(40)))
 
 
 def image_folder(folder: Path) -> Path:
@@ -140,7 +141,7 @@ def test_by_itself_only_what_is_seen_twice_and_fits_is_kept(tiny, tmp_path):
     seen = recipe.optim.steps * recipe.optim.batch
 
     def kept(images: int, step: int = 0) -> bool:
-        return resources.resident_images(recipe, Numbered(images), step) is not None
+        return resources.resident_images(recipe, noisy(images), step) is not None
 
     assert kept(seen // 2) and not kept(seen // 2 + 1)
     assert kept(40, recipe.optim.steps - 5) and not kept(41, recipe.optim.steps - 5)

@@ -1,6 +1,6 @@
-"""Shares cut off for testing and held out: the same images for all runs, by class and by group."""
+"""Shares cut off for testing and held out: the same images for all runs, by name, by class and by
+group."""
 
-import csv
 from pathlib import Path
 
 import datasets
@@ -10,17 +10,38 @@ import pytest
 from helpers.images import images, numbered, parquet, png
 from helpers.sources import content
 from ssl_vit.data import fingerprints, sources
-from ssl_vit.data.shares import group_numbers
+from ssl_vit.data.source import Groups
 from ssl_vit.data.sources import Splits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
+NAMES = ["ant", "bee", "cat"]
+
+
+def table(place: Path, /, **columns: list) -> Path:
+    """Parquet of an image a row; labels are whole numbers of NAMES."""
+    count = len(next(iter(columns.values())))
+    cells = {"image": [{"bytes": png(n), "path": None} for n in range(count)], **columns}
+    features = datasets.Features(
+        {"image": datasets.Image()}
+        | {
+            name: datasets.ClassLabel(names=NAMES)
+            if name == "label"
+            else datasets.Sequence(datasets.Value("int32"))
+            if isinstance(values[0], list)
+            else datasets.Value("string")
+            for name, values in columns.items()
+        }
+    )
+    place.mkdir()
+    datasets.Dataset.from_dict(cells, features=features).to_parquet(str(place / "train.parquet"))
+    return place
+
 
 @pytest.fixture
 def classes(tmp_path: Path) -> Path:
-    """Folders of 30 ants, 20 bees and 10 cats, without splits."""
-    images(tmp_path / "own", ant=30, bee=20, cat=10)
-    return tmp_path / "own"
+    """30 ants, 20 bees and 10 cats in parquet, without splits."""
+    return table(tmp_path / "own", label=[0] * 30 + [1] * 20 + [2] * 10)
 
 
 def load(place: Path, test: float | str = 0.2, **words) -> Splits:
@@ -39,17 +60,58 @@ def test_a_test_share_has_that_share_of_each_class(
     assert len(test | train | held_out) == 60
 
 
-def test_all_runs_have_the_same_test_images(classes: Path) -> None:
-    whole = content(load(classes).test).keys()
+def test_a_folder_may_grow_without_moving_its_test_images(tmp_path: Path) -> None:
+    """One file more, before the others, made 40 of 48 test images trained on."""
+    images(tmp_path / "own", a=60, b=60, c=60)
+    before = load(tmp_path / "own")
+    was = [content(part).keys() for part in (before.test, before.train, before.validation)]
+    assert 20 < len(was[0]) < 52  # a fifth of 180, four standard deviations
+    (tmp_path / "own" / "a" / "000_new.png").write_bytes(png(999))
+    (tmp_path / "own" / "d").mkdir()
+    for number in range(20):
+        (tmp_path / "own" / "d" / f"{number}.png").write_bytes(png(2000 + number))
+    after = load(tmp_path / "own")
+    seen = content(after.train).keys() | content(after.validation).keys()
+    assert was[0] <= content(after.test).keys() and not was[0] & seen
+    assert was[1] | was[2] <= seen
+    assert any("taken from train (by name)" in note for note in after.notes)
+
+
+def test_classes_left_without_test_images_are_named(tmp_path: Path) -> None:
+    images(tmp_path / "own", ant=60, bee=1)
+    only = load(tmp_path / "own", 0.3)
+    labels = set(content(only.test).values())  # the bee is on one of the sides
+    named = [text for text in only.guesses if "no test image is of bee" in text]
+    trained = [text for text in only.guesses if "no training image is of bee" in text]
+    assert (len(named), len(trained)) == ((1, 0) if labels == {0} else (0, 1))
+
+
+@pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
+def test_a_share_that_takes_all_images_or_none_is_refused(tmp_path: Path, share: float) -> None:
+    images(tmp_path / "own", _=9)
+    side = "testing" if share > 0.5 else "training"
+    with pytest.raises(UserError, match=rf"^data\.test=.*: all 9 images of .* are for {side}"):
+        load(tmp_path / "own", share)
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_all_runs_have_the_same_test_images(tmp_path: Path, kind: str) -> None:
+    if kind == "folder":
+        images(tmp_path / "own", ant=30, bee=20, cat=10)
+    else:
+        table(tmp_path / "own", label=[0] * 30 + [1] * 20 + [2] * 10)
+    place = tmp_path / "own"
+    whole = content(load(place).test).keys()
     for words in (
         {"share": 0.1},
         {"validation": 0.5},
         {"labels": False},
         {"share": 0.5, "share_seed": 7},
     ):
-        found = load(classes, **words)
+        found = load(place, **words)
         assert content(found.test).keys() == whole
         assert not whole & (content(found.train).keys() | content(found.validation).keys())
+    assert content(load(place, 0.1).test).keys() < content(load(place, 0.3).test).keys()
 
 
 def test_pre_training_does_not_see_the_test_share_that_it_does_not_read(classes: Path) -> None:
@@ -58,17 +120,6 @@ def test_pre_training_does_not_see_the_test_share_that_it_does_not_read(classes:
     assert found.test is None
     assert len({*content(found.train), *content(found.validation)} - test) == 48
     assert any(note.startswith("test: 12 images taken from train") for note in found.notes)
-
-
-def test_a_larger_test_share_contains_a_smaller_one(classes: Path) -> None:
-    assert content(load(classes, 0.1).test).keys() < content(load(classes, 0.3).test).keys()
-
-
-def test_images_without_labels_have_a_test_share_too(tmp_path: Path) -> None:
-    images(tmp_path / "own", _=20)
-    found = load(tmp_path / "own")
-    assert len(content(found.test)) == 4 and len(content(found.train)) == 15
-    assert found.label_source == ""
 
 
 def test_a_test_share_has_a_fingerprint_of_its_own(classes: Path) -> None:
@@ -84,30 +135,21 @@ def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> No
     images(tmp_path / "own", train__ant=10, train__bee=10, test__ant=3, test__bee=3)
     data = Data(name="own", path=str(tmp_path / "own"), test=0.2)
     found = sources.every_part(data).splits
-    assert {name: len(one) for name, one in found.items()} == {
-        "train": 16,
-        "test": 6,
-        "test_share": 4,
-    }
+    assert found.keys() == {"train", "test", "test_share"} and len(found["test"]) == 6
+    assert len(found["train"]) + len(found["test_share"]) == 20
 
 
-def by_patient(place: Path) -> dict[bytes, str]:
-    """60 images of 12 patients of one class each; {image: patient}."""
-    wrote = images(place, ant=40, bee=20)
-    patients = {}
-    with (place / "metadata.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["file_name", "label", "patient"])
-        for name in wrote:
-            for number, path in enumerate(sorted((place / name).glob("*.png"))):
-                patients[path.read_bytes()] = f"{name}{number // 5}"
-                rows.writerow([f"{name}/{path.name}", name, f"{name}{number // 5}"])
-    return patients
+PATIENTS = [f"{name}{n // 5}" for name, count in (("ant", 40), ("bee", 20)) for n in range(count)]
+
+
+def by_patient(place: Path, patients: list[str] = PATIENTS) -> Path:
+    """60 images of 12 patients of one class each."""
+    return table(place, label=[0] * 40 + [1] * 20, patient=patients)
 
 
 def test_a_patient_is_on_one_side_of_each_share(tmp_path: Path) -> None:
-    patient = by_patient(tmp_path / "own")
-    found = load(tmp_path / "own", 0.25, group="patient", validation=0.2)
+    patient = {png(n): name for n, name in enumerate(PATIENTS)}
+    found = load(by_patient(tmp_path / "own"), 0.25, group="patient", validation=0.2)
     sides = [
         {patient[image] for image in content(one)}
         for one in (found.test, found.validation, found.train)
@@ -119,55 +161,53 @@ def test_a_patient_is_on_one_side_of_each_share(tmp_path: Path) -> None:
     assert any("3 of 12 groups of data.group=patient" in note for note in found.notes)
 
 
-def test_folders_are_groups_where_they_are_no_classes(classes: Path) -> None:
-    found = load(classes, group="folder", labels=False)
+def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: Path) -> None:
+    place = by_folder(tmp_path / "own", *[3] * 30)
+    found = load(place, group="folder", labels=False)
     folders = [
-        {one.whole.whole.name(int(row)).split("/")[-2] for row in one.full_rows()}
-        for one in (found.test, found.train)
+        {one.name(row).split("/")[-2] for row in range(len(one))}
+        for one in (found.test, found.train, found.validation)
     ]
-    assert not folders[0] & folders[1]
+    assert sum(map(len, folders)) == 30 == len(set.union(*folders))
+    assert 1 <= len(folders[0]) <= 14  # a fifth of 30, four standard deviations
+    (place / "place30").mkdir()
+    (place / "place30" / "0.png").write_bytes(png(999))
+    after = load(place, group="folder", labels=False)
+    assert content(found.test).keys() <= content(after.test).keys()
+    assert not content(found.test).keys() & content(after.train).keys()
     with pytest.raises(UserError, match=r"data\.group=folder: no training images would be left of"):
-        load(classes, group="folder")
+        load(place, group="folder")
 
 
-def test_a_column_of_a_table_names_groups(tmp_path: Path) -> None:
-    cells = {
-        "image": [{"bytes": png(n), "path": None} for n in range(30)],
-        "place": [n // 5 for n in range(30)],
-        "several": [[n] for n in range(30)],
-    }
-    features = datasets.Features(
-        {
-            "image": datasets.Image(),
-            "place": datasets.Value("int32"),
-            "several": datasets.Sequence(datasets.Value("int32")),
-        }
+@pytest.mark.parametrize(
+    ("name", "line"), [("plaze", "did you mean place?"), ("several", "expected texts or whole")]
+)
+def test_a_column_of_a_table_names_groups(tmp_path: Path, name: str, line: str) -> None:
+    place = table(
+        tmp_path / "own",
+        place=[str(n // 5) for n in range(30)],
+        several=[[n] for n in range(30)],
     )
-    (tmp_path / "own").mkdir()
-    datasets.Dataset.from_dict(cells, features=features).to_parquet(
-        str(tmp_path / "own" / "train.parquet")
-    )
-    found = load(tmp_path / "own", group="place")
-    places = [{row // 5 for row in one.full_rows()} for one in (found.test, found.train)]
+    found = load(place, group="place")
+    places = [{row // 5 for row in one.store_rows()} for one in (found.test, found.train)]
     assert len(places[0]) == 1 and not places[0] & places[1]
-    for name, line in (("plaze", "did you mean place?"), ("several", "expected texts or whole")):
-        with pytest.raises(UserError, match=rf"data\.group={name}: .*{line}"):
-            load(tmp_path / "own", group=name)
+    with pytest.raises(UserError, match=rf"data\.group={name}: .*{line}"):
+        load(place, group=name)
 
 
-def test_groups_that_are_not_there_are_said(classes: Path, tmp_path: Path) -> None:
+def test_groups_that_are_not_there_are_said(tmp_path: Path) -> None:
+    images(tmp_path / "own", ant=3, bee=3)
     with pytest.raises(UserError, match=r"data\.group=patient: .* no such column; choices: folder"):
-        load(classes, group="patient")
+        load(tmp_path / "own", group="patient")
     numbered(tmp_path / "tars" / "train.tar", range(8))
     with pytest.raises(UserError, match=r"data\.group=patient: .* tars, which have no columns"):
         load(tmp_path / "tars", group="patient")
-    images(tmp_path / "flat", _=9)
-    with pytest.raises(UserError, match="all 9 images are of one group"):
-        load(tmp_path / "flat", group="folder")
+    with pytest.raises(UserError, match="all 30 images are of one group"):
+        load(table(tmp_path / "one", place=["here"] * 30), group="place")
 
 
 def test_images_without_a_value_are_groups_of_one() -> None:
-    assert group_numbers(["b", None, "a", "b", ""]).tolist() == [1, 2, 0, 1, 3]
+    assert Groups.by_value(["b", None, "a", "b", ""]).number_N.tolist() == [1, 2, 0, 1, 3]
 
 
 @pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
@@ -201,25 +241,15 @@ def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:
 
 def test_the_fingerprint_of_training_images_is_of_their_groups_too(tmp_path: Path) -> None:
     """An edited column of groups cuts other images off for testing."""
-    by_patient(tmp_path / "own")
-    table = tmp_path / "own" / "metadata.csv"
-    rows = table.read_text().splitlines()
-
-    def prints() -> list[dict[str, str]]:
-        found = load(tmp_path / "own", 0.25, group="patient")
-        return [
-            fingerprints.fingerprint_splits(found, grouped=True),
-            fingerprints.fingerprint_splits(found),
-        ]
-
-    before = prints()
-    assert before[0]["train"] == fingerprints.fingerprint_train(
-        load(tmp_path / "own", group="patient").train, grouped=True
-    )
-    table.write_text("\n".join([*rows[:-1], rows[-1].replace("bee3", "bee2")]) + "\n")
-    after = prints()
-    assert before[0]["train"] != after[0]["train"]
-    assert before[1]["train"] == after[1]["train"]
+    places = [
+        by_patient(tmp_path / "before"),
+        by_patient(tmp_path / "after", [*PATIENTS[:-1], "bee2"]),
+    ]
+    found = [load(place, 0.25, group="patient") for place in places]
+    grouped = [fingerprints.fingerprint_splits(one, grouped=True)["train"] for one in found]
+    plain = [fingerprints.fingerprint_splits(one)["train"] for one in found]
+    assert grouped[0] != grouped[1] and plain[0] == plain[1]
+    assert grouped[0] == fingerprints.fingerprint_train(found[0].train, grouped=True)
 
 
 def by_folder(place: Path, *sizes: int) -> Path:
@@ -227,19 +257,23 @@ def by_folder(place: Path, *sizes: int) -> Path:
     return place
 
 
+def by_place(place: Path, *sizes: int) -> Path:
+    return table(place, place=[str(i) for i, size in enumerate(sizes) for _ in range(size)])
+
+
 @pytest.mark.parametrize("large", range(5))
 def test_a_group_that_is_most_of_the_images_is_passed_over(large: int, tmp_path: Path) -> None:
     sizes = [4] * 5
     sizes[large] = 40  # wherever it stands in the order
-    found = load(by_folder(tmp_path / "own", *sizes), 0.15, group="folder", labels=False)
+    found = load(by_place(tmp_path / "own", *sizes), 0.15, group="place")
     assert len(found.test) == 8  # of 8.4 wanted
 
 
 def test_groups_that_are_all_too_large_for_a_share_are_refused(tmp_path: Path) -> None:
-    place = by_folder(tmp_path / "own", 10, 12)
-    line = r"^data\.test=0\.1: the smallest group of data\.group=folder has 10 images, more than"
+    place = by_place(tmp_path / "own", 10, 12)
+    line = r"^data\.test=0\.1: the smallest group of data\.group=place has 10 images, more than"
     with pytest.raises(UserError, match=line):
-        load(place, 0.1, group="folder", labels=False)
+        load(place, 0.1, group="place")
 
 
 def test_the_default_held_out_share_is_the_smallest_group_at_least(tmp_path: Path) -> None:

@@ -17,19 +17,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from helpers.images import NAMED, images, png
-from helpers.sources import Rows, content, everything, load
+from helpers.sources import content, everything, load, numbers
 from helpers.tables import cells, parquet
 from ssl_vit.data import (
-    base,
     class_numbers,
     fingerprints,
-    formats,
     loaders,
     sources,
     synthetic,
     transforms,
 )
 from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.open import Found
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
@@ -56,9 +55,9 @@ def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            formats,
-            "find_splits",
-            lambda data: formats.FoundSplits({"train": Rows(length)}, [], []),
+            sources,
+            "open_splits",
+            lambda data: Found({"train": numbers(length)}, [], []),
         )
         return load("anywhere", validation=share)
 
@@ -116,8 +115,8 @@ def test_of_two_validation_splits_the_other_is_held_out(tmp_path):
         for name, numbers in (("val", range(6)), ("dev", range(6, 8)))
     }
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "own"))
-    for trained, sizes in (("val", (6, 2)), ("dev", (2, 6))):
-        found = load(tmp_path / "own", train=trained)
+    for trained, other, sizes in (("val", "dev", (6, 2)), ("dev", "val", (2, 6))):
+        found = load(tmp_path / "own", train=trained, validation=other)
         assert (len(found.train), len(found.validation)) == sizes
         assert len(everything(found)) == 8
 
@@ -603,13 +602,10 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
         found.stream.take(8)
 
 
-def test_many_classes_are_counted_where_they_occur(monkeypatch):
+def test_many_classes_are_counted_where_they_occur():
     """Also where data.share takes few of their images."""
-    monkeypatch.setattr(
-        Rows, "label_range", property(lambda rows: (0, len(rows) - 1)), raising=False
-    )
-    whole = Rows(100_000)
-    few = base.Subset(whole, 0, 10, 3)
+    whole = numbers(100_000)
+    few = whole.subset(np.arange(0, 100_000, 10_000))
     for train in (whole, few):
         assert supervised_classes(sources.Splits(train, few)) == 100_000
 
@@ -626,7 +622,7 @@ def test_a_split_that_is_trained_on_is_neither_for_testing_nor_held_out(
         sources.load(data, test=True)
 
 
-@pytest.mark.parametrize("words", [{"test": "val"}, {"validation": "test"}])
+@pytest.mark.parametrize("words", [{"test": "val", "validation": "val"}, {"validation": "test"}])
 def test_a_split_that_is_both_for_testing_and_held_out_is_said(
     words: dict[str, str], tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from PIL import Image, ImageEnhance, ImageFilter
 from scipy.stats import binomtest, chisquare, kstest
 from torchvision.transforms.v2 import functional as F
 
-from helpers.sources import DATA, Numbered
+from helpers.sources import DATA, noisy
 from ssl_vit import rng
 from ssl_vit.data import augment, batching, loaders, transforms
 from ssl_vit.data.batch_layout import BatchLayout
@@ -146,9 +146,7 @@ def test_all_orders_of_the_colour_changes_are_drawn() -> None:
 
 
 def batches(layout: BatchLayout, views: ViewOptions | None, start: int = 0, workers: int = 0):
-    return list(
-        loaders.training_loader(Numbered(40), DATA, layout, 0, start, 3, workers, views=views)
-    )
+    return list(loaders.training_loader(noisy(40), DATA, layout, 0, start, 3, workers, views=views))
 
 
 def test_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
@@ -167,7 +165,7 @@ def test_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
 def test_one_view_is_what_it_was() -> None:
     (first, *_) = batches(BatchLayout(12, 12, 0, 1), None)
     assert first.views is None
-    images = [torch.from_numpy(i).permute(2, 0, 1) for i in Numbered(40).fetch(first.index)[0]]
+    images = [torch.from_numpy(i).permute(2, 0, 1) for i in noisy(40).fetch(first.index)[0]]
     wanted = transforms.train_transform(images, first.key.numpy(), 8, 0.3, True)
     assert torch.equal(first.image, wanted)
     moved = batches(BatchLayout(12, 12, 0, 1), ViewOptions())[0].map(lambda x: x[:2])
@@ -186,14 +184,14 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
             batch
             for rank in range(processes)
             for batch in loaders.held_out_views(
-                Numbered(40), DATA, BatchLayout(8, 4, rank, processes), count, ViewOptions(), group
+                noisy(40), DATA, BatchLayout(8, 4, rank, processes), count, ViewOptions(), group
             )
         ]
 
     one = groups(1)
     sizes = [len(batch.key) for batch in one]
     assert sum(sizes) == count and max(sizes) <= group and max(sizes) - min(sizes) <= 1
-    plain = loaders.held_out_batches(Numbered(40), DATA, BatchLayout(100, 100, 0, 1), count)
+    plain = loaders.held_out_batches(noisy(40), DATA, BatchLayout(100, 100, 0, 1), count)
     assert torch.equal(torch.cat([b.image for b in one]), plain[0].image)
     if len(one) > 1:
         by_first = {int(batch.index[0]): batch.views for batch in groups(2)}
@@ -204,12 +202,12 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
 
 def test_too_few_held_out_views_are_one_line() -> None:
     with pytest.raises(UserError, match=r"^eval.images: 3 held-out images for 2 processes; .*two"):
-        loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
+        loaders.held_out_views(noisy(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
 
 
 def test_a_batch_takes_the_bytes_of_its_views() -> None:
     layout = BatchLayout(12, 12, 0, 1)
-    views = batching.ImageDataset(Numbered(40), DATA, True, views=ViewOptions()).__getitems__(
+    views = batching.ImageDataset(noisy(40), DATA, True, views=ViewOptions()).__getitems__(
         batching.samples_at(0, 12, 40, 0)
     )
     assert loaders.batch_bytes(DATA, layout, ViewOptions()) >= views.views.numel() + 12 * 24
@@ -217,7 +215,7 @@ def test_a_batch_takes_the_bytes_of_its_views() -> None:
 
 def test_local_views_are_small_crops_of_their_own_keys() -> None:
     """Of shares within their bounds; the two others and what they draw stay as they are."""
-    images = noise(40, 24)
+    images = noisy(40, 24)
     local = OFF.model_copy(
         update={"local": 3, "local_size": 6, "local_area": [0.05, 0.4], "local_blur": 0.0}
     )
@@ -262,5 +260,5 @@ def test_local_views_do_not_depend_on_workers_processes_or_where_it_begins() -> 
     assert loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), views) == (
         plain + whole[0].local.numel()
     )
-    held = loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
+    held = loaders.held_out_views(noisy(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
     assert all(batch.local.shape[1:] == (2, 3, 4, 4) for batch in held)

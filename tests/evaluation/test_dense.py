@@ -16,6 +16,7 @@ import ssl_vit
 from helpers.options import altered
 from ssl_vit.data import masks, sources
 from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
@@ -171,7 +172,7 @@ def test_a_mask_gets_the_geometry_of_its_image(how: tuple, shape: tuple, tmp_pat
     kinds = datasets.Features(dict.fromkeys(rows, datasets.Image()))
     datasets.Dataset.from_dict(rows, kinds).to_parquet(tmp_path / "train.parquet")
     data = Data(name="x", path=str(tmp_path), size=24, eval_mode=how[0], eval_crop=how[1])
-    source = sources.every_split(data).splits["train"]
+    source = open_splits(data).splits["train"]
     (batch,) = masks.loader(source, data, BatchLayout(1, 1, 0, 1), 0, None)
     value = batch.image[0].float().mean(0)
     pure = (value < 30) | (value > 225)
@@ -193,7 +194,7 @@ def test_an_image_in_its_mask_s_colours_is_segmented_without_an_error(tmp_path: 
     kinds = datasets.Features(dict.fromkeys(rows, datasets.Image()))
     datasets.Dataset.from_dict(rows, kinds).to_parquet(tmp_path / "train.parquet")
     data = Data(name="x", path=str(tmp_path), size=16, eval_mode="crop", eval_crop=0.8)
-    source = sources.every_split(data).splits["train"]
+    source = open_splits(data).splits["train"]
     for batch in masks.loader(source, data, BatchLayout(3, 3, 0, 1), 0, None):
         image = batch.image.permute(0, 2, 3, 1)[..., None, :].int()
         pred = (image - torch.from_numpy(COLORS).int()).abs().sum(-1).argmin(-1)
@@ -207,7 +208,7 @@ def test_masks_are_the_same_shared_and_on_several_processes(colored: Path) -> No
     whole = sources.load(data(), test=True).train
     assert whole.masks.column == "mask"
     few = masks.chosen(whole, 5)
-    kept = [whole.fetch_masks(np.array([row]))[0] for row in few.whole_rows()]
+    kept = [whole.fetch_masks(np.array([row]))[0] for row in few.store_rows()]
     assert few.fetch_masks(np.arange(5)) == kept
     alone = torch.cat([batch.mask for batch in loaded(data())])
     parts = [batch for rank in range(2) for batch in loaded(data(), rank, 2)]
@@ -262,11 +263,11 @@ def test_the_embedded_masks_and_a_layer_are_measured(tmp_path: Path) -> None:
     small = ["probe.mask_images=20", "probe.steps=2"]
     options = [*altered(OPTIONS, "data.validation=null", *small), f"out={tmp_path}"]
     shares = {"data=shapes", "data.size=16", "probe.layer=1"}
-    sources.SyntheticImages.__len__, kept = lambda self: 200, sources.SyntheticImages.__len__
+    DrawnStore.__len__, kept = lambda self: 200, DrawnStore.__len__
     try:
         result = ssl_vit.evaluate([*options, *(shares - set(options))])
     finally:
-        sources.SyntheticImages.__len__ = kept
+        DrawnStore.__len__ = kept
     found = {name: entry["value"] for name, entry in result["metrics"].items()}
     assert 0 < found["miou"] < 1 and 0 < found["pixel_accuracy"] < 1
 

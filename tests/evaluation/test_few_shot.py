@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 
 from helpers.options import altered
 from helpers.runs import run
+from helpers.sources import listed
 from helpers.tables import image, table
 from ssl_vit.data import loaders, sources
-from ssl_vit.data import table as table_source
-from ssl_vit.data.base import Source, Subset
 from ssl_vit.data.batch_layout import BatchLayout
+from ssl_vit.data.open import open_splits
+from ssl_vit.data.source import Source
+from ssl_vit.data.tables import TableStore
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.jobs import evaluate
@@ -72,26 +74,13 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     assert [alone["metrics"][name] for name in names] == [both["metrics"][name] for name in names]
 
 
-class Broken(Source):
+def broken(unreadable: set[int]) -> Source:
     """Grey images of two classes; some rows cannot be read."""
-
-    def __init__(self, unreadable: set[int]) -> None:
-        self.classes: list[str] = []
-        self.unreadable = unreadable
-
-    def __len__(self) -> int:
-        return 60
-
-    def fetch(self, rows: np.ndarray) -> tuple[list[bytes | np.ndarray], np.ndarray]:
-        grey = [np.full((16, 16, 3), 2 * row, np.uint8) for row in rows.tolist()]
-        cells = [
-            b"" if row in self.unreadable else image
-            for row, image in zip(rows.tolist(), grey, strict=True)
-        ]
-        return cells, np.where(rows % 3 == 2, -1, rows % 3)
-
-    def name(self, row: int) -> str:
-        return str(row)
+    images = [
+        b"" if row in unreadable else np.full((16, 16, 3), 2 * row, np.uint8) for row in range(60)
+    ]
+    row_N = np.arange(60)
+    return listed(images, np.where(row_N % 3 == 2, -1, row_N % 3))
 
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
@@ -102,7 +91,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
     def draw(
         unreadable: set[int],
     ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
-        source = Broken(unreadable)
+        source = broken(unreadable)
         first = features.sample_few_shot(
             lambda image: image[:, :1, 0, 0].float(),
             source,
@@ -129,12 +118,12 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
         tmp_path / "own.parquet", [n % 4 for n in range(30)], [image(n) for n in range(30)]
     )
     rows = np.array([29, 3, 0, 7, 7])
-    whole = next(iter(sources.every_split(Data(path=str(path))).splits.values()))
-    for source in (whole, Subset(whole, 2, 27, key=1)):
+    whole = next(iter(open_splits(Data(path=str(path))).splits.values()))
+    for source in (whole, whole.subset(np.arange(27, 2, -1))):
         some = rows % len(source)
         wanted = source.fetch(some)[1]
         with monkeypatch.context() as patch:
-            patch.setattr(table_source, "encoded_bytes", lambda cell: pytest.fail("was read"))
+            patch.setattr(TableStore, "fetch", lambda *_: pytest.fail("was read"))
             assert source.label_of(some).tolist() == wanted.tolist()
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from ssl_vit import rng
 from ssl_vit.data import sources
-from ssl_vit.data.base import Source
+from ssl_vit.data.labels import Labels
+from ssl_vit.data.source import Source, Store
 from ssl_vit.recipe.schema import Data
 
 
@@ -26,44 +27,47 @@ def everything(splits):
     return train | held_out
 
 
-class Rows(Source):
-    """A source whose images are nothing and whose labels are the rows' numbers."""
+class Made(Store):
+    """So many images that a function makes of their rows; `read`: rows that were asked for."""
 
-    def __init__(self, length):
-        self.length, self.classes = length, []
+    def __init__(self, length, make):
+        self.length, self.make, self.read = length, make, []
 
     def __len__(self):
         return self.length
 
     def fetch(self, rows):
         assert ((rows >= 0) & (rows < self.length)).all()
-        return [b""] * len(rows), np.asarray(rows, np.int64)
+        self.read += rows.tolist()
+        return [self.make(row) for row in rows.tolist()]
+
+    def sizes(self):
+        return np.zeros(self.length, np.int64)
 
     def name(self, row):
         return f"number {row}"
+
+
+def listed(images, label_N=None, classes=()):
+    """A source of these images; without labels they are -1."""
+    label_N = np.full(len(images), -1) if label_N is None else label_N
+    return Source(Made(len(images), images.__getitem__), Labels(label_N, list(classes)))
+
+
+def numbers(length):
+    """A source whose images are nothing and whose labels are the rows' numbers."""
+    return Source(Made(length, lambda row: b""), Labels(np.arange(length), []))
 
 
 DATA = Data(name="numbered", size=8, crop_area=0.3, eval_crop=1.0)
 
 
-class Numbered(Source):
+def noisy(length, broken=()):
     """A source of noise images (8 x 8) whose labels follow from their numbers; some may be
     broken."""
 
-    def __init__(self, length, broken=()):
-        self.length, self.broken, self.classes = length, broken, []
+    def make(row):
+        pixels = np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        return b"broken" if row in broken else pixels
 
-    def __len__(self):
-        return self.length
-
-    def fetch(self, rows):
-        images = [
-            np.random.default_rng(row).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            for row in rows.tolist()
-        ]
-        return [
-            b"broken" if r in self.broken else i for r, i in zip(rows.tolist(), images, strict=True)
-        ], 7 * rows + 1
-
-    def name(self, row):
-        return f"number {row}"
+    return Source(Made(length, make), Labels(7 * np.arange(length) + 1, []))

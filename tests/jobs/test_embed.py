@@ -23,7 +23,7 @@ import ssl_vit
 from helpers.images import put
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
-from helpers.sources import Numbered
+from helpers.sources import noisy
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
@@ -531,7 +531,7 @@ def test_files_keep_their_paths_without_labels_and_in_shares(
 def test_a_page_shows_the_first_images_and_says_so(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    data, images = Data(size=8), Numbered(1200)
+    data, images = Data(size=8), noisy(1200)
     (pixels,), _ = images.fetch(np.array([7]))
     pixels_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
     query = nearest_images.Query("q.png", Path("q.png"), pixels_CHW)

@@ -16,9 +16,9 @@ from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_same_end
-from helpers.sources import Numbered
+from helpers.sources import noisy
 from helpers.tables import TRAIN, broken, image, table
-from ssl_vit.data import loaders, sources
+from ssl_vit.data import loaders, sources, synthetic
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
@@ -93,10 +93,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(words: list[
             theirs(drawn.image / 127.5 - 1).logits, logits, atol=1e-5, rtol=0
         )
     assert logits.argmax(-1).tolist() == predicted.tolist()
-    assert (
-        theirs.config.id2label[0] == "disc"
-        or theirs.config.id2label[0] == sources.SyntheticImages("test", 16).classes[0]
-    )
+    assert theirs.config.id2label[0] == "disc" or theirs.config.id2label[0] == synthetic.CLASSES[0]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +173,7 @@ def test_predictions_on_a_full_disk_leave_no_half_of_them(tmp_path: Path) -> Non
     many_M = np.random.default_rng(0).integers(0, 1000, 5000)
     predicted = classify.Predictions(many_M, many_M, many_M[:, None])
     with full_disk(), pytest.raises(OSError, match="too large"):
-        predicted.save(tmp_path / "predictions.npz", Numbered(1000))
+        predicted.save(tmp_path / "predictions.npz", noisy(1000))
     assert not list(tmp_path.iterdir())
 
 

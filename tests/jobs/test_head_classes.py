@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
-from ssl_vit.data.base import Source
+from ssl_vit.data.source import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, head_classes

@@ -6,13 +6,12 @@ import pytest
 
 from helpers.images import images
 from ssl_vit.data import sources
-from ssl_vit.data.base import origin
 from ssl_vit.jobs.label_facts import label_doubt
 from ssl_vit.recipe.images import Data
 
 
 def doubt(root: Path) -> str:
-    return label_doubt(origin(sources.load(Data(path=str(root))).train))
+    return label_doubt(sources.load(Data(path=str(root))).train.whole())
 
 
 @pytest.mark.parametrize(

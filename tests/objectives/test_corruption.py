@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from helpers.sources import listed
 from ssl_vit import rng
 from ssl_vit.data import loaders
-from ssl_vit.data.base import Source
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
@@ -308,20 +308,10 @@ def test_a_images_corruption_does_not_depend_on_its_batch(order, count):
     assert torch.equal(alone.source_BK - shift, together.source_BK[chosen])
 
 
-class Grey(Source):
+def grey():
     """A split of 37 grey images."""
-
-    def __init__(self):
-        self.classes = ["grey"]
-
-    def __len__(self):
-        return 37
-
-    def fetch(self, rows):
-        return [np.full((8, 8, 3), row, np.uint8) for row in rows], np.zeros(len(rows), np.int64)
-
-    def name(self, row):
-        return f"row {row}"
+    images = [np.full((8, 8, 3), row, np.uint8) for row in range(37)]
+    return listed(images, np.zeros(37, np.int64), ["grey"])
 
 
 def corrupted_samples(processes, device_batch):
@@ -331,7 +321,7 @@ def corrupted_samples(processes, device_batch):
     for rank in range(processes):
         spread = BatchLayout.divide(24, device_batch, 24, rank, processes)
         loader = loaders.training_loader(
-            Grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
+            grey(), Data(size=8), spread, seed=3, start=0, stop=5, workers=0
         )
         for number, batch in enumerate(loader):
             drawn = corruption.sample(batch.key, 16, 0.5)
