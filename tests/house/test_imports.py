@@ -75,7 +75,7 @@ LAB_MAY_IMPORT = {
     "runs.files": ALL,
     "runs.identity": ("run_folder", "runs.checkpoints"),
     "runs.lock": ("engine", "runs.checkpoints"),
-    "runs.seen_text": ("runs.listed",),
+    "runs.seen_text": ("report", "runs.listed"),
     "runs.notebook": ALL,
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("runs.checkpoints",)
