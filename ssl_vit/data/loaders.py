@@ -199,6 +199,11 @@ def _parts(rows: np.ndarray, size: int, kind: int) -> list[Samples]:
     return [Samples(part, rng.key(kind, part)) for part in parts]
 
 
+def held_out_rows(source: Source, most: int) -> np.ndarray:
+    """The rows of at most `most` held-out images, the same in every run."""
+    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(2))
+
+
 def held_out_batches(
     source: Source, data: Data, batch_layout: BatchLayout, most: int
 ) -> list[Batch]:
@@ -216,7 +221,7 @@ def held_out_batches(
             f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
             " at least one each"
         )
-    chosen = rng.permute(np.arange(count), len(source), rng.key(2))
+    chosen = held_out_rows(source, most)
     index = np.array_split(chosen, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
     return list(image_loader(ImageDataset(source, data, train=False), _parts(index, size, 2), 0))
@@ -239,7 +244,7 @@ def held_out_views(
             f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
             " at least two each, whose views are compared"
         )
-    chosen = rng.permute(np.arange(count), len(source), rng.key(2))
+    chosen = held_out_rows(source, most)
     groups = max(-(-count // group), batch_layout.processes)
     parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
     wanted = [Samples(part, rng.key(2, part)) for part in parts]

@@ -20,6 +20,7 @@ from ..recipe.schema import Data
 from . import transforms
 from .batching import REPLACEMENTS, Batch, ImageDataset, Samples
 from .channels import Decoder, decoder
+from .contents import content_hash, signed
 from .source import Source
 
 READ_AT_ONCE = 1024  # images
@@ -38,12 +39,14 @@ class DecodedImages(NamedTuple):
         row_N: int64, the row whose pixels and label are used: the row itself or, where that cannot
             be read, the next that can; -1 where none of the next ones can.
         unreadable: {row: why it cannot be read}.
+        content_N: int64, the hash of each image's contents.
     """
 
     image_NHWC: Tensor
     label_N: np.ndarray
     row_N: np.ndarray
     unreadable: dict[int, str]
+    content_N: np.ndarray
 
     @property
     def description(self) -> str:
@@ -69,12 +72,14 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
         )
     image_NHWC = torch.zeros(count, *shape_HWC, dtype=torch.uint8)
     labels: list[np.ndarray] = []
+    contents: list[np.ndarray] = []
     unreadable: dict[int, str] = {}
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, count, READ_AT_ONCE):
             rows = np.arange(start, min(start + READ_AT_ONCE, count))
             raw, label = source.fetch(rows)
             labels.append(label)
+            contents.append(signed(map(content_hash, raw)))
             for place, found in enumerate(pool.map(decode, raw)):
                 if isinstance(found, str):
                     unreadable[start + place] = found
@@ -85,7 +90,8 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
                     text = f"images of different sizes: {width} x {height} and {sides} pixels"
                     raise NotResident(text)
     row_N = _readable_rows(count, unreadable)
-    return DecodedImages(image_NHWC, np.concatenate(labels), row_N, unreadable)
+    label_N, content_N = np.concatenate(labels), np.concatenate(contents)
+    return DecodedImages(image_NHWC, label_N, row_N, unreadable, content_N)
 
 
 def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
@@ -138,6 +144,7 @@ class ResidentDataset(ImageDataset):
             index=torch.from_numpy(wanted.index),
             key=torch.from_numpy(wanted.key),
             unreadable=tuple(f"{self.source.name(row)}: {decoded.unreadable[row]}" for row in bad),
+            content=decoded.content_N[row_B],
         )
 
     def _refuse(self, row: int) -> None:

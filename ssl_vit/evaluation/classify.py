@@ -28,7 +28,7 @@ IMAGENET = 50_000  # images of its validation split
 
 class Predictions(NamedTuple):
     """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
-    lists of labels (M, L), as `data.label_lists.padded`; `top5` (M, K), best first. `unreadable`
+    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first. `unreadable`
     names the images that could not be read: they have no label, and nothing is measured on
     them. `classes` is how many the classifier knows."""
 

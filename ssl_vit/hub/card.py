@@ -252,7 +252,9 @@ def _results(run: Run, result: Result | None, facts: Environment) -> dict[str, A
     metrics = result.metrics if result else {}
     measured_on = result.measured_on if result else None
     cautions = few_images(measured_on or {}, chosen_on_held_out(run.recipe))
-    cautions += [escape_markdown(text) for text in seen_text.cautions(facts.seen or ())]
+    cautions += [
+        escape_markdown(text) for text in seen_text.cautions(seen_text.recorded(result, facts))
+    ]
     comparisons = list(metric_tables.comparisons(metrics, measured_on))
     return {
         "results": block_markdown(metric_tables.results(metrics, measured_on)) if metrics else "",

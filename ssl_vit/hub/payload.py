@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..recipe.identity import FACTS
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build, dump, without_private
-from ..runs.folder import Run
+from ..runs.folder import TRAINED_ON, Run
 from . import card, card_figure
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
@@ -111,5 +111,8 @@ def _finished(run: Run) -> dict[str, bytes | Path]:
 def _state(run: Run) -> dict[str, bytes | Path]:
     from .state_io import pack_newest  # torch
 
-    known = {name: run.folder / name for name in ("environment.json", "metrics.jsonl")}
+    names = ["environment.json", "metrics.jsonl"]
+    if (run.folder / TRAINED_ON).exists():
+        names.append(TRAINED_ON)
+    known = {name: run.folder / name for name in names}
     return {**known, **_description(run), **pack_newest(run.checkpoints)}

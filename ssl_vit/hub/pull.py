@@ -14,7 +14,7 @@ from ..recipe.schema import Recipe, dump
 from ..recipe.tool import parse
 from ..recipe.tools import PullOptions
 from ..runs.files import replacing
-from ..runs.folder import Run
+from ..runs.folder import TRAINED_ON, Run
 from .payload import BEST, STATE
 from .state_io import unpack_checkpoints
 
@@ -32,7 +32,9 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
             cannot be written.
     """
     repository, revision = hub_files.split(place)
-    source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, (*STATE, *BEST))
+    source = hub_files.fetch(
+        f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON)
+    )
     if missing := [file for file in STATE if not (source / file).exists()]:
         raise UserError(
             f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true "
@@ -65,8 +67,9 @@ def _write(source: Path, run: Run, place: str) -> None:
         with replacing(run.folder) as folder:
             folder.mkdir()
             unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
-            for file in ("environment.json", "metrics.jsonl"):
-                shutil.copyfile(source / file, folder / file)
+            for file in ("environment.json", "metrics.jsonl", TRAINED_ON):
+                if (source / file).exists():  # the last one: of a run that has recorded it
+                    shutil.copyfile(source / file, folder / file)
             # not the downloaded one, which could name a plugin or a repository
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")

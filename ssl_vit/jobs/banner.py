@@ -116,8 +116,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        notes = init_notes(job.run, job.seen, tested=splits.test is not None)
-        yield from console.rows_under("", notes)
+        yield from console.rows_under("", init_notes(job.run, job.seen))
 
 
 def _objective(job: Job) -> str:

@@ -89,7 +89,8 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     source = recipe.init_source
     facts |= weights.load_init(network, source, exported=False)
     head = _head(network, source, splits) if "top1" in recipe.probe.measures else None
-    seen = seen_images.recorded_or_found(run, splits, facts["data"], accelerator)
+    measured = seen_images.MeasuredImages(recipe, splits)
+    seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
     facts["seen"] = seen_images.record(seen)
     on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(network, source, recipe, accelerator.device)
@@ -238,7 +239,7 @@ def _print_banner(
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
-            *console.rows_under("", init_notes(run, seen, tested=True)),
+            *console.rows_under("", init_notes(run, seen)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
             *console.rows_under("head", head.notes if head else ()),

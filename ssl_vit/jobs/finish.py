@@ -64,8 +64,9 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | Non
     experiment_trackers.finish_all(job.trackers, job.state.step, tested, figures, job.warn)
     result = _result(job, test_metrics)
     result.measured_on = split_images.measured_on(job.recipe, job.splits)
-    if job.seen:
-        result.seen = seen_images.recorded(job.seen)
+    seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
+    if seen:
+        result.seen = seen_images.recorded(seen)
     if best:
         result.best = best
     run.finish(result)

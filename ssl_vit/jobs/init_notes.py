@@ -1,33 +1,27 @@
 """What the first lines of a run say of the weights that it begins with."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from ..errors import UserError
 from ..models import architectures
 from ..recipe import export_files
-from ..recipe.images import Data
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe
-from ..runs import identity, seen_text
+from ..runs import seen_text
 from ..runs.folder import Run
 
 
-def init_notes(run: Run, seen: list[SeenImages], tested: bool) -> Iterator[str]:
-    """What these weights have seen, how far that is known, and their image size where it is
-    another.
+def init_notes(run: Run, seen: list[SeenImages]) -> Iterator[str]:
+    """What these weights have seen, and their image size where it is another.
 
     Args:
         run: the run that begins with them.
         seen: of the images that it is measured on, as `seen_images`.
-        tested: whether there are test images among these.
     """
     yield from _other_size(run.recipe)
     yield from seen_text.lines(seen)
-    if tested:
-        yield from _not_compared(run, seen)
 
 
 def _other_size(recipe: Recipe) -> Iterator[str]:
@@ -48,20 +42,3 @@ def trained_size(init: InitSource) -> int | None:
         return int(architectures.published(init).input_size[-1])
     folder = init.fetch_export("config.json")
     return None if folder is None else export_files.image_size(folder)
-
-
-def _not_compared(run: Run, seen: Iterable[SeenImages]) -> Iterator[str]:
-    """A line for each of the runs before whose images lie elsewhere and have another fingerprint,
-    so that only their contents could tell whether test images are among them."""
-    recipe = run.recipe
-    known = {Path(one.run).name for one in seen}
-    with suppress(UserError):  # a run that is gone; `seen` says so
-        for before, made in identity.runs_before(recipe.init):
-            if before.name in known or not (_is_read(made.data) and _is_read(recipe.data)):
-                continue
-            yield f"whether {before} was trained on test images is not known"
-
-
-def _is_read(data: Data) -> bool:
-    """Whether images are read, not generated."""
-    return bool(data.path or data.hub)

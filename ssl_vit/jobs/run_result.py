@@ -32,7 +32,7 @@ class RunResult(Result):
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
         classes: of an evaluation's probes: among how many classes they choose.
-        seen: which of the images that it was measured on its initial weights had seen.
+        seen: which of the images that it was measured on it, and its initial weights, had seen.
         finished: when, as ISO 8601 in UTC.
         recipe: the recipe's hash.
     """
@@ -50,8 +50,11 @@ class RunResult(Result):
         else:
             yield f"finished    in {duration(self.seconds)}, {self.finished}: {self.folder}"
             yield from self._of_evaluation()
-        for text in seen_text.cautions(self.seen or ()):
-            yield f"caution     {text}"
+        for one in self.seen or ():
+            if caution := seen_text.cautions([one]):
+                yield f"caution     {caution[0]}"
+            elif "test" in (self.measured_on or {}) or any(one.images.values()):
+                yield f"seen        {seen_text.sentence(one)}"
 
     def _of_evaluation(self) -> Iterator[str]:
         for name, entry in self.metrics.items():

@@ -31,6 +31,7 @@ from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
 from . import resources, seen_images
+from .trained_on import TrainedOn
 
 # Keys, and beginnings of keys, that may differ between the processes of a run
 OF_MACHINE = (
@@ -54,7 +55,9 @@ class Job:
     collapse: CollapseEvaluator | None
     workers: int
     sharding: dict[str, Any]  # how the weights are distributed
-    seen: list[SeenImages]  # by the runs that the initial weights come from
+    trained_on: TrainedOn
+    measured: seen_images.MeasuredImages
+    seen: list[SeenImages]  # of them, by the runs that the initial weights come from
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
     trackers: list[ExperimentTracker] = field(default_factory=list)  # of rank 0
@@ -110,7 +113,8 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
     )
     facts |= _load_initial_weights(network, run)
-    seen = seen_images.recorded_or_found(run, splits, facts["data"], accelerator)
+    measured = seen_images.MeasuredImages(recipe, splits)
+    seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
     facts["seen"] = seen_images.record(seen)
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = building.build(Settings.of(recipe), network, classes)
@@ -136,6 +140,8 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         _collapse(recipe, splits, batch_layout, accelerator),
         workers=resources.workers(recipe, accelerator),
         sharding=sharded,
+        trained_on=TrainedOn(run.folder, learns_labels(recipe)),
+        measured=measured,
         seen=seen,
         pusher=background.Pusher(run) if pushes else None,
     )
@@ -338,6 +344,7 @@ def resume(job: Job) -> None:
         path = job.run.checkpoints / name
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
         _restore(job, path)
+    job.trained_on.load(job.state.step)
     if job.accelerator.is_main_process:
         job.run.truncate_metrics(job.state.step)
         how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"

@@ -18,7 +18,7 @@ from ..recipe.records.run import Result
 from ..recipe.schema import compared_views
 from ..runs import console, experiment_trackers
 from ..runs.collapse_alarm import CollapseAlarm
-from ..runs.folder import Run
+from ..runs.folder import TRAINED_ON, Run
 from ..runs.identity import recipe_hash
 from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
@@ -28,6 +28,7 @@ from ..training.state import State
 from . import best_checkpoint, finish, resources, reuse, split_images
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
+from .trained_on import LIMIT
 
 BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
 
@@ -137,14 +138,16 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         if best.is_on:
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save(accelerator) | {"recipe": recipe_hash(job.recipe)}
-        distributed.on_main(accelerator, lambda: _save(run, saver, saved, whole))
+        if job.trained_on.gather() and accelerator.is_main_process:
+            callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
+        distributed.on_main(accelerator, lambda: _save(job, saver, saved, whole, callbacks))
 
     try:
         loader = _loader(job)
         with InterruptibleLoader(loader, consensus.alone, consensus.is_requested) as batches:
             loop.train(
                 state,
-                watchdog.track(batches, state.step),
+                job.trained_on.watch(watchdog.track(batches, state.step)),
                 loop_settings(job.recipe),
                 job.batch_layout,
                 accelerator,
@@ -233,13 +236,24 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
     )
 
 
-def _save(run: Run, saver: checkpoint.Saver, step: int, state: dict[str, Any]) -> None:
-    """Save a step's state.
+def _save(
+    job: Job,
+    saver: checkpoint.Saver,
+    step: int,
+    state: dict[str, Any],
+    callbacks: loop.Callbacks,
+) -> None:
+    """Save a step's state, and before it what was trained on: after a kill in between too many
+    images are recorded, not too few.
 
     Raises:
         UserError: the run's folder was moved or removed, or too many saves have failed.
     """
-    run.check_not_moved()
+    job.run.check_not_moved()
+    try:
+        job.trained_on.write()
+    except OSError as error:  # such as a full disk: tried again at the next checkpoint
+        callbacks.warn(f"{TRAINED_ON} could not be written: {error.strerror}")
     saver.save(step, state)
 
 

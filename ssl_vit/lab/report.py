@@ -19,7 +19,7 @@ from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
-from ..runs import notebook
+from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from .compare import numbers
 from .results import Results, load
@@ -233,19 +233,20 @@ def _dress(
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Whose initial weights come from runs that were trained on test images, and whether they had
-    learned labels of them; of several runs the most."""
+    """Whose weights, or the runs that these come from, were trained on test images, and whether
+    they had learned labels of them; of several runs the most."""
     for name, own in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
-        runs = [results.finished[task].environment for task in own["folder"]]
-        seen = [one for run in runs for one in run.seen or ()]
+        runs = [results.finished[task] for task in own["folder"]]
+        seen = [one for run in runs for one in seen_text.recorded(run.result, run.environment)]
         of = max((one.of.get("test", 0) for one in seen), default=0)
         images = max((one.images.get("test", 0) for one in seen), default=0)
         labels = max((one.labels.get("test", 0) for one in seen), default=0)
-        text = f"{name}: its initial weights were trained on {images:,} of {of:,} test images"
-        if labels:
-            yield f"{text}, {labels:,} of them with labels: nothing follows from it.", True
+        text = f"{name}: its weights were trained on {images:,} of {of:,} test images"
+        with_labels = f"{labels:,} of them with labels" if labels else "without labels"
+        if seen_text.learned_labels(seen):
+            yield f"{text}, {with_labels}: nothing follows from it.", True
         elif images:
-            yield f"{text}, without labels.", False
+            yield f"{text}, {with_labels}.", False
         for run in sorted({one.run for one in seen if one.unknown}):
             yield f"{name}: what {run} was trained on is not known.", False
 

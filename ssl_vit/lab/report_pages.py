@@ -101,7 +101,7 @@ def _summary(run: RunRecord) -> dict[str, Any]:
         "step": run.step,
         "steps": run.steps,
         "metrics": {name: one.content() for name, one in run.metrics().items()},
-        "seen": [one.content() for one in run.environment.seen or ()],
+        "seen": [one.content() for one in run.seen],
         "warnings": [*run.problems, *run.warnings],
         "not_finite": run.not_finite,
     }

@@ -70,7 +70,7 @@ def build(record: RunRecord) -> list[Section]:
 def first(record: RunRecord) -> Iterator[Block]:
     """Three sentences: what the run is, how it went, what came of it."""
     yield Text(" ".join(sentences(record)))
-    for text in seen_text.cautions(record.environment.seen or ()):
+    for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
         count = "1 warning" if number == 1 else f"{number} warnings"
@@ -115,8 +115,9 @@ def results(record: RunRecord) -> Iterator[Block]:
     if record.result and (classes := record.result.classes):
         text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
         yield Text(text)
-    for one in record.environment.seen or ():
-        yield Text(f"Of its initial weights: {seen_text.sentence(one)}.")
+    for one in record.seen:
+        whose = "" if one.run == record.name else "Of its initial weights: "
+        yield Text(f"{whose}{seen_text.sentence(one)}.")
     if fought := list(metric_tables.comparisons(metrics, record.measured_on)):
         yield metric_tables.baselines(fought)
     if any(row[2] != "-" for row in table.rows):

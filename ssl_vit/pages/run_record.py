@@ -16,9 +16,9 @@ from ..metrics import HELD_OUT
 from ..recipe import parsing, recipe_files, records
 from ..recipe.keys import Values
 from ..recipe.records import Kind
-from ..recipe.records.run import Environment, Measured, NotFinite, Result
+from ..recipe.records.run import Environment, Measured, NotFinite, Result, SeenImages
 from ..recipe.schema import Recipe
-from ..runs import lock
+from ..runs import lock, seen_text
 from . import curves
 from .curves import Curve, Rows
 
@@ -102,6 +102,11 @@ class RunRecord:
         """{split: how many of its images metrics are measured on}."""
         of_result = self.result.measured_on if self.result else None
         return of_result or self.environment.measured_on or {}
+
+    @property
+    def seen(self) -> list[SeenImages]:
+        """Which of these images it and the runs before it were trained on."""
+        return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[str, float]]:
         """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""

@@ -4,6 +4,7 @@ runs/NAME/
     recipe.yaml  environment.json  metrics.jsonl  log.txt  result.json
     checkpoints/  export/  figures/  tensorboard/  trackers/ (log.trackers)
     predictions.npz (of the test split)  not_finite.json (skipped updates)  report.html
+    trained_on.safetensors (hashes of the images that it has trained on)
     hub/  hub.json (uploads)
 """
 
@@ -26,6 +27,7 @@ from . import identity, lock
 from .files import append, write_atomically
 from .identity import recipe_hash
 
+TRAINED_ON = "trained_on.safetensors"
 # What a run writes in its folder, and removes
 OWN = (
     "recipe.yaml",
@@ -36,6 +38,7 @@ OWN = (
     "result.json",
     "predictions.npz",
     "not_finite.json",
+    TRAINED_ON,
     "report.html",
     "checkpoints",
     "export",

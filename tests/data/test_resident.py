@@ -34,6 +34,8 @@ def same_batches(some, others) -> bool:
     def equal(a: object, b: object) -> bool:
         if isinstance(a, torch.Tensor):
             return isinstance(b, torch.Tensor) and torch.equal(a, b)
+        if isinstance(a, np.ndarray):
+            return isinstance(b, np.ndarray) and np.array_equal(a, b)
         return a == b
 
     pairs = list(zip(some, others, strict=True))

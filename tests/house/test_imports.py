@@ -75,7 +75,7 @@ LAB_MAY_IMPORT = {
     "runs.files": ALL,
     "runs.identity": ("run_folder", "runs.checkpoints"),
     "runs.lock": ("engine", "runs.checkpoints"),
-    "runs.seen_text": ("runs.listed",),
+    "runs.seen_text": ("report", "runs.listed"),
     "runs.notebook": ALL,
     **dict.fromkeys(
         ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("runs.checkpoints",)
@@ -93,7 +93,7 @@ LAB_MAY_IMPORT = {
         (
             *("recipe.plugins", "recipe.probe", "recipe.recipe_files", "recipe.which_images"),
             "recipe.check",
-            *("costs", "data.base", "data.batch_layout", "data.class_numbers", "data.layout"),
+            *("costs", "data.source", "data.batch_layout", "data.class_numbers", "data.layout"),
             *("data.sources", "hub_files", "jobs.pace", "jobs.reuse", "jobs.split_images"),
             *("runs.environment", "runs.folder"),
         ),

@@ -27,7 +27,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.lab.study.request import requested
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.runs.folder import Run
+from ssl_vit.runs.folder import TRAINED_ON, Run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
@@ -152,7 +152,12 @@ def test_a_milestone_that_comes_late_holds_nothing_of_the_end(server: Hub, run: 
     run.recipe.hub.state = True
     push.push(run)
     assert not {"result.json", "figures/predictions.png"} & pushed(server, "step-000000004").keys()
-    assert pushed(server, "state").keys() == {".gitattributes", "run.json", *payload.STATE}
+    assert pushed(server, "state").keys() == {
+        ".gitattributes",
+        "run.json",
+        *payload.STATE,
+        TRAINED_ON,
+    }
 
 
 def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
@@ -183,6 +188,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
     pulled = pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
     assert [path.name for path in pulled.checkpoints.iterdir()] == ["step-000000008"]
+    record = (run.folder / TRAINED_ON).read_bytes()
+    assert (pulled.folder / TRAINED_ON).read_bytes() == record
 
 
 def test_one_part_that_cannot_be_pushed_keeps_no_other_back(server: Hub, run: Run) -> None:

@@ -1,10 +1,8 @@
-"""The end of a run prints what to do next, as commands that run as printed; and what initial weights
-have seen of the images that a run is measured on."""
+"""The end of a run prints what to do next, as commands that run as printed."""
 
 import itertools
 import json
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,12 +10,9 @@ import pytest
 
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
-from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
-from ssl_vit.data import sources
-from ssl_vit.jobs import cli, draw_figures, seen_images
+from helpers.options import LOADED, SHORT, TINY, TUNE, altered
+from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.pages import run_page
-from ssl_vit.recipe.load import resolve
-from ssl_vit.runs import seen_text
 
 # So that a command takes seconds, not minutes
 FASTER = {
@@ -139,117 +134,6 @@ def test_a_run_that_was_trained_on_labels_is_looked_at_and_compared(
     assert ("Training on labels" if init == "scratch" else "Fine-tuning on labels") in page
 
 
-@pytest.mark.parametrize(
-    ("before", "line"),
-    [
-        (["data.test=0.2"], "was trained on none of the test and held-out images"),
-        ([], "test and 1 held-out images, without labels"),
-        (["recipe=supervised", "eval.test=false"], "test and 1 held-out images, with their labels"),
-    ],
-)
-def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
-    before: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    place = class_folder(tmp_path / "IMAGES")
-    run, _ = pretrained(
-        tmp_path / "runs", capsys, f"data.path={place}", "data.validation=0.04", *before
-    )
-    share = [] if "data.test=0.2" in before else ["data.test=0.2"]  # which follows init=
-    cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *share])
-    lines = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
-    printed, *beside = lines  # the number, at the end
-    assert len(beside) == ("with their labels" in line)
-    assert line in printed and str(run) in printed
-    assert printed.lstrip().startswith("warning:") == ("with their labels" in line)
-
-
-def test_what_a_run_has_seen_of_images_that_have_changed_since_cannot_be_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    place = class_folder(tmp_path / "IMAGES")
-    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
-    image = min((place / "a").iterdir())
-    image.write_bytes(max((place / "b").iterdir()).read_bytes())
-    cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned"])
-    printed = capsys.readouterr().out
-    line = f"which images {run} was trained on is not known: its images have changed since"
-    assert line in printed and "was trained on none" not in printed
-
-
-def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """At the terminal after the number, in result.json and, for scripts, in what they get."""
-    place = class_folder(tmp_path / "IMAGES")
-    more = ["recipe=supervised", "eval.test=false", "data.validation=0.04"]
-    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", *more)
-    words = [*PROBE, "probe.measures=[knn]", f"init={run}", f"out={tmp_path}/runs", "name=probed"]
-    words = altered([one for one in words if not one.startswith(("probe.shots", "probe.steps"))])
-    cli.evaluate([*words, "data.test=0.2"])
-    lines = capsys.readouterr().out.splitlines()
-    number, guess, caution = lines[-3:]
-    assert number.startswith("knn ") and "6 test images (95% interval" in number
-    assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
-    assert (
-        caution.startswith("caution ")
-        and "5 test and 1 held-out images, with their labels" in caution
-    )
-    result = json.loads((tmp_path / "runs" / "probed" / "result.json").read_text())
-    (seen,) = result["seen"]
-    assert (seen["run"], seen["of"]["test"], seen["labels"]["test"]) == ("first", 6, 5)
-    assert result["classes"] == 2
-
-
-def test_images_elsewhere_are_said_not_to_be_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """At another size the first lines say both."""
-    place = class_folder(tmp_path / "IMAGES")
-    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
-    copied = shutil.copytree(place, tmp_path / "COPY")
-    whole = ["data.test=0.5", f"data.path={copied}", f"out={tmp_path}/runs", "name=copied"]
-    cli.finetune([*TUNE, f"init={run}", *whole])
-    printed = capsys.readouterr().out
-    assert f"{run} was trained on 1" in printed and "is not known" not in printed
-    (shutil.copytree(place, tmp_path / "OTHER") / "a" / "0.png").unlink()
-    words = ["data.test=0.2", f"data.path={tmp_path}/OTHER", "data.size=32"]
-    cli.finetune([*TUNE, f"init={run}", f"out={tmp_path}/runs", "name=tuned", *words])
-    printed = capsys.readouterr().out
-    assert "trained on images of 16 px; here they are 32 px (data.size=16" in printed
-    (line,) = [one for one in printed.splitlines() if "is not known" in one]
-    assert f"whether {run} was trained on test images is not known" in line
-
-
-def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    more = [f"data.path={class_folder(tmp_path / 'IMAGES')}", "data.test=0.2"]
-    first, _ = pretrained(tmp_path / "runs", capsys, *more)
-    second, _ = pretrained(tmp_path / "runs", capsys, *more, f"init={first}", name="second")
-    shutil.rmtree(first)
-    cli.finetune([*TUNE, f"init={second}", f"out={tmp_path}/runs", "name=tuned"])
-    printed = capsys.readouterr().out
-    assert f"{second} was trained on none of the test and held-out images" in printed
-    assert f"which images {first} was trained on is not known" in printed
-
-
-def test_of_images_that_are_too_many_or_not_measured_nothing_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that is measured on nothing was told to have seen "none of the  images"."""
-    place = class_folder(tmp_path / "IMAGES")
-    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
-    recipe = resolve([*TUNE, f"init={run}"])
-    splits = sources.load(recipe.data, test=True)
-    line = f"{run} was trained on none of the test and held-out images"
-    assert seen_text.lines(seen_images.seen_images(recipe, splits, {})) == [line]
-    monkeypatch.setattr(seen_images, "MOST", len(splits.train) - 1)
-    assert seen_images.seen_images(recipe, splits, {}) == []
-    monkeypatch.undo()
-    recipe.data.validation = 0.0
-    assert seen_images.seen_images(recipe, splits._replace(test=None), {}) == []
-
-
 def test_another_share_for_testing_is_another_run(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -258,19 +142,3 @@ def test_another_share_for_testing_is_another_run(
     with pytest.raises(SystemExit):
         pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.3")
     assert "data.test (0.2 there, 0.3 here)" in capsys.readouterr().err
-
-
-def test_what_a_run_saw_is_not_known_of_a_stream_nor_where_its_images_were_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    place = class_folder(tmp_path / "IMAGES")
-    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}", "data.test=0.2")
-    recipe = resolve([*TUNE, f"init={run}"])
-    splits = sources.load(recipe.data, test=True)
-    made = (run / "recipe.yaml").read_text()
-    (run / "recipe.yaml").write_text(made.replace("stream: false", "stream: true"))
-    (found,) = seen_images.seen_images(recipe, splits, {})
-    assert found.unknown == seen_images.STREAM
-    (run / "recipe.yaml").write_text(made.replace(str(place), str(tmp_path / "ELSEWHERE")))
-    (run / "environment.json").unlink()
-    assert seen_images.seen_images(recipe, splits, {}) == []

@@ -306,7 +306,7 @@ def test_test_images_that_were_trained_on_are_counted(tmp_path, labels):
     path = folder / "final-mpp-0" / "environment.json"
     write(path, json.loads(path.read_text()) | {"seen": seen})
     text = markdown(folder)
-    said = "mpp: its initial weights were trained on 30 of 400 test images"
+    said = "mpp: its weights were trained on 30 of 400 test images"
     assert said in text
     first = text.splitlines()[2]
     assert first.startswith(f"> **Note:** {said}, 7 of them with labels") == bool(labels)

@@ -389,7 +389,7 @@ def test_every_list_says_whose_weights_had_learned_labels_of_test_images(
     metrics = json.loads(result.read_text())["metrics"]
     alter(result, metrics={name: one | {"split": "test"} for name, one in metrics.items()})
     seen = {"run": "other", "of": {"test": 9}, "images": {"test": 8}, "labels": {"test": 7}}
-    alter(runs / "first" / "environment.json", seen=[seen])
+    alter(result, seen=[seen])
     index.write(runs)
     page = (runs / "index.html").read_text()
     assert "labels learned before" in page and page.count("of 7 test images") == 1

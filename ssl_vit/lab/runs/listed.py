@@ -98,7 +98,7 @@ class ListedRun:
     def learned(self, split: str) -> int:
         """Of how many images of a split its initial weights had learned the labels; 0 where that is
         not recorded."""
-        return seen_text.learned_labels(self.record.environment.seen or (), split)
+        return seen_text.learned_labels(self.record.seen, split)
 
     def first_metric(self, test: bool) -> str | None:
         """Its first metric of the test split, or of held-out images, and the value; None without
@@ -118,7 +118,7 @@ class ListedRun:
             "folder": str(self.record.folder),
             "steps": self.record.steps,
             "metrics": {name: one.content() for name, one in self.record.metrics().items()},
-            "seen": [one.content() for one in self.record.environment.seen or ()],
+            "seen": [one.content() for one in self.record.seen],
         }
 
 
@@ -272,7 +272,7 @@ def metric_text(run: ListedRun, metric: str) -> str:
     text = metric_tables.with_count(metric, entry, run.record.measured_on)
     if run.learned(entry.split):
         return f"{text} ({LEARNED}: no sound comparison)"
-    if any(one.unknown for one in run.record.environment.seen or ()):
+    if any(one.unknown for one in run.record.seen):
         text = f"{text} (whether it was seen before is not known)"
     return f"{text} (on training images)" if entry.split == "train" else text
 

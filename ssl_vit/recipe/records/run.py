@@ -36,15 +36,16 @@ def _is_whole(best: Best) -> Best:
 
 
 class SeenImages(Record):
-    """Which images that a run is measured on one of the runs has seen that its initial weights come
-    from.
+    """Which images that a run is measured on it has seen itself, or one of the runs that its
+    initial weights come from.
 
     Attributes:
         run: the name of that run's folder.
         of: {split: how many images it has} of test and validation.
         images: {split: how many of them that run was trained on}.
         labels: {split: of how many of them it has learned the label}.
-        unknown: why it is not known; empty where it is.
+        unknown: why it is not known, or not of all images: there may be more then than are
+            counted. Empty where it is.
     """
 
     run: str
@@ -71,7 +72,7 @@ class Result(WithRecipe):
     measured_on: MayLack[dict[str, Whole]] = None
     pool: MayLack[str] = None  # of an evaluation
     classes: MayLack[Whole] = None  # of one label an image, that probes choose from
-    seen: MayLack[list[SeenImages]] = None  # of what it is measured on, as environment.json
+    seen: MayLack[list[SeenImages]] = None  # of what it is measured on, by it and by those runs
 
 
 class CountedResult(Result):

@@ -1,0 +1,48 @@
+"""Hashes of images' contents, by which an image is the same one in any container. No torch."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import xxhash
+
+from .source import Source
+
+READ_AT_ONCE = 256  # images
+NO_HASHES = np.empty(0, np.int64)
+
+
+def content_hash(raw: bytes | np.ndarray) -> int:
+    """XXH3 with 64 bits (Collet, https://xxhash.com) of an image's encoded bytes or, of an array,
+    of its type, shape and values."""
+    if isinstance(raw, bytes):
+        return xxhash.xxh3_64_intdigest(raw)
+    digest = xxhash.xxh3_64(f"{raw.dtype.str} {raw.shape}".encode())
+    digest.update(np.ascontiguousarray(raw).data)
+    return digest.intdigest()
+
+
+def signed(hashes: Iterable[int]) -> np.ndarray:
+    """The hashes' bits as int64 (B,)."""
+    return np.array(list(hashes), np.uint64).view(np.int64)
+
+
+def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
+    """The hash of each row's image, int64 (B,)."""
+    found = [NO_HASHES]
+    for start in range(0, len(rows), READ_AT_ONCE):
+        raw, _ = source.fetch(rows[start : start + READ_AT_ONCE])
+        found.append(signed(map(content_hash, raw)))
+    return np.concatenate(found)
+
+
+def distinct(hashes: np.ndarray) -> np.ndarray:
+    """Each once and sorted, as `np.unique`, which takes 1.5 s for a million of 64 bits (numpy 2.4);
+    a stable sort merges parts that are sorted already in 20 ms."""
+    found = np.sort(hashes, kind="stable")
+    return found[np.diff(found, prepend=found[:1] - 1) != 0]
+
+
+def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Which hashes are among those of `known`, which are as `distinct`: bool of their shape."""
+    place = np.searchsorted(known, hashes)
+    return np.append(known, known[:1])[place] == hashes if len(known) else place < 0
