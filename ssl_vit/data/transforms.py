@@ -181,12 +181,11 @@ def mix_pairs(
     drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
     inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
     share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
-    device = image_B3HW.device
-    blend = rearrange(share_B, "b -> b 1 1 1").to(device)
+    blend = rearrange(share_B, "b -> b 1 1 1")
     blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().to(image_B3HW.dtype)
-    inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w").to(device)
-    cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1").to(device)
+    inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w")
     pasted = torch.where(inside_B1HW, other_B3HW, image_B3HW)
+    cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1")
     return torch.where(cut_B111, pasted, blended), share_B
 
 
