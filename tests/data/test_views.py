@@ -185,7 +185,7 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
         return [
             batch
             for rank in range(processes)
-            for batch in loaders.held_out_views(
+            for batch in loaders.held_out_batches(
                 Numbered(40), DATA, BatchLayout(8, 4, rank, processes), count, ViewOptions(), group
             )
         ]
@@ -204,7 +204,7 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
 
 def test_too_few_held_out_views_are_one_line() -> None:
     with pytest.raises(UserError, match=r"^eval.images: 3 held-out images for 2 processes; .*two"):
-        loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
+        loaders.held_out_batches(Numbered(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
 
 
 def test_a_batch_takes_the_bytes_of_its_views() -> None:
@@ -262,5 +262,5 @@ def test_local_views_do_not_depend_on_workers_processes_or_where_it_begins() -> 
     assert loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), views) == (
         plain + whole[0].local.numel()
     )
-    held = loaders.held_out_views(Numbered(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
+    held = loaders.held_out_batches(Numbered(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
     assert all(batch.local.shape[1:] == (2, 3, 4, 4) for batch in held)
