@@ -62,18 +62,12 @@ class Batch(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `change` applied to every tensor that has an entry for each sample."""
-        changed: dict[str, Any] = {}
-        for name in PER_SAMPLE:
-            value = getattr(self, name)
-            if value is not None:
-                changed[name] = change(value)
+        changed: dict[str, Any] = {
+            name: change(value)
+            for name, value in self._asdict().items()
+            if isinstance(value, Tensor) and name != "loss_denominator"
+        }
         return self._replace(**changed)
-
-
-PER_SAMPLE = (
-    *("image", "label", "index", "key", "partner_label", "mix_lambda"),
-    *("views", "local", "mask"),
-)
 
 
 class Unreadable(Enum):

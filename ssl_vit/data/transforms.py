@@ -239,15 +239,11 @@ def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor
 
 def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]) -> Tensor:
     """One image (C, H, W) as (C, S, S)."""
-    if mode == "squash":
-        return _squashed(image, size, resizing)
-    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
-    return F.center_crop(resize_short_side(_middle(image), short, resizing), [size, size])
-
-
-def _squashed(image: Tensor, size: int, resizing: dict[str, Any]) -> Tensor:
     resize: Any = F.resize
-    return image if image.shape[1:] == (size, size) else resize(image, [size, size], **resizing)
+    if mode == "squash":
+        return resize(image, [size, size], **resizing)
+    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
+    return F.center_crop(resize(_middle(image), [short], **resizing), [size, size])
 
 
 def _middle(image: Tensor) -> Tensor:
@@ -258,9 +254,3 @@ def _middle(image: Tensor) -> Tensor:
     if max(height, width) <= most:
         return image
     return F.center_crop(image, [min(height, most), min(width, most)])
-
-
-def resize_short_side(image: Tensor, short: int, resizing: dict[str, Any] = ANTIALIAS) -> Tensor:
-    """An image (C, H, W) resized to a shorter side of `short` pixels."""
-    resize: Any = F.resize
-    return image if min(image.shape[1:]) == short else resize(image, [short], **resizing)
