@@ -20,10 +20,8 @@ SIZE = 8
 
 def pair(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     rng = np.random.default_rng(seed)
-    image, other = (
-        torch.from_numpy(rng.integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8))
-        for _ in range(2)
-    )
+    both = rng.integers(0, 256, (2, count, 3, SIZE, SIZE), dtype=np.uint8)
+    image, other = torch.from_numpy(both)
     return image, other, rng.integers(-(2**62), 2**62, count)
 
 
