@@ -21,6 +21,12 @@ from . import transforms
 
 VIEWS = 2
 SOLARIZE_FROM = 128  # Pillow's default: pixels from here on are inverted
+# Brightness, contrast, saturation; then comes the hue
+ADJUST: tuple[Callable[..., Image.Image], ...] = (
+    F.adjust_brightness,
+    F.adjust_contrast,
+    F.adjust_saturation,
+)
 ORDERS = list(itertools.permutations(range(4)))  # in which colours are changed
 
 
@@ -44,31 +50,26 @@ def random_views(
         size, area, flip: of the crops, as `transforms.train_transform`.
         views: chances and strengths.
     """
-    out = _room(images, VIEWS, size)
+    made = []
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(images, view_key_B, size, area, flip)
-        out[:, view] = _changed(crops, view_key_B, views, views.blur[view], views.solarize[view])
-    return out
+        made.append(_changed(crops, view_key_B, views, views.blur[view], views.solarize[view]))
+    return torch.stack(made, 1)
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
     """Local views (B, L, C, S, S): smaller crops with other colours, never solarised (multi-crop;
     Caron et al., 2021). Their keys follow those of the other views."""
-    size = views.local_size
-    out = _room(images, views.local, size)
     smallest, largest = views.local_area
-    for view in range(views.local):
-        view_key_B = view_keys(key_B, VIEWS + view)
-        crops = transforms.train_transform(images, view_key_B, size, smallest, flip, largest)
-        out[:, view] = _changed(crops, view_key_B, views, views.local_blur, 0.0)
-    return out
-
-
-def _room(images: list[Tensor], count: int, size: int) -> Tensor:
-    """An empty tensor for so many views of each image."""
-    shape = (len(images), count, len(images[0]), size, size)
-    return torch.empty(shape, dtype=images[0].dtype)
+    made = []
+    for view in range(VIEWS, VIEWS + views.local):
+        view_key_B = view_keys(key_B, view)
+        crops = transforms.train_transform(
+            images, view_key_B, views.local_size, smallest, flip, largest
+        )
+        made.append(_changed(crops, view_key_B, views, views.local_blur, solarize=0.0))
+    return torch.stack(made, 1)
 
 
 def _changed(
@@ -77,23 +78,24 @@ def _changed(
     """Each crop after its changes, in their order; `blur` and `solarize` are the view's chances."""
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
-    changes = [
-        _color_changes(view_key_B, views),
-        _grayscale(view_key_B, views.grayscale),
-        _blur(view_key_B, blur, views.blur_sigma),
-        _solarize(view_key_B, solarize),
-    ]
+    jitter_B = _drawn(rng.stream(view_key_B, "jitter"), views.jitter)
+    order_B, by_B4 = _color_changes(view_key_B, views)
+    grey_B = _drawn(rng.stream(view_key_B, "grayscale"), views.grayscale)
+    blur_B, sigma_B = _blurs(view_key_B, blur, views.blur_sigma)
+    solarize_B = _drawn(rng.stream(view_key_B, "solarize"), solarize)
     out = torch.empty_like(crop_BCSS)
     for i, crop in enumerate(crop_BCSS):
         image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
-        for change in changes:
-            image = change(image, i)
+        if jitter_B[i]:
+            image = _jittered(image, ORDERS[order_B[i]], by_B4[i].tolist())
+        if grey_B[i]:
+            image = F.rgb_to_grayscale(image, 3)
+        if blur_B[i]:  # by Pillow, of uniformly drawn standard deviation (SimCLR)
+            image = image.filter(ImageFilter.GaussianBlur(sigma_B[i].item()))
+        if solarize_B[i]:
+            image = F.solarize(image, SOLARIZE_FROM)
         out[i] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
     return out
-
-
-# each of these draws the numbers of all images at once, and returns what changes image number i
-Change = Callable[[Image.Image, int], Image.Image]
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
@@ -101,43 +103,25 @@ def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
     return rng.uniform(key_B, 0) < chance
 
 
-def _color_changes(key_B: np.ndarray, views: ViewOptions) -> Change:
-    """Brightness, contrast, saturation and hue, in a random order (torchvision's ColorJitter)."""
+def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each image's order of changes (B,), and by what shares brightness, contrast,
+    saturation and hue change (B, 4), in that order, as torchvision's ColorJitter."""
     key_B = rng.stream(key_B, "jitter")
-    drawn_B = _drawn(key_B, views.jitter)
-    order_B = rng.integers(key_B, 1, len(ORDERS))
-    strengths = (views.brightness, views.contrast, views.saturation, views.hue)
-    by_B4 = np.array(strengths) * (2 * rng.uniform(key_B[:, None], 2 + np.arange(4)) - 1)
-
-    def change(image: Image.Image, i: int) -> Image.Image:
-        if not drawn_B[i]:
-            return image
-        for which in ORDERS[order_B[i]]:
-            if strengths[which]:  # a hue turned by 0 is not the same pixels
-                image = _change_color(image, which, by_B4[i, which].item())
-        return image
-
-    return change
+    strengths = np.array([views.brightness, views.contrast, views.saturation, views.hue])
+    by_B4 = strengths * (2 * rng.uniform(key_B[:, None], 2 + np.arange(4)) - 1)
+    return rng.integers(key_B, 1, len(ORDERS)), by_B4
 
 
-def _change_color(image: Image.Image, which: int, by: float) -> Image.Image:
-    """The image with one property changed by a share."""
-    if which == 3:
-        return F.adjust_hue(image, by)
-    adjust: Callable[..., Image.Image] = (
-        F.adjust_brightness,
-        F.adjust_contrast,
-        F.adjust_saturation,
-    )[which]
-    return adjust(image, 1 + by)
+def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> Image.Image:
+    """The image with its colours changed in an order."""
+    for which in order:
+        by = by_4[which]
+        if by:  # a hue turned by 0 is not the same pixels
+            image = F.adjust_hue(image, by) if which == 3 else ADJUST[which](image, 1 + by)
+    return image
 
 
-def _grayscale(key_B: np.ndarray, chance: float) -> Change:
-    drawn_B = _drawn(rng.stream(key_B, "grayscale"), chance)
-    return lambda image, i: F.rgb_to_grayscale(image, 3) if drawn_B[i] else image
-
-
-def _sigmas(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Whether each image is blurred, and the blur's standard deviation in pixels."""
     key_B = rng.stream(key_B, "blur")
     low, high = sigma
@@ -145,27 +129,12 @@ def _sigmas(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.nd
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
-    """As `_blur`, of integers of any number of channels; by torchvision, whose kernel ends at three
-    standard deviations, or where the image does."""
-    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
+    """Images blurred as RGB ones are, of integers of any number of channels; by torchvision, whose
+    kernel ends at three standard deviations, or where the image does."""
+    drawn_B, sigma_B = _blurs(key_B, chance, sigma)
     most = image_BCHW.shape[-1] - 1
     for i in np.flatnonzero(drawn_B):
         side = 2 * min(most, math.ceil(3 * sigma_B[i])) + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)
         image_BCHW[i] = smooth.round().to(image_BCHW.dtype)
     return image_BCHW
-
-
-def _blur(key_B: np.ndarray, chance: float, sigma: list[float]) -> Change:
-    """A Gaussian blur of uniformly drawn standard deviation (SimCLR), by Pillow."""
-    drawn_B, sigma_B = _sigmas(key_B, chance, sigma)
-
-    def change(image: Image.Image, i: int) -> Image.Image:
-        return image.filter(ImageFilter.GaussianBlur(sigma_B[i].item())) if drawn_B[i] else image
-
-    return change
-
-
-def _solarize(key_B: np.ndarray, chance: float) -> Change:
-    drawn_B = _drawn(rng.stream(key_B, "solarize"), chance)
-    return lambda image, i: F.solarize(image, SOLARIZE_FROM) if drawn_B[i] else image

@@ -4,7 +4,7 @@ Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, s
 computed directly.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from . import augment, channels, labels, pixel_values, transforms
 from .contents import content_hash, signed
-from .source import Source, read_each
+from .source import Source
 
 REPLACEMENTS = 20  # images tried in place of one that cannot be read
 
@@ -67,18 +67,12 @@ class Batch(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `change` applied to every tensor that has an entry for each sample."""
-        changed: dict[str, Any] = {}
-        for name in PER_SAMPLE:
-            value = getattr(self, name)
-            if value is not None:
-                changed[name] = change(value)
+        changed: dict[str, Any] = {
+            name: change(value)
+            for name, value in self._asdict().items()
+            if isinstance(value, Tensor) and name != "loss_denominator"
+        }
         return self._replace(**changed)
-
-
-PER_SAMPLE = (
-    *("image", "label", "index", "key", "partner_label", "mix_lambda"),
-    *("views", "local", "mask"),
-)
 
 
 class Unreadable(Enum):
@@ -117,7 +111,8 @@ def _partners(wanted: Samples, length: int) -> Samples:
 
 @dataclass(eq=False, repr=False)
 class ImageDataset(Dataset):
-    """Samples -> Batch.
+    """Samples -> Batch. A subclass may read something else of each row (`fetch`, `decode`), or make
+    something else of it (`prepared`).
 
     Args:
         source: the images.
@@ -132,10 +127,6 @@ class ImageDataset(Dataset):
     train: bool
     unreadable: Unreadable = Unreadable.REPLACED
     views: ViewOptions | None = None
-
-    @property
-    def decode(self) -> channels.Decoder:
-        return channels.decoder(self.data)
 
     def __getitems__(self, wanted: Samples) -> Batch:
         batch = self._unmixed(wanted)
@@ -160,72 +151,76 @@ class ImageDataset(Dataset):
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
-        raw, label = self.source.fetch(wanted.index)
-        decode = self.decode
-
-        def read(one: bytes | np.ndarray) -> tuple[Tensor, int]:
-            return decode(one), content_hash(one) if self.train else 0
-
-        wanted, found, label, unreadable = self.readable(wanted, raw, label, read)
-        images = [image for image, _ in found]
-        content = signed(number for _, number in found)
-        data = self.data
-        crops = (images, wanted.key, data.size, data.crop_area, data.flip)
-        views = augment.random_views(*crops, self.views) if self.views else None
-        local = None
-        if self.views and self.views.local:
-            local = augment.local_views(images, wanted.key, data.flip, self.views)
-        if not images:
-            image = pixel_values.no_images(data)
-        elif not self.train:
-            image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
-        elif views is None:
-            image = transforms.train_transform(*crops)
-        else:
-            image = views[:, 0]
-        return Batch(
-            image,
-            label=torch.from_numpy(label),
-            index=torch.from_numpy(wanted.index),
-            key=torch.from_numpy(wanted.key),
-            unreadable=tuple(unreadable),
-            views=views,
-            local=local,
-            content=content if self.train else None,
-        )
-
-    def readable(
-        self,
-        wanted: Samples,
-        raw: Iterable[Any],
-        label_B: np.ndarray,
-        decode: Callable[[Any], Any],
-    ) -> tuple[Samples, list[Any], np.ndarray, list[str]]:
-        """What `decode` makes of what was fetched for each sample, such as its image, with those
-        that cannot be read as `self.unreadable` says: the samples, what was made of them, their
-        labels, and the names of those that cannot be read.
+        """The batch of these samples, with what cannot be read as `self.unreadable` says.
 
         Raises:
             UserError: as `_next_readable`.
         """
+        raw, label_B = self.fetch(wanted.index)
+        images: list[Any] = []
+        contents: list[int] = []
+        places: list[int] = []
         unreadable: list[str] = []
-        found = dict(read_each(self.source, wanted.index, raw, decode, unreadable))
-        if len(found) == len(wanted.index):
-            return wanted, list(found.values()), label_B, unreadable
-        if self.unreadable is Unreadable.LEFT_OUT:
-            kept = list(found)
-            samples = Samples(wanted.index[kept], wanted.key[kept])
-            return samples, list(found.values()), label_B[kept], unreadable
-        for place, row in enumerate(wanted.index.tolist()):
-            if place not in found:
-                found[place], label = self._next_readable(row, decode)
+        for place, (row, one) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
+            try:
+                used, image = (row, one), self.decode(one)
+            except ValueError as error:
+                unreadable.append(f"{self.source.name(row)}: {error}")
+                if self.unreadable is Unreadable.LEFT_OUT:
+                    continue
+                used, image, label = self._next_readable(row)
                 unlabelled = self.unreadable is Unreadable.UNLABELLED
                 label_B[place] = labels.UNLABELLED if unlabelled else label
-        return wanted, [found[place] for place in range(len(found))], label_B, unreadable
+            images.append(image)
+            places.append(place)
+            if self.train:
+                contents.append(self.content(*used))
+        samples = Samples(wanted.index[places], wanted.key[places])
+        return Batch(
+            **self.prepared(images, samples),
+            label=torch.from_numpy(label_B[places]),
+            index=torch.from_numpy(samples.index),
+            key=torch.from_numpy(samples.key),
+            unreadable=tuple(unreadable),
+            content=signed(contents) if self.train else None,
+        )
 
-    def _next_readable(self, row: int, decode: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """What `decode` makes of the next image after a row that can be read, and its label. The
-        ones between are named where they are samples themselves.
+    def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
+        """Of each row what `decode` takes, and the label, as `Source.fetch`."""
+        return self.source.fetch(rows)
+
+    def decode(self, raw: Any) -> Any:
+        """The image (C, H, W) of what was fetched of a row.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        return channels.decoder(self.data)(raw)
+
+    def content(self, row: int, raw: Any) -> int:
+        """The hash (`content_hash`) of what a row's image was decoded from."""
+        return content_hash(raw)
+
+    def prepared(self, images: list[Any], samples: Samples) -> dict[str, Any]:
+        """The batch's fields of pixels: what is made of the samples' images."""
+        data = self.data
+        if not images:
+            return {"image": pixel_values.no_images(data)}
+        crops = (images, samples.key, data.size, data.crop_area, data.flip)
+        made: dict[str, Any] = {}
+        if self.views:
+            made["views"] = augment.random_views(*crops, self.views)
+            if self.views.local:
+                made["local"] = augment.local_views(images, samples.key, data.flip, self.views)
+        if not self.train:
+            image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
+        else:
+            image = made["views"][:, 0] if self.views else transforms.train_transform(*crops)
+        return {"image": image, **made}
+
+    def _next_readable(self, row: int) -> tuple[tuple[int, Any], Any, Any]:
+        """Of the next image after a row that can be read its row and what was fetched, the image
+        and its label. The ones between are named where they are samples themselves.
 
         Raises:
             UserError: none of the next REPLACEMENTS can.
@@ -234,9 +229,9 @@ class ImageDataset(Dataset):
         text = ""
         for offset in range(tries):
             next_row = (row + offset) % len(self.source)
-            (raw,), (label,) = self.source.fetch(np.array([next_row]))
+            (raw,), (label,) = self.fetch(np.array([next_row]))
             try:
-                return decode(raw), label
+                return (next_row, raw), self.decode(raw), label
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(

@@ -1,9 +1,9 @@
 """Data loaders: for the steps of training, by number or from a stream; for held-out images; for
 whole splits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,28 +20,22 @@ from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .source import Source
 from .streaming import WINDOW, Cursor, Stream, StreamedImage, in_memory
-from .workers import RepeatableOrder, init_worker, limit_workers
+from .workers import init_worker, limit_workers
+
+# First parts of the keys of samples that are not trained on
+HELD_OUT_KEY = 2
+EVALUATION_KEY = 4
 
 
-class _Steps:
-    """A DataLoader's batch sampler: the samples of each micro-batch of steps start .. stop-1."""
-
-    def __init__(
-        self, source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
-    ) -> None:
-        self.length = len(source)
-        self.batch_layout = batch_layout
-        self.seed = seed
-        self.start = start
-        self.stop = stop
-
-    def __iter__(self) -> Iterator[Samples]:
-        layout = self.batch_layout
-        size = layout.device_batch
-        for step in range(self.start, self.stop):
-            for i in range(layout.accumulation_steps):
-                first = step * layout.global_batch + layout.chunk_index(i) * size
-                yield samples_at(first, size, self.length, self.seed)
+def _steps(
+    source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
+) -> Iterator[Samples]:
+    """The samples of each micro-batch of steps start .. stop-1."""
+    size = batch_layout.device_batch
+    for step in range(start, stop):
+        for i in range(batch_layout.accumulation_steps):
+            first = step * batch_layout.global_batch + batch_layout.chunk_index(i) * size
+            yield samples_at(first, size, len(source), seed)
 
 
 class _StreamBatch(NamedTuple):
@@ -144,13 +138,13 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     return batch_layout.device_batch * (found + 64)
 
 
-def image_loader(images: Dataset, order: object, workers: int, size: int = 0) -> DataLoader:
+def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:
     """A DataLoader whose workers fit into shared memory with batches of `size` bytes. Where there
     is a GPU, batches are put into pinned memory."""
     used = limit_workers(workers, size)
     return DataLoader(
         images,
-        batch_sampler=order,  # type: ignore[arg-type]
+        batch_sampler=order,
         collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=used.number,
         pin_memory=torch.cuda.is_available(),
@@ -175,111 +169,83 @@ def training_loader(
     `views`, random views of each image; with `decoded`, cut from the decoded images of `source`."""
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
-        return image_loader(
-            _Streamed(source.stream, data, views),
-            RepeatableOrder(source.micro_batches(seed, start, stop)),
-            workers,
-            size,
-        )
+        stream_batches = source.micro_batches(seed, start, stop)
+        return image_loader(_Streamed(source.stream, data, views), stream_batches, workers, size)
     images = ImageDataset(source, data, train=True, views=views)
     if decoded is not None:
         images = ResidentDataset(source, data, decoded)
-    return image_loader(
-        images,
-        RepeatableOrder(_Steps(source, batch_layout, seed, start, stop)),
-        workers,
-        size,
-    )
+    return image_loader(images, _steps(source, batch_layout, seed, start, stop), workers, size)
 
 
-def _parts(rows: np.ndarray, size: int, kind: int) -> list[Samples]:
-    """Rows as batches of `size`, the last one perhaps smaller; `kind` is the first part of their
-    keys."""
-    parts = (rows[start : start + size] for start in range(0, len(rows), size))
-    return [Samples(part, rng.key(kind, part)) for part in parts]
+def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> list[Samples]:
+    """This process's share of these rows, each in exactly one process's share, in batches of the
+    device batch, the last one perhaps smaller; `key` is the first part of their keys."""
+    share = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
+    size = batch_layout.device_batch
+    parts = (share[start : start + size] for start in range(0, len(share), size))
+    return [Samples(part, rng.key(key, part)) for part in parts]
 
 
 def held_out_rows(source: Source, most: int) -> np.ndarray:
     """The rows of at most `most` held-out images, the same in every run."""
-    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(2))
+    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(HELD_OUT_KEY))
 
 
 def held_out_batches(
-    source: Source, data: Data, batch_layout: BatchLayout, most: int
+    source: Source,
+    data: Data,
+    batch_layout: BatchLayout,
+    most: int,
+    views: ViewOptions | None = None,
+    group: int = 0,
 ) -> list[Batch]:
     """This process's share of at most `most` fixed images, with keys that are the same in every
     run.
 
     Every image is in exactly one process's share; the last batch of a share may be smaller.
 
-    Raises:
-        UserError: fewer images than processes.
-    """
-    count = min(most, len(source))
-    if count < batch_layout.processes:
-        raise UserError(
-            f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
-            " at least one each"
-        )
-    chosen = held_out_rows(source, most)
-    index = np.array_split(chosen, batch_layout.processes)[batch_layout.rank]
-    size = batch_layout.device_batch
-    return list(image_loader(ImageDataset(source, data, train=False), _parts(index, size, 2), 0))
-
-
-def held_out_views(
-    source: Source, data: Data, batch_layout: BatchLayout, most: int, views: ViewOptions, group: int
-) -> list[Batch]:
-    """As `held_out_batches`, with fixed views of each image, in batches that do not depend on the
-    number of processes: groups of at most `group` images, whose views are compared with one
-    another. Each group is in exactly one process's share. With more processes than such groups
-    there are as many groups as processes.
+    With `views`, each image comes with fixed views, in batches that do not depend on the number of
+    processes: groups of at most `group` images, whose views are compared with one another. With
+    more processes than such groups there are as many groups as processes.
 
     Raises:
-        UserError: fewer than two images for each process.
+        UserError: fewer images than processes or, with `views`, than two for each.
     """
     count = min(most, len(source))
-    if count < 2 * batch_layout.processes:
+    if count < (2 if views else 1) * batch_layout.processes:
+        each = "two each, whose views are compared" if views else "one each"
         raise UserError(
             f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
-            " at least two each, whose views are compared"
+            f" at least {each}"
         )
     chosen = held_out_rows(source, most)
-    groups = max(-(-count // group), batch_layout.processes)
-    parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
-    wanted = [Samples(part, rng.key(2, part)) for part in parts]
-    return list(image_loader(ImageDataset(source, data, train=False, views=views), wanted, 0))
+    if views is None:
+        samples = shared_samples(chosen, batch_layout, HELD_OUT_KEY)
+    else:
+        groups = max(-(-count // group), batch_layout.processes)
+        parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
+        samples = [Samples(part, rng.key(HELD_OUT_KEY, part)) for part in parts]
+    images = ImageDataset(source, data, train=False, views=views)
+    return list(image_loader(images, samples, workers=0))
 
 
 def evaluation_loader(
-    source: Source, data: Data, batch_layout: BatchLayout, workers: int
+    source: Source,
+    data: Data,
+    batch_layout: BatchLayout,
+    workers: int,
+    rows: np.ndarray | None = None,
+    unreadable: Unreadable = Unreadable.UNLABELLED,
 ) -> DataLoader:
-    """This process's share of all images of a split, as `rows_loader`."""
-    return rows_loader(source, np.arange(len(source)), data, batch_layout, workers)
-
-
-def rows_loader(
-    source: Source, rows: np.ndarray, data: Data, batch_layout: BatchLayout, workers: int
-) -> DataLoader:
-    """This process's share of these rows, each in exactly one process's share, as evaluation
-    batches; images that cannot be read come without a label."""
-    index = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
+    """This process's share of these rows, by default of all, each in exactly one process's share,
+    as evaluation batches; `unreadable` says what becomes of images that cannot be read."""
+    rows = np.arange(len(source)) if rows is None else rows
     return image_loader(
-        ImageDataset(source, data, train=False, unreadable=Unreadable.UNLABELLED),
-        _parts(index, batch_layout.device_batch, 4),
+        ImageDataset(source, data, train=False, unreadable=unreadable),
+        shared_samples(rows, batch_layout, EVALUATION_KEY),
         workers,
         batch_bytes(data, batch_layout),
     )
-
-
-def readable_loader(
-    source: Source, rows: np.ndarray, data: Data, size: int, workers: int
-) -> DataLoader:
-    """These rows in batches of `size`, all on this process; images that cannot be read are left
-    out and named."""
-    at_once = batch_bytes(data, BatchLayout(size, size, 0, 1))
-    images = ImageDataset(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
-    return image_loader(images, _parts(rows, size, 4), workers, at_once)
 
 
 def first_batches(

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .. import rng
 from ..errors import UserError
 from ..recipe.schema import Data
 from . import image_formats, transforms
 from .batch_layout import BatchLayout
-from .batching import Batch, ImageDataset, Samples, Unreadable
-from .loaders import image_loader
-from .pixel_values import bytes_in_batch, no_images
+from .batching import ImageDataset, Samples, Unreadable
+from .loaders import EVALUATION_KEY, batch_bytes, image_loader, shared_samples
 from .source import Source
 from .sources import Splits
 from .splits import permuted
@@ -85,35 +83,27 @@ class MaskedImages(ImageDataset):
         super().__init__(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
         self.classes = classes
 
-    def _decode_pair(self, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-        image, mask = pair
-        return self.decode(image), decode(mask)
+    def fetch(self, rows: np.ndarray) -> tuple[list[tuple[Any, Any]], np.ndarray]:
+        raw, label_B = super().fetch(rows)
+        return list(zip(raw, self.source.fetch_masks(rows), strict=True)), label_B
 
-    def __getitems__(self, wanted: Samples) -> Batch:
+    def decode(self, raw: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+        image, mask = raw
+        return super().decode(image), decode(mask)
+
+    def prepared(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
         """
         Raises:
             UserError: a mask is of another size than its image, or has a class out of range.
         """
-        raw, label = self.source.fetch(wanted.index)
-        both = zip(raw, self.source.fetch_masks(wanted.index), strict=True)
-        wanted, pairs, label, unreadable = self.readable(wanted, both, label, self._decode_pair)
-        size, mode, crop = self.data.size, self.data.eval_mode, self.data.eval_crop
-        image_BCHW = no_images(self.data)
-        mask_BHW = torch.empty(0, size, size, dtype=torch.int32)
-        for row, (image, mask) in zip(wanted.index.tolist(), pairs, strict=True):
+        for row, (image, mask) in zip(samples.index.tolist(), images, strict=True):
             self._check(row, image, mask)
-        if pairs:
-            images, masks = zip(*pairs, strict=True)
-            image_BCHW = transforms.eval_transform(list(images), size, mode, crop)
-            mask_BHW = transforms.eval_masks(list(masks), size, mode, crop)
-        return Batch(
-            image_BCHW,
-            torch.from_numpy(label),
-            torch.from_numpy(wanted.index),
-            torch.from_numpy(wanted.key),
-            unreadable=tuple(unreadable),
-            mask=mask_BHW,
-        )
+        size = self.data.size
+        masks_BHW = torch.empty(0, size, size, dtype=torch.int32)
+        if images:
+            masks = [mask for _, mask in images]
+            masks_BHW = transforms.eval_masks(masks, size, self.data.eval_mode, self.data.eval_crop)
+        return super().prepared([image for image, _ in images], samples) | {"mask": masks_BHW}
 
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
         name = self.source.name(row)
@@ -144,9 +134,6 @@ def loader(
 ) -> DataLoader:
     """This process's share of all images of a split and their masks, each in exactly one process's
     share; what cannot be read is left out and named."""
-    index = np.array_split(np.arange(len(source)), batch_layout.processes)[batch_layout.rank]
-    size = batch_layout.device_batch
-    parts = [index[start : start + size] for start in range(0, len(index), size)]
-    wanted = [Samples(part, rng.key(4, part)) for part in parts]
-    at_once = size * (bytes_in_batch(data, data.size) + 4 * data.size**2)
-    return image_loader(MaskedImages(source, data, classes), wanted, workers, at_once)
+    samples = shared_samples(np.arange(len(source)), batch_layout, EVALUATION_KEY)
+    size = batch_bytes(data, batch_layout) + 4 * data.size**2 * batch_layout.device_batch
+    return image_loader(MaskedImages(source, data, classes), samples, workers, size)

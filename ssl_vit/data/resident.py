@@ -5,7 +5,6 @@ Legend: N images of the split, B of a batch, C channels, H W their height and wi
 """
 
 import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -15,15 +14,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..errors import UserError
 from ..recipe.schema import Data
-from . import transforms
-from .batching import REPLACEMENTS, Batch, ImageDataset, Samples
+from .batching import ImageDataset
 from .channels import Decoder, decoder
-from .contents import content_hash, signed
+from .contents import content_hash
 from .source import Source
 
-READ_AT_ONCE = 1024  # images
+READ_AT_ONCE = 256  # images
 
 
 class NotResident(ValueError):
@@ -36,15 +33,12 @@ class DecodedImages(NamedTuple):
     Attributes:
         image_NHWC: uint8 (N, H, W, C); without meaning where unreadable.
         label_N: int64; of lists of labels (N, L).
-        row_N: int64, the row whose pixels and label are used: the row itself or, where that cannot
-            be read, the next that can; -1 where none of the next ones can.
         unreadable: {row: why it cannot be read}.
-        content_N: int64, the hash of each image's contents.
+        content_N: uint64, the hash of each image's contents (`content_hash`).
     """
 
     image_NHWC: Tensor
     label_N: np.ndarray
-    row_N: np.ndarray
     unreadable: dict[int, str]
     content_N: np.ndarray
 
@@ -57,41 +51,38 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
     """Every image of a split, of 8 bits, decoded in `threads` threads.
 
     Raises:
-        NotResident: the images are of different sizes, none can be read, or they take more than
-            `most_bytes`.
+        NotResident: the images are of different sizes, none of the first can be read, or they take
+            more than `most_bytes`.
     """
     count = len(source)
     decode = partial(_decode, decoder(data))
-    height, width = _first_size(source, decode)
-    shape_HWC = (height, width, data.channels)
-    size = count * math.prod(shape_HWC)
-    if size > most_bytes:
-        raise NotResident(
-            f"{count:,} images of {width} x {height} pixels take {size / 2**30:,.1f} GiB, of which"
-            f" {most_bytes / 2**30:,.1f} GiB may be used"
-        )
-    image_NHWC = torch.zeros(count, *shape_HWC, dtype=torch.uint8)
+    image_NHWC: Tensor | None = None
     labels: list[np.ndarray] = []
-    contents: list[np.ndarray] = []
+    contents: list[int] = []
     unreadable: dict[int, str] = {}
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, count, READ_AT_ONCE):
             rows = np.arange(start, min(start + READ_AT_ONCE, count))
             raw, label = source.fetch(rows)
             labels.append(label)
-            contents.append(signed(map(content_hash, raw)))
-            for place, found in enumerate(pool.map(decode, raw)):
+            contents += map(content_hash, raw)
+            for row, found in zip(rows.tolist(), pool.map(decode, raw), strict=True):
                 if isinstance(found, str):
-                    unreadable[start + place] = found
-                elif found.shape[1:] == (height, width):
-                    image_NHWC[start + place] = rearrange(found, "c h w -> h w c")
-                else:
-                    sides = f"{found.shape[2]} x {found.shape[1]}"
-                    text = f"images of different sizes: {width} x {height} and {sides} pixels"
-                    raise NotResident(text)
-    row_N = _readable_rows(count, unreadable)
-    label_N, content_N = np.concatenate(labels), np.concatenate(contents)
-    return DecodedImages(image_NHWC, label_N, row_N, unreadable, content_N)
+                    unreadable[row] = found
+                    continue
+                image_HWC = rearrange(found, "c h w -> h w c")
+                if image_NHWC is None:
+                    image_NHWC = _room(count, image_HWC.shape, most_bytes)
+                if image_HWC.shape != image_NHWC.shape[1:]:
+                    height, width = image_NHWC.shape[1:3]
+                    sides = f"{width} x {height} and {found.shape[2]} x {found.shape[1]}"
+                    raise NotResident(f"images of different sizes: {sides} pixels")
+                image_NHWC[row] = image_HWC
+            if image_NHWC is None:
+                raise NotResident("none of the first images can be read")
+    assert image_NHWC is not None
+    content_N = np.array(contents, np.uint64)
+    return DecodedImages(image_NHWC, np.concatenate(labels), unreadable, content_N)
 
 
 def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
@@ -102,24 +93,16 @@ def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
         return str(error)
 
 
-def _first_size(
-    source: Source, decode: Callable[[bytes | np.ndarray], Tensor | str]
-) -> tuple[int, int]:
-    """Height and width of the first image that can be read."""
-    for row in range(min(REPLACEMENTS, len(source))):
-        (raw,), _ = source.fetch(np.array([row]))
-        found = decode(raw)
-        if not isinstance(found, str):
-            return found.shape[1], found.shape[2]
-    raise NotResident("none of the first images can be read")
-
-
-def _readable_rows(count: int, unreadable: dict[int, str]) -> np.ndarray:
-    row_N = np.arange(count)
-    for row in unreadable:
-        nexts = ((row + i) % count for i in range(1, min(REPLACEMENTS, count)))
-        row_N[row] = next((other for other in nexts if other not in unreadable), -1)
-    return row_N
+def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
+    """A tensor for so many images."""
+    size = count * math.prod(shape_HWC)
+    if size > most_bytes:
+        height, width, _ = shape_HWC
+        raise NotResident(
+            f"{count:,} images of {width} x {height} pixels take {size / 2**30:,.1f} GiB, of which"
+            f" {most_bytes / 2**30:,.1f} GiB may be used"
+        )
+    return torch.zeros(count, *shape_HWC, dtype=torch.uint8)
 
 
 class ResidentDataset(ImageDataset):
@@ -129,28 +112,17 @@ class ResidentDataset(ImageDataset):
         super().__init__(source, data, train=True)
         self.decoded = decoded
 
-    def _unmixed(self, wanted: Samples) -> Batch:
-        decoded = self.decoded
-        data = self.data
-        row_B = decoded.row_N[wanted.index]
-        bad = [row for row in wanted.index.tolist() if row in decoded.unreadable]
-        if (row_B < 0).any():
-            self._refuse(int(wanted.index[row_B < 0][0]))
-        image_NCHW = rearrange(decoded.image_NHWC, "n h w c -> n c h w")
-        images = [image_NCHW[row] for row in row_B.tolist()]
-        return Batch(
-            transforms.train_transform(images, wanted.key, data.size, data.crop_area, data.flip),
-            label=torch.from_numpy(decoded.label_N[row_B]),
-            index=torch.from_numpy(wanted.index),
-            key=torch.from_numpy(wanted.key),
-            unreadable=tuple(f"{self.source.name(row)}: {decoded.unreadable[row]}" for row in bad),
-            content=decoded.content_N[row_B],
-        )
+    def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
+        """Of each row the decoded image, or why it cannot be read."""
+        image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
+        unreadable = self.decoded.unreadable
+        found = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]
+        return found, self.decoded.label_N[rows]
 
-    def _refuse(self, row: int) -> None:
-        tries = min(REPLACEMENTS, len(self.source))
-        last = (row + tries - 1) % len(self.source)
-        raise UserError(
-            f"data={self.data.name}: {tries} images in a row cannot be read, the last"
-            f" {self.source.name(last)}: {self.decoded.unreadable[last]}"
-        )
+    def content(self, row: int, raw: Tensor | str) -> int:
+        return int(self.decoded.content_N[row])
+
+    def decode(self, raw: Tensor | str) -> Tensor:
+        if isinstance(raw, str):
+            raise ValueError(raw)
+        return raw

@@ -181,12 +181,11 @@ def mix_pairs(
     drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
     inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
     share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
-    device = image_B3HW.device
-    blend = rearrange(share_B, "b -> b 1 1 1").to(device)
+    blend = rearrange(share_B, "b -> b 1 1 1")
     blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().to(image_B3HW.dtype)
-    inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w").to(device)
-    cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1").to(device)
+    inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w")
     pasted = torch.where(inside_B1HW, other_B3HW, image_B3HW)
+    cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1")
     return torch.where(cut_B111, pasted, blended), share_B
 
 
@@ -240,15 +239,11 @@ def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor
 
 def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]) -> Tensor:
     """One image (C, H, W) as (C, S, S)."""
-    if mode == "squash":
-        return _squashed(image, size, resizing)
-    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
-    return F.center_crop(resize_short_side(_middle(image), short, resizing), [size, size])
-
-
-def _squashed(image: Tensor, size: int, resizing: dict[str, Any]) -> Tensor:
     resize: Any = F.resize
-    return image if image.shape[1:] == (size, size) else resize(image, [size, size], **resizing)
+    if mode == "squash":
+        return resize(image, [size, size], **resizing)
+    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
+    return F.center_crop(resize(_middle(image), [short], **resizing), [size, size])
 
 
 def _middle(image: Tensor) -> Tensor:
@@ -259,9 +254,3 @@ def _middle(image: Tensor) -> Tensor:
     if max(height, width) <= most:
         return image
     return F.center_crop(image, [min(height, most), min(width, most)])
-
-
-def resize_short_side(image: Tensor, short: int, resizing: dict[str, Any] = ANTIALIAS) -> Tensor:
-    """An image (C, H, W) resized to a shorter side of `short` pixels."""
-    resize: Any = F.resize
-    return image if min(image.shape[1:]) == short else resize(image, [short], **resizing)

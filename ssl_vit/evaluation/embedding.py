@@ -106,7 +106,8 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
 def embed(
     read: TokenReader, batches: Iterable[Batch], source: Source, device: torch.device
 ) -> Embedded:
-    """The features of a shard's batches (`loaders.readable_loader`). The caller enters autocast."""
+    """The features of a shard's batches (`loaders.evaluation_loader`). The caller enters
+    autocast."""
     index = [np.empty(0, np.int64)]
     label = [np.empty(0, np.int64)]
     embedding: list[np.ndarray] = []

@@ -164,7 +164,7 @@ def _features(
 
             def load_rows(rows: np.ndarray) -> Iterable[batching.Batch]:
                 workers = recipe.compute.workers or 0
-                return loaders.rows_loader(train, rows, recipe.data, batch_layout, workers)
+                return loaders.evaluation_loader(train, recipe.data, batch_layout, workers, rows)
 
             drawn = features.sample_few_shot(
                 read, train, load_rows, recipe.probe, classes, accelerator

@@ -19,8 +19,9 @@ import torch
 from pydantic import AfterValidator, Field
 
 from ..data import fingerprints, transforms
-from ..data.batching import check_unreadable
-from ..data.loaders import readable_loader
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Unreadable, check_unreadable
+from ..data.loaders import evaluation_loader
 from ..data.source import Source
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
@@ -284,7 +285,8 @@ class FeatureFolder:
         rows = np.arange(shard.first, shard.last)
         size = resources.device_batch(recipe, self.accelerator)
         workers = resources.workers(recipe, self.accelerator)
-        loader = readable_loader(source, rows, recipe.data, size, workers)
+        alone = BatchLayout(size, size, 0, 1)
+        loader = evaluation_loader(source, recipe.data, alone, workers, rows, Unreadable.LEFT_OUT)
         cast = autocast(recipe.compute.precision, self.accelerator)
         with cast, InterruptibleLoader(loader) as batches:
             watched = self.accelerator.watch_loader(batches)

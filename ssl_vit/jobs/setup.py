@@ -124,7 +124,14 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     facts["sharding"] = sharded
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     held_out = HeldOutEvaluator(
-        _held_out_batches(recipe, splits, batch_layout),
+        loaders.held_out_batches(
+            splits.validation,
+            recipe.data,
+            batch_layout,
+            recipe.eval.images,
+            compared_views(recipe),
+            min(COMPARED_IMAGES, recipe.optim.batch),
+        ),
         accelerator,
     )
     _check_held_out(held_out, recipe)
@@ -168,18 +175,6 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
         f" a process are estimated to fit into its memory; expected more processes, a smaller"
         f" optim.batch=, or compute.batch={each} to try"
     )
-
-
-def _held_out_batches(
-    recipe: Recipe, splits: sources.Splits, batch_layout: BatchLayout
-) -> list[batching.Batch]:
-    """This process's held-out images, with fixed views where the objective compares views."""
-    given = (splits.validation, recipe.data, batch_layout, recipe.eval.images)
-    views = compared_views(recipe)
-    if views is None:
-        return loaders.held_out_batches(*given)
-    group = min(COMPARED_IMAGES, recipe.optim.batch)
-    return loaders.held_out_views(*given, views, group)
 
 
 def _probes(

@@ -144,7 +144,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
 
     try:
         loader = _loader(job)
-        with InterruptibleLoader(loader, consensus.alone, consensus.is_requested) as batches:
+        with InterruptibleLoader(loader, consensus.alone) as batches:
             loop.train(
                 state,
                 job.trained_on.watch(watchdog.track(batches, state.step)),

@@ -4,14 +4,14 @@ are, all from the key."""
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, kstest
 
 from helpers.labelled_batches import batch, supervised
+from helpers.sources import DATA, noisy
 from ssl_vit.data import batching, transforms
 from ssl_vit.data.batching import Batch
-from ssl_vit.data.open import open_splits
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 
@@ -20,10 +20,8 @@ SIZE = 8
 
 def pair(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     rng = np.random.default_rng(seed)
-    image, other = (
-        torch.from_numpy(rng.integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8))
-        for _ in range(2)
-    )
+    both = rng.integers(0, 256, (2, count, 3, SIZE, SIZE), dtype=np.uint8)
+    image, other = torch.from_numpy(both)
     return image, other, rng.integers(-(2**62), 2**62, count)
 
 
@@ -34,23 +32,17 @@ def pair(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, np.ndar
     seed=st.integers(0, 99),
 )
 def test_every_pixel_is_what_its_share_says(mixup: float, cutmix: float, seed: int) -> None:
-    if not mixup and not cutmix:
-        return
+    assume(mixup or cutmix)
     image, other, key = pair(16, seed)
     mixed, share = transforms.mix_pairs(image, other, key, mixup, cutmix)
-    assert (
-        mixed.dtype == torch.uint8
-        and share.dtype == torch.float32
-        and ((share >= 0) & (share <= 1)).all()
-    )
+    assert mixed.dtype == torch.uint8 and share.dtype == torch.float32
+    assert ((share >= 0) & (share <= 1)).all()
     for i in range(16):
         blend = share[i] * image[i] + (1 - share[i]) * other[i]
         blended = (mixed[i] - blend).abs().max() <= 0.5 + 1e-4
         own, its = (mixed[i] == image[i]).all(0), (mixed[i] == other[i]).all(0)
-        pasted = (
-            bool((own | its).all())
-            and abs(float(its.double().mean()) - (1 - float(share[i]))) < 0.02
-        )
+        is_share = abs(float(its.double().mean()) - (1 - float(share[i]))) < 0.02
+        pasted = bool((own | its).all()) and is_share
         assert (blended and mixup) or (pasted and cutmix)
 
 
@@ -79,31 +71,24 @@ def test_with_both_either_is_as_likely() -> None:
     assert 0.46 < cut < 0.54
 
 
-def test_a_sample_is_mixed_alike_wherever_it_lies() -> None:
-    data = Data(size=16, mixup=0.8, cutmix=1.0)
-    source = batching.ImageDataset(open_splits(Data(size=16)).splits["train"], data, train=True)
-    whole = batching.samples_at(0, 12, 50_000, seed=3)
-    some = batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]])
-    a, b = source.__getitems__(whole), source.__getitems__(some)
-    assert (
-        a.mix_lambda is not None
-        and a.partner_label is not None
-        and b.mix_lambda is not None
-        and b.partner_label is not None
-    )
-    assert torch.equal(a.image[[7, 2]], b.image) and torch.equal(a.mix_lambda[[7, 2]], b.mix_lambda)
-    assert torch.equal(a.partner_label[[7, 2]], b.partner_label)
-    plain = batching.ImageDataset(
-        open_splits(Data(size=16)).splits["train"], Data(size=16), train=True
-    ).__getitems__(whole)
+MIXED = DATA.model_copy(update={"mixup": 0.8, "cutmix": 1.0})
+
+
+def drawn_batch(data: Data, samples: batching.Samples, train: bool = True) -> Batch:
+    return batching.ImageDataset(noisy(50), data, train).__getitems__(samples)
+
+
+def test_a_sample_is_mixed_alike_wherever_it_lies_and_only_in_training() -> None:
+    whole = batching.samples_at(0, 12, 50, seed=3)
+    a = drawn_batch(MIXED, whole)
+    b = drawn_batch(MIXED, batching.Samples(whole.index[[7, 2]], whole.key[[7, 2]]))
+    for name in ("image", "label", "partner_label", "mix_lambda"):
+        assert torch.equal(getattr(a, name)[[7, 2]], getattr(b, name))
+    plain = drawn_batch(DATA, whole)
     assert plain.partner_label is None and torch.equal(plain.label, a.label)
-
-
-def test_held_out_images_are_never_mixed() -> None:
-    source = batching.ImageDataset(
-        open_splits(Data(size=16)).splits["validation"], Data(size=16, mixup=0.8), train=False
-    )
-    assert source.__getitems__(batching.samples_at(0, 4, 5_000, seed=3)).mix_lambda is None
+    held_out = drawn_batch(MIXED, whole, train=False)
+    assert torch.equal(held_out.image, drawn_batch(DATA, whole, train=False).image)
+    assert held_out.mix_lambda is None
 
 
 def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
@@ -117,15 +102,12 @@ def test_the_loss_is_that_of_the_mixed_labels(tmp_path) -> None:
     torch.testing.assert_close(made(mixed).loss.float(), wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_a_batch_maps_its_partners_too() -> None:
-    x = torch.zeros(2, dtype=torch.int64)
-    moved = Batch(x, x, x, x, partner_label=x, mix_lambda=x.float()).map(lambda t: t + 1)
-    assert (
-        moved.partner_label is not None
-        and moved.mix_lambda is not None
-        and moved.partner_label.sum() == 2
-        and moved.mix_lambda.sum() == 2
-    )
+def test_a_batch_maps_all_that_has_an_entry_for_each_sample() -> None:
+    x = torch.zeros(2)
+    fields = dict.fromkeys(Batch._fields, x) | {"unreadable": ("one",)}
+    moved = Batch(**fields).map(lambda t: t + 1)._asdict()
+    assert moved.pop("unreadable") == ("one",) and moved.pop("loss_denominator") is x
+    assert all(torch.equal(value, x + 1) for value in moved.values())
 
 
 def test_the_words_reach_the_recipe() -> None:

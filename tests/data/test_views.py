@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.sources import DATA, noisy
 from ssl_vit import rng
-from ssl_vit.data import augment, batching, loaders, transforms
+from ssl_vit.data import augment, loaders, transforms
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
@@ -150,16 +150,18 @@ def batches(layout: BatchLayout, views: ViewOptions | None, start: int = 0, work
 
 
 def test_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
-    whole = batches(BatchLayout(12, 12, 0, 1), ViewOptions())
-    assert whole[0].views.shape == (12, 2, 3, 8, 8)
+    views = ViewOptions(local=2, local_size=4)
+    whole = batches(BatchLayout(12, 12, 0, 1), views)
+    assert whole[0].views.shape == (12, 2, 3, 8, 8) and whole[0].local.shape == (12, 2, 3, 4, 4)
     assert torch.equal(whole[0].image, whole[0].views[:, 0])
-    halves = [batches(BatchLayout(12, 6, rank, 2), ViewOptions())[2].views for rank in (0, 1)]
+    halves = [batches(BatchLayout(12, 6, rank, 2), views)[2] for rank in (0, 1)]
     for others in (
-        batches(BatchLayout(12, 12, 0, 1), ViewOptions(), workers=2)[2].views,
-        batches(BatchLayout(12, 12, 0, 1), ViewOptions(), start=2)[0].views,
-        torch.cat(halves),
+        batches(BatchLayout(12, 12, 0, 1), views, workers=2)[2:],
+        batches(BatchLayout(12, 12, 0, 1), views, start=2),
+        halves,
     ):
-        assert torch.equal(others, whole[2].views)
+        assert torch.equal(torch.cat([batch.views for batch in others]), whole[2].views)
+        assert torch.equal(torch.cat([batch.local for batch in others]), whole[2].local)
 
 
 def test_one_view_is_what_it_was() -> None:
@@ -168,8 +170,6 @@ def test_one_view_is_what_it_was() -> None:
     images = [torch.from_numpy(i).permute(2, 0, 1) for i in noisy(40).fetch(first.index)[0]]
     wanted = transforms.train_transform(images, first.key.numpy(), 8, 0.3, True)
     assert torch.equal(first.image, wanted)
-    moved = batches(BatchLayout(12, 12, 0, 1), ViewOptions())[0].map(lambda x: x[:2])
-    assert moved.views.shape[0] == len(moved.key) == 2
 
 
 @pytest.mark.parametrize(("count", "group"), [(30, 8), (30, 16), (40, 100)])
@@ -179,17 +179,20 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
     """While there are at least as many groups as processes; sizes differ by one at most, and
     `image` stays the evaluation's."""
 
+    views = ViewOptions(local=1, local_size=4)
+
     def groups(processes: int) -> list[Batch]:
         return [
             batch
             for rank in range(processes)
-            for batch in loaders.held_out_views(
-                noisy(40), DATA, BatchLayout(8, 4, rank, processes), count, ViewOptions(), group
+            for batch in loaders.held_out_batches(
+                noisy(40), DATA, BatchLayout(8, 4, rank, processes), count, views, group
             )
         ]
 
     one = groups(1)
     sizes = [len(batch.key) for batch in one]
+    assert one[0].local.shape[1:] == (1, 3, 4, 4)
     assert sum(sizes) == count and max(sizes) <= group and max(sizes) - min(sizes) <= 1
     plain = loaders.held_out_batches(noisy(40), DATA, BatchLayout(100, 100, 0, 1), count)
     assert torch.equal(torch.cat([b.image for b in one]), plain[0].image)
@@ -202,20 +205,12 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(
 
 def test_too_few_held_out_views_are_one_line() -> None:
     with pytest.raises(UserError, match=r"^eval.images: 3 held-out images for 2 processes; .*two"):
-        loaders.held_out_views(noisy(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
-
-
-def test_a_batch_takes_the_bytes_of_its_views() -> None:
-    layout = BatchLayout(12, 12, 0, 1)
-    views = batching.ImageDataset(noisy(40), DATA, True, views=ViewOptions()).__getitems__(
-        batching.samples_at(0, 12, 40, 0)
-    )
-    assert loaders.batch_bytes(DATA, layout, ViewOptions()) >= views.views.numel() + 12 * 24
+        loaders.held_out_batches(noisy(40), DATA, BatchLayout(8, 4, 0, 2), 3, ViewOptions(), 8)
 
 
 def test_local_views_are_small_crops_of_their_own_keys() -> None:
     """Of shares within their bounds; the two others and what they draw stay as they are."""
-    images = noisy(40, 24)
+    images = noise(40, 24)
     local = OFF.model_copy(
         update={"local": 3, "local_size": 6, "local_area": [0.05, 0.4], "local_blur": 0.0}
     )
@@ -243,22 +238,3 @@ def test_local_views_are_blurred_with_their_own_chance_and_never_solarised() -> 
         found = augment.local_views(images, KEYS, False, views)
         changed = sum(share_changed(found, 0, images))
         assert binomtest(changed, COUNT, chance).pvalue > 1e-4
-
-
-def test_local_views_do_not_depend_on_workers_processes_or_where_it_begins() -> None:
-    views = ViewOptions(local=2, local_size=4)
-    whole = batches(BatchLayout(12, 12, 0, 1), views)
-    assert whole[0].local.shape == (12, 2, 3, 4, 4)
-    halves = [batches(BatchLayout(12, 6, rank, 2), views)[2].local for rank in (0, 1)]
-    for others in (
-        batches(BatchLayout(12, 12, 0, 1), views, workers=2)[2].local,
-        batches(BatchLayout(12, 12, 0, 1), views, start=2)[0].local,
-        torch.cat(halves),
-    ):
-        assert torch.equal(others, whole[2].local)
-    plain = loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), ViewOptions())
-    assert loaders.batch_bytes(DATA, BatchLayout(12, 12, 0, 1), views) == (
-        plain + whole[0].local.numel()
-    )
-    held = loaders.held_out_views(noisy(40), DATA, BatchLayout(8, 8, 0, 1), 16, views, 8)
-    assert all(batch.local.shape[1:] == (2, 3, 4, 4) for batch in held)

@@ -95,7 +95,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
         first = features.sample_few_shot(
             lambda image: image[:, :1, 0, 0].float(),
             source,
-            lambda rows: loaders.rows_loader(source, rows, recipe.data, layout, 0),
+            lambda rows: loaders.evaluation_loader(source, recipe.data, layout, 0, rows),
             recipe.probe,
             2,
             accelerator,

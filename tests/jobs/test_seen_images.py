@@ -164,8 +164,8 @@ def test_test_images_that_were_trained_on_are_counted_wherever_they_lie(
     ("before", "line"),
     [
         (["data.test=0.2"], "was trained on none of the test and held-out images"),
-        ([], "5 of 6 test and 1 held-out images, without labels"),
-        (SUPERVISED, "5 of 6 test and 1 held-out images, with their labels"),
+        ([], "5 test and 1 held-out images, without labels"),
+        (SUPERVISED, "5 test and 1 held-out images, with their labels"),
     ],
 )
 def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
@@ -196,7 +196,7 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     capsys.readouterr()
     cli.evaluate([*words, "name=probed", "data.test=0.2"])
     number, guess, caution = capsys.readouterr().out.splitlines()[-3:]
-    assert number.startswith("knn ") and "6 test images (95% interval" in number
+    assert number.startswith("knn ") and "5 test images (95% interval" in number
     assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
     assert caution.startswith("caution ") and "5 of 6 test" in caution
     assert "with their labels" in caution and "no measure" in caution

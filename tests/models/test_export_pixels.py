@@ -13,6 +13,7 @@ import timm
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
+from torchvision.transforms.v2 import functional as F
 
 from helpers.images import encode
 from ssl_vit.data import transforms
@@ -115,14 +116,14 @@ def one_off(image: torch.Tensor, data: Data) -> tuple[int, int]:
     timm."""
     if data.eval_mode == "squash":
         return 0, 0
-    resized = transforms.resize_short_side(image, int(data.size / data.eval_crop))
+    resized = F.resize(image, [int(data.size / data.eval_crop)])
     spare = [side - data.size for side in resized.shape[1:]]
     return round(spare[0] / 2) - spare[0] // 2, round(spare[1] / 2) - spare[1] // 2
 
 
 def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
     """An evaluation image that was cropped as transformers does."""
-    resized = transforms.resize_short_side(image, int(data.size / data.eval_crop))
+    resized = F.resize(image, [int(data.size / data.eval_crop)])
     top, left = ((side - data.size) // 2 for side in resized.shape[1:])
     return resized[None, :, top : top + data.size, left : left + data.size]
 

@@ -20,6 +20,10 @@ from ssl_vit.jobs import setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint, preemption
 
+LONG = altered(
+    TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
+)
+
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -89,34 +93,11 @@ def until_it_ends(process: Process, number: int) -> None:
         time.sleep(0.2)
 
 
-def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
-    """The first waits for a step that does not end."""
-    script = f"""
-import sys, time
-from ssl_vit.jobs import cli
-from ssl_vit.training import loop
-def stuck(*values):
-    print("there", flush=True)
-    for _ in range(6000):
-        time.sleep(0.1)
-loop._update = stuck
-cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
-"""
-    process = launch("-c", script)
-    assert any(line == "there\n" for line in process.stdout)
-    until_it_ends(process, signal.SIGINT)
-    process.communicate()
-    assert process.returncode == preemption.SECOND_SIGNAL + signal.SIGINT == 130
-
-
 def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(
     tmp_path: Path,
 ) -> None:
     """The main thread is in a collective, and runs no handler."""
-    words = altered(
-        TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
-    )
-    pair = launch_ranks(2, "tools/pretrain.py", *words, f"out={tmp_path}", "name=run")
+    pair = launch_ranks(2, "tools/pretrain.py", *LONG, f"out={tmp_path}", "name=run")
     wait_for_rows(pair[0], tmp_path / "run")
     pair[1].send_signal(signal.SIGSTOP)
     time.sleep(1)
@@ -129,39 +110,27 @@ def test_a_second_interrupt_leaves_at_once_where_another_process_is_waited_for(
 
 def test_nothing_is_left_of_the_handlers() -> None:
     """Also of one inside another, as a tool's around a run's."""
-    before, threads, files = (
-        signal.set_wakeup_fd(-1),
-        threading.active_count(),
-        len(list(Path("/dev/fd").iterdir())),
-    )
-    signal.set_wakeup_fd(before)
+
+    def held() -> tuple[int, int, int]:
+        wakeup = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(wakeup)
+        return wakeup, threading.active_count(), len(list(Path("/dev/fd").iterdir()))
+
+    before = held()
     for _ in range(3):
         with preemption.SignalHandler() as outer, preemption.SignalHandler() as inner:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert (outer.reason, inner.reason) == ("", "SIGUSR1")
     end = time.monotonic() + 300
-    while threading.active_count() > threads and time.monotonic() < end:
+    while held() != before and time.monotonic() < end:
         time.sleep(0.01)
-    after = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(after)
-    assert (after, threading.active_count(), len(list(Path("/dev/fd").iterdir()))) == (
-        before,
-        threads,
-        files,
-    )
+    assert held() == before
 
 
 def working(tmp_path: Path) -> tuple[Process, list[psutil.Process]]:
     """A long run with two data workers, in its first steps, and these."""
-    words = altered(
-        TINY,
-        "optim.steps=30000",
-        "checkpoint.every=20000",
-        "eval.every=20000",
-        "log.every=1",
-        "compute.workers=2",
-    )
-    process = launch("tools/pretrain.py", *words, f"out={tmp_path}", "name=run")
+    words = altered(LONG, "compute.workers=2", f"out={tmp_path}", "name=run")
+    process = launch("tools/pretrain.py", *words)
     wait_for_rows(process, tmp_path / "run")
     return process, psutil.Process(process.pid).children()
 

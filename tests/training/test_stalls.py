@@ -5,7 +5,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -13,9 +15,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from helpers.launching import Process, launch, launch_ranks, outcome
+from helpers.launching import Process, launch
 from helpers.options import TINY, altered
-from helpers.runs import wait_for_rows
 from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
 
@@ -159,74 +160,43 @@ def test_a_signal_while_test_images_do_not_come_leaves_a_run_to_finish(tmp_path:
     assert process.returncode == 0 and (tmp_path / "run" / "predictions.npz").exists(), output
 
 
-def test_a_signal_stops_two_processes_at_one_step_where_the_worker_of_one_is_stopped(
-    tmp_path: Path,
-) -> None:
-    """It reads on with another worker, since the other process waits for its gradients."""
-    words = altered(
-        TINY, "optim.steps=30000", "checkpoint.every=20000", "eval.every=20000", "log.every=1"
-    )
-    words = altered(words, "compute.workers=1", f"out={tmp_path}", "name=run")
-    pair = launch_ranks(2, "tools/pretrain.py", *words)
-    wait_for_rows(pair[0], tmp_path / "run")
-    (worker,) = psutil.Process(pair[1].pid).children()
-    worker.suspend()
-    for each in pair:
-        each.send_signal(signal.SIGTERM)
-    codes, outputs = outcome(pair)
-    assert codes == [preemption.STOPPED] * 2, outputs
-    assert "by SIGTERM on process " in outputs[0] and "Traceback" not in "".join(outputs)
-    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
-    assert not worker.is_running()
-
-
-def test_workers_that_are_replaced_bring_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "REPLACE_AFTER", 1.0)
-
-    class Numbers(Dataset):
-        def __getitems__(self, wanted: list[int]) -> torch.Tensor:
-            return torch.tensor(wanted)
-
-    order = workers.RepeatableOrder([number] for number in range(20))
-    loader = loaders.image_loader(Numbers(), order, 2)
-    stopped: list[psutil.Process] = []
-    # urgent once a worker is stopped: they are replaced once, and a slow machine's first batch may
-    # take longer than REPLACE_AFTER too
-    with workers.InterruptibleLoader(loader, is_urgent=lambda: bool(stopped)) as batches:
-        numbers = iter(batches)
-        found = [next(numbers).item() for _ in range(5)]
-        stopped += [psutil.Process(worker.pid) for worker in batches.iterator._workers]
-        stopped[1].suspend()
-        found += [batch.item() for batch in numbers]
-    assert found == list(range(20))
-    assert not any(worker.is_running() for worker in stopped)
+class Zeros(Dataset):
+    def __getitems__(self, wanted: list[int]) -> torch.Tensor:
+        return torch.zeros(1)
 
 
 def test_a_worker_that_is_killed_while_the_workers_are_ended_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that is stopped would hold up the end of the process: it waits for its children."""
-
-    class Zeros(Dataset):
-        def __getitems__(self, wanted: list[int]) -> torch.Tensor:
-            return torch.zeros(1)
-
-    close = workers._Reader.close
     found: list[psutil.Process] = []
 
-    def closing(reader: workers._Reader, seconds: float) -> bool:
+    def ending(end: Callable[[], None]) -> None:
         found[0].kill()
         while found[0].status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        return close(reader, seconds)
+        end()
 
-    monkeypatch.setattr(workers._Reader, "close", closing)
     loader = loaders.image_loader(Zeros(), [[number] for number in range(99)], 2)
     with workers.InterruptibleLoader(loader) as batches:
         next(iter(batches))
-        found += [psutil.Process(worker.pid) for worker in batches.iterator._workers]
+        iterator = batches.iterator
+        found += [psutil.Process(worker.pid) for worker in iterator._workers]
         found[1].suspend()
+        monkeypatch.setattr(
+            iterator, "_shutdown_workers", partial(ending, iterator._shutdown_workers)
+        )
     assert not any(worker.is_running() for worker in found)
+
+
+def test_what_is_left_of_a_wait_is_no_alarm() -> None:
+    """Neither a timer nor a handler: an alarm without one would end the process."""
+    before = signal.getsignal(signal.SIGALRM)
+    loader = loaders.image_loader(Zeros(), [[0], [1]], 1)
+    with workers.InterruptibleLoader(loader) as batches:
+        assert len(list(batches)) == 2
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 @pytest.mark.parametrize("number", preemption.SIGNALS)
