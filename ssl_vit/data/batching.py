@@ -18,7 +18,7 @@ from .. import rng
 from ..errors import UserError
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
-from . import augment, channels, label_lists, pixel_values, transforms
+from . import augment, label_lists, pixel_values, transforms
 from .base import Source, read_each
 
 REPLACEMENTS = 20  # images tried in place of one that cannot be read
@@ -129,8 +129,8 @@ class ImageDataset(Dataset):
     views: ViewOptions | None = None
 
     @property
-    def decode(self) -> channels.Decoder:
-        return channels.decoder(self.data)
+    def decode(self) -> pixel_values.Decoder:
+        return pixel_values.decoder(self.data)
 
     def __getitems__(self, wanted: Samples) -> Batch:
         batch = self._unmixed(wanted)

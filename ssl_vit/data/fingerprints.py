@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .base import FullSource, ReadUnits, Source, View, origin
-from .image_formats import IMAGES, KINDS
+from .decoding import IMAGES, KINDS
 from .layout import METADATA, SHARDS
 from .sources import Splits, SyntheticImages
 

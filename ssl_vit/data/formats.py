@@ -15,7 +15,7 @@ from . import columns, image_files, layout, schemas, tars
 from .array_cells import array_shape
 from .base import Source
 from .columns import FoundColumns
-from .image_formats import KINDS
+from .decoding import KINDS
 from .label_lists import holds_lists
 from .layout import ROLE, Tree
 from .open_datasets import from_disk, load_files, location, open_splits

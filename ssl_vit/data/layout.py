@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import some
-from .image_formats import KINDS
+from .decoding import KINDS
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
 # no hyperparameter is chosen on it

@@ -20,7 +20,7 @@ from ..recipe.schema import Data
 from . import transforms
 from .base import Source
 from .batching import REPLACEMENTS, Batch, ImageDataset, Samples
-from .channels import Decoder, decoder
+from .pixel_values import Decoder, decoder
 
 READ_AT_ONCE = 1024  # images
 

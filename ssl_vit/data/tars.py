@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import UserError
 from . import label_lists
 from .base import FullSource, ReadUnits, relative_paths
-from .image_formats import IMAGES
+from .decoding import IMAGES
 from .label_lists import UNLABELLED
 from .schemas import READERS
 

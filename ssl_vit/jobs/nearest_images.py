@@ -12,8 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.base import Source
-from ..data.channels import decoder
-from ..data.pixel_values import shown_image
+from ..data.pixel_values import decoder, shown_image
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
 from ..formatting import crop_text, shell_command, text_line, tool_command

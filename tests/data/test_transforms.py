@@ -24,7 +24,7 @@ from torchvision.transforms.v2 import functional as F
 
 from helpers.images import encode
 from ssl_vit import rng
-from ssl_vit.data import image_formats, transforms
+from ssl_vit.data import decoding, transforms
 
 KEYS = rng.key(5, np.arange(4000))
 LOSSLESS = [
@@ -67,7 +67,7 @@ def noise(seed, height=24, width=20):
 
 def decoded(raw):
     """What `decode` makes of it, as (H, W, 3) numbers, checked to be bytes of three channels."""
-    image = transforms.decode(raw)
+    image = decoding.decode(raw)
     assert image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3
     return image.permute(1, 2, 0).numpy().astype(int)
 
@@ -214,20 +214,20 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
 def test_whole_numbers_of_32_bits_are_bytes_or_of_16_bits():
     for values, wanted in (([0, 7, 255], [0, 7, 255]), ([0, 256, 65535], [0, 1, 255])):
         raw = encode(Image.fromarray(np.array([values], np.int32)), "TIFF")
-        assert transforms.decode(raw)[0, 0].tolist() == wanted
+        assert decoding.decode(raw)[0, 0].tolist() == wanted
 
 
 def test_floating_point_has_no_black_and_white():
     raw = encode(Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)), "TIFF")
     with pytest.raises(ValueError, match="floating point"):
-        transforms.decode(raw)
+        decoding.decode(raw)
 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_garbage_is_refused(raw):
     with pytest.raises(ValueError):
-        transforms.decode(raw)
+        decoding.decode(raw)
 
 
 def test_ink_becomes_light():
@@ -312,10 +312,10 @@ def test_a_image_that_would_take_all_memory_is_refused_by_its_header(form):
         with pytest.raises(
             ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"
         ):
-            transforms.decode(huge(form, side))
+            decoding.decode(huge(form, side))
     # of some formats Pillow's own limit comes first
     with pytest.raises(ValueError, match=r"256000000 pixels|of 16000 x 16000 pixels"):
-        transforms.decode(huge(form, 16_000))
+        decoding.decode(huge(form, 16_000))
 
 
 JPEGS = (
@@ -335,9 +335,9 @@ def test_a_jpeg_is_opened_by_pillow_where_it_may_be_too_large(options, monkeypat
     place = raw.rindex(struct.pack(">HH", 40, 30))
     large = raw[:place] + struct.pack(">HH", 12_000, 12_000) + raw[place + 4 :]
     with pytest.raises(ValueError, match=r"^its header tells of 12000 x 12000 pixels"):
-        transforms.decode(large)
-    monkeypatch.setattr(image_formats, "open_image", None)
-    assert transforms.decode(raw).shape == (3, 40, 30)
+        decoding.decode(large)
+    monkeypatch.setattr(decoding, "open_image", None)
+    assert decoding.decode(raw).shape == (3, 40, 30)
 
 
 CUTS = {
@@ -381,10 +381,10 @@ def test_a_training_crop_reads_no_other_memory_than_its_image(channels):
 def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
     raw = png(8000, side, 1, 0, bytes(1001 * side))
     if is_read:
-        assert transforms.decode(raw).shape == (3, side, 8000)
+        assert decoding.decode(raw).shape == (3, side, 8000)
     else:
         with pytest.raises(ValueError, match="8000 x 8001"):
-            transforms.decode(raw)
+            decoding.decode(raw)
 
 
 @pytest.mark.parametrize(("form", "mode", "options"), EVERY)
@@ -404,14 +404,14 @@ DECODE_EACH = """
 import os, pathlib, resource, sys, warnings
 warnings.simplefilter("ignore")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from ssl_vit.data import image_formats, transforms
+from ssl_vit.data import decoding
 paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
 answers = [pathlib.Path(sys.argv[2], path.name) for path in paths]
 while paths:
     if not os.fork():
         for path, answer in zip(paths, answers):
             try:
-                image = transforms.decode(path.read_bytes())
+                image = decoding.decode(path.read_bytes())
                 said = f"{image.dtype} {image.ndim} {image.shape[0]}"
             except BaseException as error:
                 said = "ValueError" if isinstance(error, ValueError) else repr(error)
@@ -607,8 +607,8 @@ def test_half_of_the_images_are_flipped_whatever_their_box():
 def test_a_drawn_image_and_its_file_give_the_same_training_image():
     arrays = [noise(i, 70, 50) for i in range(6)]
     images = [
-        [transforms.decode(a) for a in arrays],
-        [transforms.decode(encode(Image.fromarray(a), "PNG")) for a in arrays],
+        [decoding.decode(a) for a in arrays],
+        [decoding.decode(encode(Image.fromarray(a), "PNG")) for a in arrays],
     ]
     drawn, read = (
         transforms.train_transform(some, KEYS[:6], 32, 0.05, flip=True) for some in images
@@ -675,6 +675,6 @@ def test_whatever_is_damaged_nothing_above_the_limit_is_decoded(form, cut, chang
     raw = bytes(raw[: 1 + cut % len(raw)]) if cut % 3 == 0 else bytes(raw)
     limit = 40 * 30 // 2
     with pytest.MonkeyPatch.context() as patch, suppress(ValueError):
-        patch.setattr(image_formats, "MOST_PIXELS", limit)
-        found = transforms.decode(raw)
+        patch.setattr(decoding, "MOST_PIXELS", limit)
+        found = decoding.decode(raw)
         assert found.shape[1] * found.shape[2] <= limit
