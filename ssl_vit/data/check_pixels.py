@@ -53,8 +53,8 @@ class _Stored(NamedTuple):
 
 
 def complete(data: Data, train: Source) -> None:
-    """Set data.mean and data.std, where they are left to be measured (`images.unmeasured`), to those
-    of each channel within the range, of MEASURED training images.
+    """Set data.mean and data.std, where they are left to be measured (`images.unmeasured`), to
+    those of each channel within the range, of MEASURED training images.
 
     Raises:
         UserError: none of them can be read; or they have 16 bits, and data.range is not given.
@@ -100,8 +100,8 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> Check
 def _read(
     source: Source, most: int, read: Callable[[bytes | np.ndarray], Read]
 ) -> tuple[dict[str, Read], list[str]]:
-    """{name: what `read` makes of it} of the first images (at most so many) of a fixed random order,
-    and those that cannot be read."""
+    """{name: what `read` makes of it} of the first images (at most so many) of a fixed random
+    order, and those that cannot be read."""
     found, unreadable = {}, list[str]()
     rows = samples_at(0, min(most, len(source)), len(source), SEED).index
     for row in rows:  # one at a time: an image may have a hundred million values
@@ -145,10 +145,10 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     last = max(int(usual_S[-1]), first + 1)
     clipped, total = count_V[:first].sum() + count_V[last + 1 :].sum(), count_V.sum()
     return (
-        f"data.range=null: {images} have 16 bits, of whose values 0 and 1 stand for the lowest and"
-        f" the highest of data.range; the lowest of all is {seen_S[0]:,}, 1% are up to {low:,}, 99%"
-        f" up to {high:,}, the highest is {seen_S[-1]:,}; data.range=[{first},{last}] clips"
-        f" {clipped:,} of {total:,} ({clipped / total:.2%})"
+        f"data.range=null: {images} have 16 bits, and which values stand for 0 and 1 has to be"
+        f" given; the lowest value is {seen_S[0]:,}, 1% are up to {low:,}, 99% up to {high:,}, the"
+        f" highest is {seen_S[-1]:,}; add data.range=[{first},{last}], which clips {clipped:,} of"
+        f" {total:,} values ({clipped / total:.2%})"
     )
 
 

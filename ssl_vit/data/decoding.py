@@ -8,6 +8,7 @@ width.
 import io
 import math
 import re
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,12 +35,10 @@ IMAGES = (
 )
 KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 JPEG = b"\xff\xd8\xff"
-# Markers of a JPEG's frames (baseline, extended, progressive), of its scans, and of segments without
-# EXIF and XMP: frames, tables of Huffman codes and of quantisation, restarts, APPn but APP1, comments
-FRAMES, SCAN = (b"\xc0", b"\xc1", b"\xc2"), b"\xda"
-PLAIN = {*FRAMES, b"\xc4", b"\xdb", b"\xdd", b"\xfe", b"\xe0"} | {
-    bytes([n]) for n in range(0xE2, 0xF0)
-}
+# Markers of a JPEG: its frames (baseline, extended, progressive), its scans, and segments without
+# EXIF and XMP: frames, Huffman codes, quantisation, restarts, comments and APPn but APP1
+FRAMES, SCAN = b"\xc0\xc1\xc2", 0xDA
+PLAIN = {*FRAMES, 0xC4, 0xDB, 0xDD, 0xFE, 0xE0, *range(0xE2, 0xF0)}
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
@@ -52,7 +51,7 @@ REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, 
 NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
 WHOLE = "expected whole numbers of 8 or 16 bits"
-OF_OTHERS = "or data.channels= or data.range= for what it holds"
+OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
 
 
 class TooLarge(ValueError):
@@ -82,7 +81,9 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
         ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
-        _check_rgb(raw.shape, raw.dtype, "(H, W, 3)")
+        if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
+            text = f"an array of {raw.dtype} {raw.shape}; expected uint8 (H, W, 3)"
+            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return whole(_rgb, raw)
 
@@ -169,7 +170,8 @@ def open_image(raw: bytes) -> Image.Image:
         with warnings.catch_warnings(action="ignore"):  # of many pixels, and of damaged EXIF
             image = Image.open(io.BytesIO(raw), formats=_names())
     except UnidentifiedImageError:
-        raise ValueError(f"damaged, or none of {', '.join(_names())}") from None
+        hint = OF_OTHERS if raw.startswith(TIFF) else ""
+        raise ValueError(f"damaged, or none of {', '.join(_names())}{hint}") from None
     _check_pixels(*image.size)
     return image
 
@@ -203,50 +205,30 @@ def _rgb_of_pillow(image: Image.Image) -> np.ndarray:
 
 def _rgb(raw: bytes) -> Tensor:
     if raw.startswith(NPY):
-        return rearrange(torch.from_numpy(_rgb_array(raw)), "h w c -> c h w")
+        return decode(_rgb_array(raw))
     # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
     # end the process, and 16 bits are ignored
     is_jpeg = raw.startswith(JPEG)
     if not is_jpeg and not _is_simple_webp(raw):
-        pixels_HWC = from_pillow(_open_rgb(raw))
-        return rearrange(torch.from_numpy(pixels_HWC), "h w c -> c h w")
+        return decode(from_pillow(open_image(raw)))
     orientation = 1 if is_jpeg and _is_plain_jpeg(raw) else _orientation(open_image(raw))
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
-    pixels_HWC = _upright(rearrange(pixels, "c h w -> h w c").numpy(), orientation)
-    return rearrange(torch.from_numpy(pixels_HWC), "h w c -> c h w")
-
-
-def _open_rgb(raw: bytes) -> Image.Image:
-    """As `open_image`; of a TIFF that Pillow does not know, the error says what reads others."""
-    try:
-        return open_image(raw)
-    except TooLarge:
-        raise
-    except ValueError as error:
-        if not raw.startswith(TIFF):
-            raise
-        text = "of other channels or bits than RGB of 8, data.channels= and data.range= say which"
-        raise ValueError(f"{error}; {text}") from None
+    return decode(_upright(rearrange(pixels, "c h w -> h w c").numpy(), orientation))
 
 
 def _is_plain_jpeg(raw: bytes) -> bool:
-    """Whether a JPEG's segments (ITU-T T.81, B.1.1.4) up to its first scan tell of not more than
-    MOST_PIXELS, and are none that EXIF and XMP may be in. Pillow, which is asked about others, takes
-    a tenth of the time that decoding 500 x 375 pixels does."""
-    place, framed = 2, False
-    while raw[place : place + 1] == b"\xff":
-        marker, length = raw[place + 1 : place + 2], raw[place + 2 : place + 4]
-        if marker == SCAN or marker not in PLAIN:
-            return framed and marker == SCAN
-        if marker in FRAMES:
-            height, width = raw[place + 5 : place + 7], raw[place + 7 : place + 9]
-            framed = True
-            if int.from_bytes(height, "big") * int.from_bytes(width, "big") > MOST_PIXELS:
-                return False
-        place += 2 + int.from_bytes(length, "big")
-    return False
+    """Whether a JPEG's segments (ITU-T T.81, B.1.1.4) before its first scan tell of not more than
+    MOST_PIXELS, and are none that EXIF and XMP may be in. Pillow, which is asked about others,
+    takes a tenth of the time that decoding 500 x 375 pixels does."""
+    place, pixels = 2, MOST_PIXELS + 1
+    while place + 9 < len(raw) and raw[place] == 0xFF and raw[place + 1] in PLAIN:
+        if raw[place + 1] in FRAMES:
+            height, width = struct.unpack_from(">HH", raw, place + 5)
+            pixels = height * width
+        place += 2 + int.from_bytes(raw[place + 2 : place + 4], "big")
+    return raw[place : place + 2] == bytes([0xFF, SCAN]) and pixels <= MOST_PIXELS
 
 
 def _is_simple_webp(raw: bytes) -> bool:
@@ -256,24 +238,20 @@ def _is_simple_webp(raw: bytes) -> bool:
 
 
 def _rgb_array(raw: bytes) -> np.ndarray:
-    """An array that NumPy saved, of RGB or of grey values, as uint8 (H, W, 3)."""
-    shape, kind = _npy_header(raw)
-    grey = len(shape) == 2
-    _check_rgb((*shape, 3) if grey else shape, kind, "(H, W, 3) or (H, W)", shape)
-    _check_pixels(shape[1], shape[0])
-    array = _npy(raw)
-    return np.ascontiguousarray(np.repeat(array[..., None], 3, 2) if grey else array)
+    """An array that NumPy saved, of RGB or of grey values, as (H, W, 3)."""
+    array = _saved_array(raw)
+    if array.ndim == 2:
+        _check_pixels(*array.shape[::-1])
+        array = np.repeat(array[..., None], 3, 2)
+    return np.ascontiguousarray(array)
 
 
-def _npy_header(raw: bytes) -> tuple[tuple[int, ...], np.dtype]:
+def _saved_array(raw: bytes) -> np.ndarray:
     file = io.BytesIO(raw)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0
-    shape, _, kind = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-    return shape, kind
-
-
-def _npy(raw: bytes) -> np.ndarray:
+    shape, *_ = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+    _check_shape(shape)
     array = np.load(io.BytesIO(raw), allow_pickle=False)
     if not array.size:
         raise ValueError(f"an array {array.shape} without pixels")
@@ -288,8 +266,7 @@ def _values(raw: bytes) -> Values:
         TooLarge: as `decode`.
     """
     if raw.startswith(NPY):
-        _check_shape(_npy_header(raw)[0])
-        return Values(_npy(raw))
+        return Values(_saved_array(raw))
     return _values_of_tiff(raw) if raw.startswith(TIFF) else _values_of_pillow(raw)
 
 
@@ -404,18 +381,6 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
     turned = array.swapaxes(down, across) if orientation > 4 else array
     mirrored = ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
     return np.ascontiguousarray(np.flip(turned, mirrored))
-
-
-def _check_rgb(
-    sides: Sequence[int], kind: np.dtype, expected: str, shown: Sequence[int] | None = None
-) -> None:
-    """
-    Raises:
-        ValueError: an array of these sides and this type has other pixels than RGB of 8 bits.
-    """
-    if kind != np.uint8 or len(sides) != 3 or sides[2] != 3:
-        text = f"an array of {kind} {tuple(shown or sides)}; expected uint8 {expected}"
-        raise ValueError(f"{text}, {OF_OTHERS}")
 
 
 def _check_pixels(width: int, height: int) -> None:

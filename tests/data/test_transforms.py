@@ -8,7 +8,6 @@ import random
 import struct
 import subprocess
 import sys
-import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -22,7 +21,7 @@ from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
-from helpers.images import encode
+from helpers.images import chunk, encode, png_by_hand
 from ssl_vit import rng
 from ssl_vit.data import decoding, transforms
 
@@ -142,28 +141,12 @@ def test_an_animation_is_its_first_image(form, options):
     assert np.array_equal(decoded(raw), colors(frames[0]))
 
 
-def chunk(kind, data):
-    """Of a PNG file."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width, height, depth, color, lines, *others):
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + head
-        + b"".join(others)
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
-
-
 def png_of_16_bits(values):
     """A PNG file of uint16 (H, W, 1 or 3) values, written by hand: Pillow writes no such
     colours."""
     height, width, channels = values.shape
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
-    return png(width, height, 16, 0 if channels == 1 else 2, lines)
+    return png_by_hand(width, height, 16, 0 if channels == 1 else 2, lines)
 
 
 @pytest.mark.parametrize("form", ["PNG, colours", "PNG, grey", "TIFF, grey"])
@@ -266,13 +249,13 @@ BY_HAND = {  # the four pixels of FOUR, as each format's specification says
     + struct.pack("<H", len(TIFF_TAGS))
     + b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in TIFF_TAGS)
     + struct.pack("<IHHH", 0, 8, 8, 8),
-    "PNG, palette, its first colour transparent": png(
+    "PNG, palette, its first colour transparent": png_by_hand(
         2, 2, 8, 3, bytes([0, 0, 1, 0, 2, 3]), chunk(b"PLTE", FLAT), chunk(b"tRNS", b"\0")
     ),
-    "PNG, RGBA": png(
+    "PNG, RGBA": png_by_hand(
         2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])
     ),
-    "PNG, 16 bits": png(
+    "PNG, 16 bits": png_by_hand(
         2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)
     ),
 }
@@ -286,7 +269,7 @@ def test_files_written_by_hand_give_their_pixels(form):
 def huge(form, side):
     """A file of 8 x 8 pixels whose header tells of more."""
     if form == "PNG":
-        return png(side, side, 8, 2, noise(0, 8, 8).tobytes())
+        return png_by_hand(side, side, 8, 2, noise(0, 8, 8).tobytes())
     raw = bytearray(
         encode(
             Image.fromarray(noise(0, 8, 8)), form, **({"lossless": True} if form == "WEBP" else {})
@@ -379,7 +362,7 @@ def test_a_training_crop_reads_no_other_memory_than_its_image(channels):
 
 @pytest.mark.parametrize(("side", "is_read"), [(8000, True), (8001, False)])
 def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
-    raw = png(8000, side, 1, 0, bytes(1001 * side))
+    raw = png_by_hand(8000, side, 1, 0, bytes(1001 * side))
     if is_read:
         assert decoding.decode(raw).shape == (3, side, 8000)
     else:

@@ -1,19 +1,26 @@
-"""What a few images of each split say of data.range, and of bits and pages that are left out."""
+"""What a few images say of data.mean and data.std, of data.range, and of bits and pages that are left
+out."""
 
 import io
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from ssl_vit.data import check_range
+from helpers.channel_images import CHANNELS, folder
+from helpers.images import encode
+from helpers.sources import load
+from ssl_vit.data import check_pixels
 from ssl_vit.data.base import Source
-from ssl_vit.data.check_range import LOOKED_AT, Checked
+from ssl_vit.data.check_pixels import LOOKED_AT, Checked
+from ssl_vit.data.decoding import planes
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
 
-class Files(Source):
+class Files:
     """A split of these images."""
 
     def __init__(self, *images: bytes | np.ndarray) -> None:
@@ -37,13 +44,16 @@ def spread(values: list[int], kind: type = np.uint16) -> np.ndarray:
 
 
 def check(*images: bytes | np.ndarray, of_bytes: str = "", **words) -> Checked:
-    return check_range.check({"test": Files(*images)}, Data(path="own", **words), of_bytes)
+    splits = {"test": cast(Source, Files(*images))}
+    return check_pixels.check(splits, Data(path="own", **words), of_bytes)
 
 
-def encoded(array: np.ndarray, form: str = "PNG", **options) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, form, **options)
-    return file.getvalue()
+def complete(data: Data, *images: bytes | np.ndarray) -> None:
+    check_pixels.complete(data, cast(Source, Files(*images)))
+
+
+def png(array: np.ndarray) -> bytes:
+    return encode(Image.fromarray(array), "PNG")
 
 
 GREY = {"channels": 1, "range": [100, 1100]}
@@ -90,23 +100,23 @@ def test_images_of_8_and_of_16_bits_beside_each_other_are_warned_of() -> None:
 
 
 def test_bits_that_are_cut_off_on_the_way_to_rgb_are_said() -> None:
-    of_12 = encoded(spread([0, 2000, 4095, 7]))
+    of_12 = png(spread([0, 2000, 4095, 7]))
     (warning,) = check(of_12, of_12).warnings
     assert warning.startswith("2 of 2 images that were looked at have more than 8 bits (16 in ")
     assert "of test): they are cut to 8, in which the highest value is 15 of 255" in warning
     assert "data.range=[0,4095]" in warning and "data.channels=1" in warning
-    (frozen,) = check(of_12, of_bytes=check_range.OF_ENCODER).warnings
+    (frozen,) = check(of_12, of_bytes=check_pixels.OF_ENCODER).warnings
     assert "data.range" not in frozen and "0 to 255" in frozen
-    (mixed,) = check(encoded(spread([0, 255], np.uint8)), of_12).warnings
+    (mixed,) = check(png(spread([0, 255], np.uint8)), of_12).warnings
     assert "1 of 2" in mixed and "(16 in row 1 of test)" in mixed and "others have 8" in mixed
 
 
 def test_of_8_bits_nothing_is_said() -> None:
     grey = spread([0, 3], np.uint8)
     images = [
-        encoded(grey),
-        encoded(grey, "JPEG"),
-        encoded(grey > 1),
+        png(grey),
+        encode(Image.fromarray(grey), "JPEG"),
+        encode(Image.fromarray(grey > 1), "PNG"),
         np.zeros((4, 4, 3), np.uint8),
     ]
     assert check(*images, b"broken") == Checked({}, [])
@@ -127,17 +137,67 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:
     splits = {name: Files(*[spread(FULL)] * 200) for name in ("train", "test")}
-    check_range.check(splits, Data(path="own", **GREY))  # type: ignore[arg-type]
+    check_pixels.check(splits, Data(path="own", **GREY))  # type: ignore[arg-type]
     for source in splits.values():
         assert len(set(source.read)) == len(source.read) == LOOKED_AT
     assert splits["train"].read == splits["test"].read, "in a fixed order"
 
 
 def test_drawn_images_are_not_looked_at() -> None:
-    source = Files(encoded(spread([0, 4095])))
-    assert check_range.check({"train": source}, Data()) == Checked({}, [])
+    source = Files(png(spread([0, 4095])))
+    assert check_pixels.check({"train": cast(Source, source)}, Data()) == Checked({}, [])
     assert not source.read
 
 
 def test_of_images_that_cannot_be_read_nothing_is_said() -> None:
     assert check(b"no image", **GREY) == Checked({}, [])
+
+
+def test_of_8_bits_the_range_is_whole_and_stays_null() -> None:
+    data = Data(channels=2)
+    complete(data, np.full((4, 4, 2), 51, np.uint8))
+    assert data.range is None and data.pixel_range == (0, 255)
+    assert data.mean == [0.2, 0.2] and data.std == [1.0, 1.0], "of one value not 0"
+    assert check(np.full((4, 4, 2), 51, np.uint8), channels=2).clipped == {"test": 0.0}
+
+
+def test_mean_and_std_of_each_channel_are_within_the_range(tmp_path: Path) -> None:
+    split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
+    data = Data(channels=CHANNELS, range=[300, 3900])
+    check_pixels.complete(data, split)
+    raw, _ = split.fetch(np.arange(len(split)))
+    pixels = np.concatenate([planes(one, CHANNELS).reshape(CHANNELS, -1) for one in raw], 1)
+    share = (pixels.clip(300, 3900) - 300) / 3600
+    assert data.mean == pytest.approx(share.mean(1), rel=1e-5)
+    assert data.std == pytest.approx(share.std(1), rel=1e-5)
+    given = Data(channels=CHANNELS, range=[300, 3900], mean=[0.1, 0.2, 0.3, 0.4])
+    check_pixels.complete(given, split)
+    assert given.mean == [0.1, 0.2, 0.3, 0.4] and given.std == data.std, "what is given is not"
+    rgb = Data()
+    check_pixels.complete(rgb, split)
+    assert rgb == Data(), "of RGB nothing is"
+
+
+def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
+    """Their hot pixels, 0.2% of all values, had made all others one class."""
+    image = spread([*range(200, 4000, 38)])
+    images = [image.copy() for _ in range(5)]
+    images[0][0, 0] = 65_000
+    error = r"""data\.range=null: 5 training images have 16 bits, .* the lowest value is 200, 1% are \
+up to 238, 99% up to 3,962, the highest is 65,000; add data\.range=\[200,3962\], which clips 1 of 500 values \(0\.20%\)"""
+    with pytest.raises(UserError, match=error.replace("\\\n", "")):
+        complete(Data(channels=1), *images)
+    words = {"channels": 1, "mean": [0.5], "std": [0.2]}  # which leave nothing to be measured
+    with pytest.raises(UserError, match=r"null: 5 images of test have .* data\.range=\[200,3962\]"):
+        check(*images, **words)
+    with pytest.raises(UserError, match=r"range=\[0,255\]: clips 9"):  # to an encoder of 8 bits
+        check(*images, of_bytes=check_pixels.OF_ENCODER, **words)
+    with pytest.raises(UserError, match=r"range=\[65534,65535\], which clips 0 of 100 "):
+        complete(Data(channels=1), spread([65535]))
+
+
+def test_training_images_none_of_which_can_be_read_are_an_error() -> None:
+    with pytest.raises(
+        UserError, match=r"data.channels=5: none of 1 .* row 0: an image \(4, 4, 2\)"
+    ):
+        complete(Data(channels=5), np.zeros((4, 4, 2), np.uint8))
