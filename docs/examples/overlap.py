@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import ssl_vit
 from ssl_vit.data import sources
-from ssl_vit.data.transforms import decode
+from ssl_vit.data.decoding import decode
 from ssl_vit.errors import report_errors
 
 DISTANCE = 4  # bits of 64 up to which two hashes count as near

@@ -34,7 +34,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ssl_vit.data import transforms
+from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError, report_errors
 from ssl_vit.evaluation import vtab, vtab_folder
 from ssl_vit.runs.files import replacing
@@ -105,14 +105,14 @@ def square(image, size):
     square and no larger."""
     image = image["bytes"] if isinstance(image, dict) else image
     if isinstance(image, bytes):
-        image = transforms.decode(image).permute(1, 2, 0).numpy()
+        image = decoding.decode(image).permute(1, 2, 0).numpy()
     pixels = image[..., None] if image.ndim == 2 else image
     if pixels.max(initial=0) == 1:  # dSprites: 0 and 1 are 0 and 255
         pixels = pixels * np.uint8(255)
     pixels = np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels[..., :3]
     height, width = pixels.shape[:2]
     if height != width or height > size:
-        (resized,) = transforms.eval_transform([transforms.decode(pixels)], size, "squash", 1.0)
+        (resized,) = transforms.eval_transform([decoding.decode(pixels)], size, "squash", 1.0)
         pixels = resized.permute(1, 2, 0).numpy()
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG")

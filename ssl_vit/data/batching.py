@@ -18,7 +18,7 @@ from .. import rng
 from ..errors import UserError
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
-from . import augment, channels, labels, pixel_values, transforms
+from . import augment, labels, pixel_values, transforms
 from .contents import content_hash, signed
 from .source import Source
 
@@ -195,7 +195,7 @@ class ImageDataset(Dataset):
         Raises:
             ValueError: it cannot be read.
         """
-        return channels.decoder(self.data)(raw)
+        return pixel_values.decoder(self.data)(raw)
 
     def content(self, row: int, raw: Any) -> int:
         """The hash (`content_hash`) of what a row's image was decoded from."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .image_formats import IMAGES, KINDS
+from .decoding import IMAGES, KINDS
 from .layout import METADATA, SHARDS
 from .source import Raw, Source, Store
 from .sources import Splits

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import count_of, some
-from .image_formats import KINDS
+from .decoding import KINDS
 from .labels import composed
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
@@ -45,7 +45,6 @@ METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
-LITTER = {"thumbs.db", "desktop.ini"}  # of Windows, in any folder of images
 
 
 class Folder(NamedTuple):
@@ -234,7 +233,7 @@ def join(folder: str, name: str) -> str:
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder is one of a system, by its name alone."""
-    return name.startswith(".") or name == "__MACOSX" or name.lower() in LITTER
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def kind_of(name: str) -> str | None:

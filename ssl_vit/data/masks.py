@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import UserError
 from ..recipe.schema import Data
-from . import image_formats, transforms
+from . import decoding, transforms
 from .batch_layout import BatchLayout
 from .batching import ImageDataset, Samples, Unreadable
 from .loaders import EVALUATION_KEY, batch_bytes, image_loader, shared_samples
@@ -60,10 +60,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         return torch.from_numpy(raw.astype(np.int32))
     try:
-        image = image_formats.open_image(raw)
-        width, height = image.size
-        if width * height > image_formats.MOST_PIXELS:
-            raise ValueError(f"{width} x {height} pixels")
+        image = decoding.open_image(raw)
         if image.mode in ONE_CHANNEL:
             return torch.from_numpy(np.array(image).astype(np.int32))
     except Exception as error:  # whatever a file written by others causes in a decoder

@@ -1,19 +1,52 @@
-"""Values of pixels: integers from the lowest to the highest of `data.range`, as the model's input
-and as they are shown.
+"""What the integers of images mean: from the lowest to the highest value of `data.range`, as they
+are read, as a caller gives them, as the model's input, and as they are shown.
 
-Legend: B images, C channels, H W height and width.
+Legend: B images, C channels, H W height and width, S the side in pixels that is asked for.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..recipe.images import BYTES, Data
+from .decoding import decode, from_pillow, planes
+from .transforms import eval_transform
+
+Decoder = Callable[[bytes | np.ndarray], Tensor]
 
 SHOWN = 3  # channels that are shown, at most
 OF_BYTES = (
     "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
     " give (255 * x).round().byte()"
 )
+EXPECTED = (
+    "expected a uint8 tensor (B, 3, H, W) of the encoder's size; or, resized and cropped as in the"
+    " evaluation, a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of"
+    " arrays (H, W, 3) and PIL images"
+)
+CHANNELS = "expected an array (H, W, C) or (C, H, W) of whole numbers, (B, H, W, C), or a list"
+
+
+def decoder(data: Data) -> Decoder:
+    """What brings an image, encoded or as an array, to integers (C, H, W): RGB of 8 bits
+    (`decoding.decode`), or its channels as they are, clipped to data.range. It raises ValueError of
+    an image that cannot be read."""
+    return decode if data.is_rgb else partial(_within_range, data=data)
+
+
+def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
+    array = planes(raw, data.channels)
+    if array.dtype == np.uint8 and data.pixel_range == BYTES:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    if data.range is None:
+        text = "expected data.range=[LOWEST,HIGHEST] for them"
+        raise ValueError(f"pixels of {array.dtype}; {text}")
+    return torch.from_numpy(array.astype(np.int32).clip(*data.pixel_range)).to(pixel_type(data))
 
 
 def pixel_type(data: Data) -> torch.dtype:
@@ -32,6 +65,60 @@ def check_integers(pixels: object, data: Data) -> None:
     lowest, highest = data.pixel_range
     of_others = f"expected torch.int32 or torch.uint16, {lowest} to {highest}"
     raise TypeError(f"images of {kind}; {OF_BYTES if of_bytes else of_others}")
+
+
+def evaluation_images(images: Any, data: Data) -> Tensor:
+    """A caller's images resized and cropped as `data.eval_mode` and `data.eval_crop` say: uint8
+    (B, 3, S, S) with S = data.size; of other channels or bits as `decoder` gives them.
+
+    Args:
+        images: a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of
+            arrays (H, W, 3) and PIL images, which may differ in size; where they are not RGB of 8
+            bits, arrays of data.channels of whole numbers.
+        data: size and preprocessing.
+
+    Raises:
+        TypeError: they are something else.
+        ValueError: an array has another shape, an image has no pixels, or there is none.
+    """
+    if isinstance(images, np.ndarray) and images.ndim == 4:
+        parts = list(_channels_last(images) if data.is_rgb else images)
+    else:
+        parts = list(images) if isinstance(images, list | tuple) else [images]
+    if not parts:
+        raise ValueError(f"no images; {EXPECTED if data.is_rgb else CHANNELS}")
+    read = _rgb_array if data.is_rgb else _channel_array
+    decoded = [decoder(data)(read(one)) for one in parts]
+    return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
+
+
+def _channels_last(array_B: np.ndarray) -> np.ndarray:
+    """RGB images (B, H, W, 3), given so or as (B, 3, H, W)."""
+    last = array_B.shape[3] == 3
+    if last == (array_B.shape[1] == 3):
+        raise ValueError(f"an array of shape {array_B.shape}; {EXPECTED}")
+    return array_B if last else array_B.transpose(0, 2, 3, 1)
+
+
+def _rgb_array(image: Any) -> np.ndarray:
+    """One image as uint8 (H, W, 3)."""
+    if isinstance(image, Image.Image):
+        return from_pillow(image)
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"an image that is a {type(image).__name__}; {EXPECTED}")
+    if image.dtype != np.uint8:
+        raise TypeError(f"an array of {image.dtype}; {EXPECTED}")
+    if image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f"an array of shape {image.shape}; {EXPECTED}")
+    return np.array(image)  # contiguous and writable, which torch asks for
+
+
+def _channel_array(image: Any) -> np.ndarray:
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"an image that is a {type(image).__name__}; {CHANNELS}")
+    if not image.size:
+        raise ValueError(f"no images, or one without pixels; {CHANNELS}")
+    return image
 
 
 def bytes_in_batch(data: Data, size: int) -> int:

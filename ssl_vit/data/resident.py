@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..recipe.schema import Data
 from .batching import ImageDataset
-from .channels import Decoder, decoder
 from .contents import content_hash
+from .pixel_values import Decoder, decoder
 from .source import Source
 
 READ_AT_ONCE = 256  # images

@@ -63,7 +63,7 @@ class TableStore(Store):
     def fetch(self, rows: np.ndarray) -> list[Raw]:
         places = self.chunks.places(rows)
         if self.shape is not None:
-            return [_array(self.chunks.bytes[i].slice(row, 1), self.shape) for i, row in places]
+            return [array_cell(self.chunks.bytes[i].slice(row, 1), self.shape) for i, row in places]
         return [self._encoded(chunk, row) for chunk, row in places]
 
     def _encoded(self, chunk: int, row: int) -> bytes:
@@ -177,7 +177,7 @@ def _lengths(part: pyarrow.Array) -> np.ndarray:
     return length.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _array(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
+def array_cell(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
     """The array of one cell, a column of one row."""
     stored = cell.storage if isinstance(cell, pyarrow.ExtensionArray) else cell
     if stored.null_count:

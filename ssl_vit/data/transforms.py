@@ -1,95 +1,27 @@
-"""Decodes images, and crops, resizes, flips and mixes them by random numbers of the sample's key.
+"""Crops, resizes, flips and mixes them by random numbers of the sample's key.
 
 Legend: B images, H W their height and width, S the requested side in pixels.
 """
 
 import math
-import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import interpolate
-from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from .. import rng
-from . import image_formats
 
-Read = TypeVar("Read")
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
-JPEG = b"\xff\xd8\xff"
-# Height and width behind all that may be the marker of a JPEG's frame (ITU-T T.81, B.2.2)
-FRAME = re.compile(rb"\xff(?=[\xc0-\xc3\xc5-\xcf].{3}(.{2})(.{2}))", re.DOTALL)
 STRIP = 32  # of a narrower image's longer side, this many times the shorter one is used
 # How pixels are resized, and classes of pixels; both count from the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
 NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
-
-
-def decode(raw: bytes | np.ndarray) -> Tensor:
-    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several
-    frames, 16 bits reduced to 8.
-
-    Raises:
-        ValueError: it cannot be decoded, is cut off, or has more than image_formats.MOST_PIXELS.
-    """
-    if isinstance(raw, np.ndarray):
-        if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
-            text = f"an array of {raw.dtype} {raw.shape}; expected uint8 (H, W, 3)"
-            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
-        return rearrange(torch.from_numpy(raw), "h w c -> c h w")
-    return whole(_read, raw)
-
-
-def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
-    """What `read` makes of encoded bytes.
-
-    Raises:
-        ValueError: as `decode`.
-    """
-    try:
-        return read(raw)
-    except image_formats.TooLarge:
-        raise
-    except Exception as error:  # whatever a file written by others causes in a decoder
-        text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
-        raise ValueError(f"not a whole image: {text[:200]}") from None
-
-
-def _read(raw: bytes) -> Tensor:
-    is_jpeg = raw.startswith(JPEG)
-    # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
-    # end the process, and 16 bits and the EXIF of a WebP are ignored
-    if not is_jpeg and not _is_simple_webp(raw):
-        pixels_HWC = image_formats.format_of(raw).pixels(raw)
-        return rearrange(torch.from_numpy(pixels_HWC), "h w c -> c h w")
-    if not is_jpeg or _may_be_large(raw):
-        image_formats.open_checked(raw)
-    data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-    return decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
-
-
-def _is_simple_webp(raw: bytes) -> bool:
-    """Whether it is a WebP without the extended header (RFC 9649, 2.5 and 2.6): one image, without
-    EXIF and animation."""
-    return raw[:4] == b"RIFF" and raw[8:16] in (b"WEBPVP8 ", b"WEBPVP8L")
-
-
-def _may_be_large(raw: bytes) -> bool:
-    """Whether a JPEG may have more pixels than are decoded. Pillow, which knows, takes a tenth of
-    the time that decoding 500 x 375 pixels does, this 3%."""
-    sides = FRAME.findall(raw)
-    most = image_formats.MOST_PIXELS
-    return not sides or any(
-        int.from_bytes(height, "big") * int.from_bytes(width, "big") > most
-        for height, width in sides
-    )
 
 
 def crop_boxes(

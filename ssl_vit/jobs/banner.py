@@ -23,6 +23,7 @@ from .reuse import changed_images
 from .setup import Job, loop_settings
 from .split_images import held_out_images, measured_on
 
+NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
 
@@ -72,6 +73,10 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if job.probes:
         yield from _few_probed(job.probes, min(job.recipe.probe.images, len(job.splits.train)))
     yield from job.splits.guesses
+    for name, (value, _) in job.held_out.baselines.items():
+        if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
+            text = f"training patches are almost all of one class (entropy {value:.2g} nats)"
+            yield f"target={job.recipe.target}: {text}: there is next to nothing to predict"
     if note := distributed.macos_warning():
         yield note
 

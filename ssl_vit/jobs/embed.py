@@ -130,12 +130,12 @@ def _splits(
 def _clipped(
     splits: dict[str, "Source"], data: "Data", accelerator: "WatchedAccelerator"
 ) -> dict[str, float]:
-    """What `check_range.check` finds clipped; rank 0 looks, and prints its warnings."""
-    from ..data import check_range
+    """What `check_pixels.check` finds clipped; rank 0 looks, and prints its warnings."""
+    from ..data import check_pixels
     from ..training.distributed import broadcast_from_main
 
     checked = broadcast_from_main(
-        accelerator, lambda: check_range.check(splits, data, check_range.OF_ENCODER)
+        accelerator, lambda: check_pixels.check(splits, data, check_pixels.OF_ENCODER)
     )
     if accelerator.is_main_process:
         for text in checked.warnings:

@@ -11,9 +11,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.channels import decoder
-from ..data.pixel_values import shown_image
-from ..data.source import Source
+from ..data.pixel_values import decoder, shown_image
+from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
 from ..formatting import crop_text, shell_command, text_line, tool_command
@@ -71,12 +70,11 @@ def read_query(text: str, data: Data) -> Query:
     if data.path and not parsing.exists(path) and parsing.exists(Path(data.path) / text):
         path = Path(data.path) / text
     try:
-        return Query(text, path, decoder(data)(path.read_bytes()))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+        return Query(text, path, decoder(data)(read_file(path)))
+    except ValueError as error:
         below = ", also below data.path=" if data.path else ""
-        hint = _deeper(text, data) if isinstance(error, FileNotFoundError) else ""
-        raise UserError(f"query={text}: expected an image file{below}: {reason}{hint}") from None
+        hint = "" if parsing.exists(path) else _deeper(text, data)
+        raise UserError(f"query={text}: expected an image file{below}: {error}{hint}") from None
 
 
 def _deeper(text: str, data: Data) -> str:

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..data import check_range, fingerprints, measure_range, sources
+from ..data import check_pixels, fingerprints, sources
 from ..data.batch_layout import BatchLayout
 from ..data.files import FOLDERS
 from ..data.pixel_values import pixel_type
@@ -69,7 +69,7 @@ def load_splits(
 
     def load() -> sources.Splits:
         splits = split_images.load(recipe, test)
-        measure_range.complete(recipe.data, splits.train)
+        check_pixels.complete(recipe.data, splits.train)
         return splits
 
     splits = distributed.on_main(accelerator, load) or load()
@@ -79,9 +79,9 @@ def load_splits(
         for name, source in named.items()
         if source is not None and (name == "train" or not same_store(source, splits.train))
     }
-    of_bytes = "" if recipe.trains else check_range.OF_ENCODER
+    of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
     checked = distributed.broadcast_from_main(
-        accelerator, lambda: check_range.check(others, recipe.data, of_bytes)
+        accelerator, lambda: check_pixels.check(others, recipe.data, of_bytes)
     )
     guesses = (*splits.guesses, *checked.warnings)
     return splits._replace(guesses=guesses, clipped=checked.clipped)

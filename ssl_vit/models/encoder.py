@@ -21,8 +21,7 @@ from timm.models.vision_transformer import init_weights_vit_jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.arrays import evaluation_images
-from ..data.pixel_values import check_integers, normalisation
+from ..data.pixel_values import check_integers, evaluation_images, normalisation
 from ..errors import UserError
 from ..recipe.images import BYTES, Data
 from ..recipe.schema import Model

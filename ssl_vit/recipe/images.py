@@ -140,8 +140,8 @@ class Data(Keys):
     range: PixelRange | None = key(
         None,
         "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
-        " to 1; null: 0 to 255 of 8 bits, of 16 bits the quantiles 0.1% and 99.9% of training"
-        " images, which are recorded.",
+        " to 1; null: 0 to 255 of 8 bits; images of 16 bits need it, and a run without it proposes"
+        " one.",
         min_length=2,
         max_length=2,
         from_init=True,
@@ -172,8 +172,7 @@ class Data(Keys):
 
 def unmeasured(data: Data) -> list[str]:
     """The keys of images of other than 3 channels that are left to be measured on training images:
-    those of OF_PIXELS that are not given. For RGB they have defaults."""
+    mean and std, where they are not given. For RGB they have defaults."""
     if data.channels == 3:
         return []
-    missing = ["range"] if data.range is None else []
-    return missing + [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]
+    return [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]

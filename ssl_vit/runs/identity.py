@@ -122,7 +122,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
 
     `compute.precision=auto` becomes the folder's precision, and what is measured on training images
-    (data.range, data.mean, data.std) what the folder's run has measured; weights on the Hub without
+    (data.mean, data.std) what the folder's run has measured; weights on the Hub without
     a commit get the folder's commit, or in a new folder the current one.
 
     Raises:

@@ -17,11 +17,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from helpers.images import encode, images, parquet, png, tar
-from ssl_vit.data import sources, transforms
+from ssl_vit.data import decoding, sources
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
-
-DATA_ISSUE = "owner: data"
 
 
 def opened(path: Path, **words):
@@ -64,13 +62,13 @@ def turned_jpeg(*, before: bool, after: bool, order: str) -> bytes:
     [
         (False, False),
         (False, True),
-        pytest.param(True, False, marks=pytest.mark.xfail(reason=DATA_ISSUE, strict=True)),
+        (True, False),
     ],
 )
 def test_exif_turns_an_image_wherever_its_segment_stands(before, after, order):
     raw = turned_jpeg(before=before, after=after, order=order)
     right = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(raw))).convert("RGB"))
-    found = transforms.decode(raw).permute(1, 2, 0).numpy()
+    found = decoding.decode(raw).permute(1, 2, 0).numpy()
     assert right.shape == (64, 40, 3) and found.shape == right.shape
     assert np.abs(found.astype(int) - right).max() <= 2  # of two decoders
 

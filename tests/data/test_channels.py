@@ -1,9 +1,8 @@
-"""Images of other channels and bits than RGB of 8: read as they are, cropped as floats, measured."""
+"""Images of other channels and bits than RGB of 8: read as they are, cropped as floats."""
 
 import io
 import struct
 import sys
-import zlib
 from pathlib import Path
 
 import datasets
@@ -12,23 +11,16 @@ import pyarrow
 import pytest
 import torch
 from PIL import Image
-from ssl_vit.data.array_cells import array_cell
 from torchvision.transforms.v2 import functional as F
 
-from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
+from helpers.channel_images import CHANNELS, values
+from helpers.images import encode, npy, png_by_hand
 from helpers.sources import load
-from ssl_vit.data import (
-    augment,
-    channels,
-    fingerprints,
-    image_formats,
-    measure_range,
-    sources,
-    transforms,
-)
-from ssl_vit.data.arrays import evaluation_images
+from ssl_vit.data import augment, fingerprints, sources, transforms
 from ssl_vit.data.batching import ImageDataset, Samples
-from ssl_vit.data.pixel_values import shown_image, shown_note
+from ssl_vit.data.decoding import TooLarge, decode
+from ssl_vit.data.pixel_values import decoder, evaluation_images, shown_image, shown_note
+from ssl_vit.data.tables import array_cell
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 from ssl_vit.recipe.shared_groups import ViewOptions
@@ -37,20 +29,13 @@ KEYS = np.arange(5, dtype=np.int64)
 LISTS = pyarrow.list_(pyarrow.list_(pyarrow.uint16()))
 
 
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def png(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, "PNG")
-    return file.getvalue()
-
-
 def data(**words) -> Data:
     return Data(**({"channels": CHANNELS, "range": [0, 65535], "size": 8} | words))
+
+
+def read(raw: bytes | np.ndarray, **words) -> torch.Tensor:
+    """An image's integers (C, H, W) by the recipe's images."""
+    return decoder(data(**words))(raw)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +46,7 @@ def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
     array = (values(3) % 200).astype(kind)
     given = array.transpose(2, 0, 1) if first else array
     for raw in (npy(given), given):
-        found = channels.decoder(data())(raw)
+        found = read(raw)
         assert found.dtype == torch.int32
         assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
@@ -81,8 +66,7 @@ def test_a_tiff_is_its_samples_or_pages(compression: str | None, order: str, kin
     else:
         planar = {"planarconfig": "separate"} if order == "separate" else {}
         tifffile.imwrite(file, array.transpose(2, 0, 1), **planar, **how)
-    assert image_formats.format_of(file.getvalue()).endings == ("tif", "tiff")
-    found = channels.decoder(data())(file.getvalue())
+    found = read(file.getvalue())
     assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
 
@@ -112,20 +96,20 @@ def test_a_tiff_is_turned_as_its_tag_says(tag: int, last: bool) -> None:
     """As Pillow turns RGB of 8 bits."""
     array = np.random.default_rng(tag).integers(0, 256, (6, 5, 3), np.uint8)
     turned = {"extratags": [(274, 3, 1, tag, True)]}
-    wanted = transforms.decode(tiff(array, photometric="rgb", **turned))
+    wanted = decode(tiff(array, photometric="rgb", **turned))
     given = array if last else array.transpose(2, 0, 1)
     raw = tiff(given, planarconfig="contig" if last else "separate", **turned)
-    found = channels.decoder(data(channels=3, range=[0, 255]))(raw)
+    found = read(raw, channels=3, range=[0, 255])
     assert found.shape == ((3, 5, 6) if tag > 4 else (3, 6, 5))
     assert torch.equal(found, wanted)
-    grey = channels.decoder(data(channels=1, range=[0, 255]))(tiff(array[..., 0], **turned))
+    grey = read(tiff(array[..., 0], **turned), channels=1, range=[0, 255])
     assert torch.equal(grey[0], wanted[0])
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 4), (4, 4, 4), (4, 4, 6)])
 def test_which_side_is_the_channels_is_known_or_refused(shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 65536, shape).astype(np.uint16)
-    decode = channels.decoder(data())
+    decode = decoder(data())
     first, last = (
         tiff(array, planarconfig=kind) if shape[axis] == 4 else b""
         for kind, axis in (("separate", 0), ("contig", 2))
@@ -150,25 +134,25 @@ def test_further_images_of_a_tiff_are_refused() -> None:
         pages.write(bands[:7, :7, 0], subfiletype=1, metadata=None)  # of less resolution
         whole = file.getvalue()
         pages.write(bands[:9, :5, 0], metadata=None)
-    assert channels.decoder(data())(whole).shape == (4, 16, 16)
+    assert read(whole).shape == (4, 16, 16)
     with pytest.raises(ValueError, match=r"2 images, \(16, 16, 4\) and \(9, 5\); expected one"):
-        channels.decoder(data())(file.getvalue())
+        read(file.getvalue())
 
 
 def test_a_tiff_of_other_colours_and_bits_is_what_it_shows() -> None:
     """It was read as indices of colours, as 0 and 1, or inverted."""
     grey = np.arange(0, 240, 8, np.uint8).reshape(5, 6)
-    one, rgb = (channels.decoder(data(channels=n, range=[0, 255])) for n in (1, 3))
+    one, rgb = (decoder(data(channels=n, range=[0, 255])) for n in (1, 3))
     assert np.array_equal(one(tiff(grey, photometric="miniswhite"))[0], 255 - grey)
     assert np.array_equal(one(tiff(grey > 99))[0], np.where(grey > 99, 255, 0))
     of_16 = grey.astype(np.uint16) * 257
     inverted = tiff(of_16, photometric="miniswhite")
-    assert np.array_equal(channels.decoder(data(channels=1))(inverted)[0], 65535 - of_16)
-    assert np.array_equal(transforms.decode(inverted)[2], 255 - grey)
+    assert np.array_equal(read(inverted, channels=1)[0], 65535 - of_16)
+    assert np.array_equal(decode(inverted)[2], 255 - grey)
     colours = np.random.default_rng(0).integers(0, 256, (3, 256)).astype(np.uint16)
     palette = tiff(grey, photometric="palette", colormap=colours * 257)
     assert np.array_equal(rgb(palette), colours[:, grey])
-    assert np.array_equal(transforms.decode(palette), colours[:, grey])
+    assert np.array_equal(decode(palette), colours[:, grey])
     with pytest.raises(ValueError, match="a TIFF of 2 images of a palette or few bits; expected"):
         one(tiff(np.stack([grey, grey]) > 99))
 
@@ -178,37 +162,39 @@ def test_twelve_bits_without_padding_are_read() -> None:
     pytest.importorskip("imagecodecs", reason="needs the extra [tiff]")
     array = np.array([[0, 1000, 4095], [16, 15, 2048]], np.uint16)
     raw = packed_tiff(array, 12)
-    assert np.array_equal(channels.decoder(data(channels=1))(raw)[0], array)
-    assert transforms.decode(raw)[1].tolist() == [[0, 62, 255], [1, 0, 128]]
+    assert np.array_equal(read(raw, channels=1)[0], array)
+    assert decode(raw)[1].tolist() == [[0, 62, 255], [1, 0, 128]]
 
 
 def test_a_dark_image_of_portable_grey_values_stays_dark() -> None:
     """One of 12 bits without a value above 15 was taken for one of 8."""
     dark = b"P5 3 1 4095\n" + np.array([0, 7, 15], ">u2").tobytes()
-    assert transforms.decode(dark)[0].tolist() == [[0, 0, 0]]
-    assert transforms.decode(dark[:-2] + b"\x0f\xff")[0].tolist() == [[0, 0, 255]]
+    assert decode(dark)[0].tolist() == [[0, 0, 0]]
+    assert decode(dark[:-2] + b"\x0f\xff")[0].tolist() == [[0, 0, 255]]
 
 
 def test_values_of_no_byte_are_not_clipped_unseen_to_rgb() -> None:
     for low, high in ((-5, 900), (0, 70_000)):
         array = np.array([[low, high]], np.int32)
         with pytest.raises(ValueError, match=rf"from {low} to {high}; expected whole numbers"):
-            transforms.decode(tiff(array))
+            decode(tiff(array))
 
 
 def test_pillow_gives_its_own_channels() -> None:
     rgba = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
-    found = channels.decoder(data(range=[0, 255]))(png(rgba))
+    found = read(encode(Image.fromarray(rgba), "PNG"), range=[0, 255])
     assert found.dtype == torch.uint8 and np.array_equal(found.permute(1, 2, 0), rgba)
-    assert torch.equal(channels.decoder(data(range=None))(png(rgba)), found), "bytes have a range"
+    assert torch.equal(read(encode(Image.fromarray(rgba), "PNG"), range=None), found), (
+        "bytes have a range"
+    )
     grey = values(1, channels=1)[..., 0]
-    assert np.array_equal(channels.decoder(data(channels=1))(png(grey))[0], grey)
-    rgb = channels.decoder(data(channels=3, range=[0, 255]))(png(rgba[..., :3].copy()))
-    assert torch.equal(rgb, transforms.decode(png(rgba[..., :3].copy())))
-    file = io.BytesIO()
+    assert np.array_equal(read(encode(Image.fromarray(grey), "PNG"), channels=1)[0], grey)
+    rgb_file = encode(Image.fromarray(rgba[..., :3].copy()), "PNG")
+    rgb = read(rgb_file, channels=3, range=[0, 255])
+    assert torch.equal(rgb, decode(rgb_file))
     colours = Image.fromarray(rgba[..., :3].copy()).quantize(4)
-    colours.save(file, "PNG", transparency=bytes([0, 99]))  # of which Pillow would warn
-    found = channels.decoder(data(channels=3, range=[0, 255]))(file.getvalue())
+    raw = encode(colours, "PNG", transparency=bytes([0, 99]))  # of which Pillow would warn
+    found = read(raw, channels=3, range=[0, 255])
     assert np.array_equal(found.permute(1, 2, 0), colours.convert("RGB"))
 
 
@@ -228,44 +214,39 @@ def test_pillow_gives_its_own_channels() -> None:
 )
 def test_what_cannot_be_read_is_said(raw: bytes, words: dict, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        channels.decoder(data(**words))(raw)
+        read(raw, **words)
 
 
 def test_a_png_of_16_bits_whose_channels_pillow_reduces_is_refused() -> None:
-    def chunk(name: bytes, content: bytes) -> bytes:
-        whole = name + content
-        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
-
-    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)  # 2 x 1 px, 16 bits, RGB
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(13))), chunk(b"IEND", b"")
-    raw = image_formats.PNG + b"".join(parts)
+    raw = png_by_hand(2, 1, 16, 2, bytes(13))  # of RGB
     with pytest.raises(ValueError, match="16 bits and several channels"):
-        channels.decoder(data(channels=3))(raw)
+        read(raw, channels=3)
 
 
 def test_a_tiff_without_tifffile_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(ValueError, match=r"ssl_vit\[tiff\]"):
-        channels.decoder(data())(b"II*\0 and no more")
+        read(b"II*\0 and no more")
 
 
 def test_a_header_of_more_values_than_fit_is_refused() -> None:
     file = io.BytesIO()
     header = {"descr": "|u1", "fortran_order": False, "shape": (90_000, 90_000, 4)}
     np.lib.format.write_array_header_1_0(file, header)
-    with pytest.raises(image_formats.TooLarge, match="192 million values"):
-        channels.decoder(data())(file.getvalue())
+    for read_ in (read, decode):
+        with pytest.raises(TooLarge, match="192 million values"):
+            read_(file.getvalue())
 
 
 def test_values_beyond_the_range_are_clipped() -> None:
     array = np.array([[5, 50, 60000]], np.uint16)
     for highest, kind in ((4095, torch.int32), (200, torch.uint8)):
-        found = channels.decoder(data(channels=1, range=[10, highest]))(array)
+        found = read(array, channels=1, range=[10, highest])
         assert found.dtype == kind and found.tolist() == [[[10, 50, highest]]]
 
 
 def test_crops_of_16_bits_are_those_of_floats() -> None:
-    images = [channels.decoder(data())(values(n, side=20)) for n in range(len(KEYS))]
+    images = [read(values(n, side=20)) for n in range(len(KEYS))]
     found = transforms.train_transform(images, KEYS, 8, 0.3, True)
     assert found.dtype == torch.int32 and found.shape == (5, CHANNELS, 8, 8)
     boxes = transforms.crop_boxes(KEYS, np.full(5, 20), np.full(5, 20), 0.3)
@@ -291,12 +272,12 @@ def test_mixed_images_keep_their_bits() -> None:
 
 @pytest.mark.parametrize("images", [[], [np.zeros((0, 4, CHANNELS), np.uint16)]])
 def test_images_of_a_caller_have_pixels(images: list) -> None:
-    with pytest.raises(ValueError, match="no images, or one without pixels; expected an array"):
+    with pytest.raises(ValueError, match=r"no images.*; expected an array"):
         evaluation_images(images, data())
 
 
 def test_views_are_crops_and_the_blur() -> None:
-    images = [channels.decoder(data())(values(n, side=20)) for n in range(2)]
+    images = [read(values(n, side=20)) for n in range(2)]
     plain = ViewOptions(jitter=0, grayscale=0, blur=[0.0, 0.0], solarize=[0.0, 0.0])
     made = augment.random_views(images, KEYS[:2], 8, 0.3, True, plain)
     for view in range(augment.VIEWS):
@@ -309,65 +290,6 @@ def test_views_are_crops_and_the_blur() -> None:
     assert (planes[0] < planes[1]).all()
     means = [one[:, 0].float().mean().item() for one in (blurred, made)]
     assert means[0] == pytest.approx(means[1], rel=0.02)
-
-
-def test_the_range_of_16_bits_is_quantiles_and_mean_and_std_are_within_it(tmp_path: Path) -> None:
-    split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
-    made = Data(channels=CHANNELS)
-    measure_range.complete(made, split)
-    raw, _ = split.fetch(np.arange(len(split)))
-    pixels = np.concatenate(
-        [channels.planes(one, CHANNELS).reshape(CHANNELS, -1) for one in raw], 1
-    )
-    lowest, highest = np.quantile(pixels, measure_range.QUANTILES, method="inverted_cdf")
-    assert made.range == [lowest, highest]
-    assert lowest >= LOW and highest <= HIGH, "not the hot pixels"
-    share = (pixels.clip(lowest, highest) - lowest) / (highest - lowest)
-    assert made.mean == pytest.approx(share.mean(1), rel=1e-5)
-    assert made.std == pytest.approx(share.std(1), rel=1e-5)
-
-
-def test_what_is_given_is_not_measured(tmp_path: Path) -> None:
-    split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
-    given = Data(channels=CHANNELS, range=[0, 4095], mean=[0.1, 0.2, 0.3, 0.4])
-    measure_range.complete(given, split)
-    assert given.range == [0, 4095] and given.mean == [0.1, 0.2, 0.3, 0.4]
-    assert len(given.std) == CHANNELS
-    other = Data(channels=CHANNELS, range=[0, 4095], std=[0.2] * CHANNELS)
-    measure_range.complete(other, split)
-    assert other.std == [0.2] * CHANNELS and len(other.mean) == CHANNELS
-    rgb = Data()
-    measure_range.complete(rgb, split)
-    assert rgb == Data(), "of RGB nothing is"
-
-
-class Constant:
-    """A split of one image."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __len__(self) -> int:
-        return 1
-
-    def fetch(self, rows: np.ndarray):
-        return [self.array] * len(rows), np.full(len(rows), -1)
-
-    def name(self, row: int) -> str:
-        return f"row {row}"
-
-
-def test_bytes_have_their_whole_range_and_one_value_has_a_range_too() -> None:
-    made = Data(channels=2)
-    measure_range.complete(made, Constant(np.full((4, 4, 2), 51, np.uint8)))  # type: ignore[arg-type]
-    assert made.range == [0, 255] and made.mean == [0.2, 0.2] and made.std == [1.0, 1.0]
-    made = Data(channels=2)
-    measure_range.complete(made, Constant(np.full((4, 4, 2), 65535, np.uint64)))  # type: ignore[arg-type]
-    assert made.range == [65534, 65535] and made.mean == [1.0, 1.0]
-    with pytest.raises(
-        UserError, match=r"data.channels=5: none of 1 .* row 0: an image \(4, 4, 2\)"
-    ):
-        measure_range.complete(Data(channels=5), Constant(np.zeros((4, 4, 2), np.uint8)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(6, 5, 4), (None, 5, 4)])

@@ -1,7 +1,5 @@
 """Decoded images kept in memory: the batches are those of the loader that decodes at each step."""
 
-import operator
-
 import numpy as np
 import pytest
 import torch
@@ -30,12 +28,16 @@ def decoded_of(source: Source, most_bytes: float = 1e9):
 
 def same_batches(some, others) -> bool:
     """Whether two runs of batches are equal in every field."""
-    for one, other in zip(some, others, strict=True):
-        for a, b in zip(one, other, strict=True):
-            is_same = torch.equal if isinstance(a, torch.Tensor) else operator.eq
-            if not is_same(a, b):
-                return False
-    return True
+
+    def equal(a: object, b: object) -> bool:
+        if isinstance(a, torch.Tensor):
+            return isinstance(b, torch.Tensor) and torch.equal(a, b)
+        if isinstance(a, np.ndarray):
+            return isinstance(b, np.ndarray) and np.array_equal(a, b)
+        return a == b
+
+    pairs = list(zip(some, others, strict=True))
+    return all(all(map(equal, a, b)) for a, b in pairs)
 
 
 SOURCES = {
@@ -121,9 +123,9 @@ def test_what_cannot_be_kept_in_memory_is_refused_in_one_line(tiny, option, reas
     given = ["recipe=moco_v3"] if "moco" in option else []
     recipe = resolve(altered(tiny, *given, "compute.resident=true"))
     with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}.*expected false or"):
-        resources.resident_images(recipe, Sized(40), 0)
+        resources.resident_images(recipe, sized(), 0)
     recipe.compute.resident = None
-    assert resources.resident_images(recipe, Sized(40), 0) is None
+    assert resources.resident_images(recipe, sized(), 0) is None
 
 
 def test_by_itself_only_what_is_seen_twice_and_fits_is_kept(options):

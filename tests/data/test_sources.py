@@ -21,11 +21,11 @@ from helpers.sources import content, everything, load, numbers
 from helpers.tables import cells, parquet
 from ssl_vit.data import (
     class_numbers,
+    decoding,
     fingerprints,
     loaders,
     sources,
     synthetic,
-    transforms,
 )
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.open import Found
@@ -133,7 +133,7 @@ def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
 def test_grey_images_of_a_folder_become_three_channels(tmp_path):
     image_folder(tmp_path)
     for raw in content(load(tmp_path, validation="test").train):
-        assert transforms.decode(raw).shape == (3, 6, 7)
+        assert decoding.decode(raw).shape == (3, 6, 7)
 
 
 def test_a_single_parquet_file(tmp_path):
@@ -468,7 +468,7 @@ def test_cifar10_is_read_as_it_is(real_images):
     assert np.bincount(label, minlength=10).min() > 60 and label.max() == 9
     for one in raw[:200]:
         assert np.array_equal(
-            transforms.decode(one).permute(1, 2, 0).numpy(),
+            decoding.decode(one).permute(1, 2, 0).numpy(),
             Image.open(io.BytesIO(one)).convert("RGB"),
         )
 
@@ -482,7 +482,7 @@ def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(r
     grey = [one for one in raw if Image.open(io.BytesIO(one)).mode == "L"]
     assert len(grey) > 10
     for one in grey:
-        image = transforms.decode(one)
+        image = decoding.decode(one)
         assert image.shape == (3, 64, 64) and (image == image[:1]).all()
 
 

@@ -257,7 +257,7 @@ def test_what_tars_cannot_do_is_said(tmp_path):
 
 def test_what_is_left_out_of_a_tar_is_counted_and_said(tmp_path):
     members = [(f"{n}.png", png(n)) for n in range(4)]
-    others = ["1.jpg", "2.seg.png", "._3.png", "a/Thumbs.db", "5.heic", "6.v1.dcm", "README"]
+    others = ["1.jpg", "2.seg.png", "._3.png", "a/.b/7.png", "5.heic", "6.v1.dcm", "README"]
     path = tar(tmp_path / "x.tar", [*members, *((name, b"x") for name in others)])
     with tarfile.open(path, "a") as file:
         for kind, name in ((tarfile.SYMTYPE, "9.png"), (tarfile.LNKTYPE, "10.png")):

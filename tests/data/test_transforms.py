@@ -8,7 +8,6 @@ import random
 import struct
 import subprocess
 import sys
-import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -22,9 +21,9 @@ from scipy.stats import binomtest, chisquare, ks_2samp
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
-from helpers.images import encode
+from helpers.images import chunk, encode, png_by_hand
 from ssl_vit import rng
-from ssl_vit.data import image_formats, transforms
+from ssl_vit.data import decoding, transforms
 
 KEYS = rng.key(5, np.arange(4000))
 LOSSLESS = [
@@ -67,7 +66,7 @@ def noise(seed, height=24, width=20):
 
 def decoded(raw):
     """What `decode` makes of it, as (H, W, 3) numbers, checked to be bytes of three channels."""
-    image = transforms.decode(raw)
+    image = decoding.decode(raw)
     assert image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3
     return image.permute(1, 2, 0).numpy().astype(int)
 
@@ -142,28 +141,12 @@ def test_an_animation_is_its_first_image(form, options):
     assert np.array_equal(decoded(raw), colors(frames[0]))
 
 
-def chunk(kind, data):
-    """Of a PNG file."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width, height, depth, color, lines, *others):
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + head
-        + b"".join(others)
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
-
-
 def png_of_16_bits(values):
     """A PNG file of uint16 (H, W, 1 or 3) values, written by hand: Pillow writes no such
     colours."""
     height, width, channels = values.shape
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
-    return png(width, height, 16, 0 if channels == 1 else 2, lines)
+    return png_by_hand(width, height, 16, 0 if channels == 1 else 2, lines)
 
 
 @pytest.mark.parametrize("form", ["PNG, colours", "PNG, grey", "TIFF, grey"])
@@ -214,20 +197,20 @@ def test_a_line_of_pixels_is_seen_as_its_middle(turned_round):
 def test_whole_numbers_of_32_bits_are_bytes_or_of_16_bits():
     for values, wanted in (([0, 7, 255], [0, 7, 255]), ([0, 256, 65535], [0, 1, 255])):
         raw = encode(Image.fromarray(np.array([values], np.int32)), "TIFF")
-        assert transforms.decode(raw)[0, 0].tolist() == wanted
+        assert decoding.decode(raw)[0, 0].tolist() == wanted
 
 
 def test_floating_point_has_no_black_and_white():
     raw = encode(Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)), "TIFF")
     with pytest.raises(ValueError, match="floating point"):
-        transforms.decode(raw)
+        decoding.decode(raw)
 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_garbage_is_refused(raw):
     with pytest.raises(ValueError):
-        transforms.decode(raw)
+        decoding.decode(raw)
 
 
 def test_ink_becomes_light():
@@ -266,13 +249,13 @@ BY_HAND = {  # the four pixels of FOUR, as each format's specification says
     + struct.pack("<H", len(TIFF_TAGS))
     + b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in TIFF_TAGS)
     + struct.pack("<IHHH", 0, 8, 8, 8),
-    "PNG, palette, its first colour transparent": png(
+    "PNG, palette, its first colour transparent": png_by_hand(
         2, 2, 8, 3, bytes([0, 0, 1, 0, 2, 3]), chunk(b"PLTE", FLAT), chunk(b"tRNS", b"\0")
     ),
-    "PNG, RGBA": png(
+    "PNG, RGBA": png_by_hand(
         2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])
     ),
-    "PNG, 16 bits": png(
+    "PNG, 16 bits": png_by_hand(
         2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)
     ),
 }
@@ -286,7 +269,7 @@ def test_files_written_by_hand_give_their_pixels(form):
 def huge(form, side):
     """A file of 8 x 8 pixels whose header tells of more."""
     if form == "PNG":
-        return png(side, side, 8, 2, noise(0, 8, 8).tobytes())
+        return png_by_hand(side, side, 8, 2, noise(0, 8, 8).tobytes())
     raw = bytearray(
         encode(
             Image.fromarray(noise(0, 8, 8)), form, **({"lossless": True} if form == "WEBP" else {})
@@ -312,10 +295,10 @@ def test_a_image_that_would_take_all_memory_is_refused_by_its_header(form):
         with pytest.raises(
             ValueError, match=rf"^its header tells of {side} x {side} pixels, more than 64 million$"
         ):
-            transforms.decode(huge(form, side))
+            decoding.decode(huge(form, side))
     # of some formats Pillow's own limit comes first
     with pytest.raises(ValueError, match=r"256000000 pixels|of 16000 x 16000 pixels"):
-        transforms.decode(huge(form, 16_000))
+        decoding.decode(huge(form, 16_000))
 
 
 JPEGS = (
@@ -335,9 +318,9 @@ def test_a_jpeg_is_opened_by_pillow_where_it_may_be_too_large(options, monkeypat
     place = raw.rindex(struct.pack(">HH", 40, 30))
     large = raw[:place] + struct.pack(">HH", 12_000, 12_000) + raw[place + 4 :]
     with pytest.raises(ValueError, match=r"^its header tells of 12000 x 12000 pixels"):
-        transforms.decode(large)
-    monkeypatch.setattr(image_formats, "open_image", None)
-    assert transforms.decode(raw).shape == (3, 40, 30)
+        decoding.decode(large)
+    monkeypatch.setattr(decoding, "open_image", None)
+    assert decoding.decode(raw).shape == (3, 40, 30)
 
 
 CUTS = {
@@ -379,12 +362,12 @@ def test_a_training_crop_reads_no_other_memory_than_its_image(channels):
 
 @pytest.mark.parametrize(("side", "is_read"), [(8000, True), (8001, False)])
 def test_sixty_four_megapixels_are_read_and_no_more(side, is_read):
-    raw = png(8000, side, 1, 0, bytes(1001 * side))
+    raw = png_by_hand(8000, side, 1, 0, bytes(1001 * side))
     if is_read:
-        assert transforms.decode(raw).shape == (3, side, 8000)
+        assert decoding.decode(raw).shape == (3, side, 8000)
     else:
         with pytest.raises(ValueError, match="8000 x 8001"):
-            transforms.decode(raw)
+            decoding.decode(raw)
 
 
 @pytest.mark.parametrize(("form", "mode", "options"), EVERY)
@@ -404,14 +387,14 @@ DECODE_EACH = """
 import os, pathlib, resource, sys, warnings
 warnings.simplefilter("ignore")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-from ssl_vit.data import image_formats, transforms
+from ssl_vit.data import decoding
 paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
 answers = [pathlib.Path(sys.argv[2], path.name) for path in paths]
 while paths:
     if not os.fork():
         for path, answer in zip(paths, answers):
             try:
-                image = transforms.decode(path.read_bytes())
+                image = decoding.decode(path.read_bytes())
                 said = f"{image.dtype} {image.ndim} {image.shape[0]}"
             except BaseException as error:
                 said = "ValueError" if isinstance(error, ValueError) else repr(error)
@@ -573,7 +556,7 @@ def test_half_of_the_images_are_flipped_whatever_their_box():
 def test_a_drawn_image_and_its_file_give_the_same_training_image():
     arrays = [noise(i, 70, 50) for i in range(6)]
     files = [encode(Image.fromarray(a), "PNG") for a in arrays]
-    drawn, read = (list(map(transforms.decode, some)) for some in (arrays, files))
+    drawn, read = (list(map(decoding.decode, some)) for some in (arrays, files))
     crops = (transforms.train_transform(some, KEYS[:6], 32, 0.05, True) for some in (drawn, read))
     assert torch.equal(*crops)
     assert torch.equal(
@@ -624,6 +607,6 @@ def test_whatever_is_damaged_nothing_above_the_limit_is_decoded(form, cut, chang
     raw = bytes(raw[: 1 + cut % len(raw)]) if cut % 3 == 0 else bytes(raw)
     limit = 40 * 30 // 2
     with pytest.MonkeyPatch.context() as patch, suppress(ValueError):
-        patch.setattr(image_formats, "MOST_PIXELS", limit)
-        found = transforms.decode(raw)
+        patch.setattr(decoding, "MOST_PIXELS", limit)
+        found = decoding.decode(raw)
         assert found.shape[1] * found.shape[2] <= limit

@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers.options import ROOT
 from ssl_vit import costs, stats
-from ssl_vit.data import channels, masks, sources
+from ssl_vit.data import masks, pixel_values, sources
 from ssl_vit.data.open import open_splits
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read, tasks
@@ -166,7 +166,7 @@ def _split(source: Any, data: Data, most: int) -> Split:
     rows = np.arange(min(most, len(source)))
     raw, labels = source.fetch(rows)
     raw_masks = source.fetch_masks(rows) if source.masks.column else [None] * len(rows)
-    decode = channels.decoder(data)
+    decode = pixel_values.decoder(data)
     images = [
         Image(
             _pixels(decode, one),
@@ -185,7 +185,7 @@ def _label(label: int | list[int]) -> int | list[int]:
     return -1 if label[0] == -1 else [number for number in label if number != -2]
 
 
-def _pixels(decode: channels.Decoder, raw: bytes | np.ndarray) -> np.ndarray | None:
+def _pixels(decode: pixel_values.Decoder, raw: bytes | np.ndarray) -> np.ndarray | None:
     try:
         return decode(raw).permute(1, 2, 0).numpy()
     except ValueError:

@@ -1,7 +1,9 @@
 """Images of noise, alone and in folders, tars and parquet files."""
 
 import io
+import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import datasets
@@ -19,11 +21,31 @@ def encode(image, form, **options):
     return file.getvalue()
 
 
+def npy(array):
+    """An array as NumPy saves it."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 def png(number, width=6, grey=False):
     """An image of noise, 6 pixels high, that no other number has."""
     shape = (6, width) if grey else (6, width, 3)
     pixels = np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
     return encode(Image.fromarray(pixels), "PNG")
+
+
+def chunk(kind, data):
+    """Of a PNG file."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_by_hand(width, height, depth, colour, lines, *others):
+    """A PNG file of these lines, each behind the byte of its filter, of which Pillow may write
+    none."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    content = chunk(b"IDAT", zlib.compress(lines))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(others) + content + chunk(b"IEND", b"")
 
 
 def tar(path, members, form=tarfile.PAX_FORMAT):

@@ -33,7 +33,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def words(tiny: list[str], images: Path) -> list[str]:
-    return [*tiny, f"data.path={images}", f"data.channels={CHANNELS}", "data.validation=0.2"]
+    words = [f"data.path={images}", f"data.channels={CHANNELS}", f"data.range=[{LOW},{HIGH}]"]
+    return [*tiny, *words, "data.validation=0.2"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_was_measured_is_recorded_and_comes_along(words: list[str], tmp_pat
     words = altered(words, "target=mean_channels", "optim.steps=4", "name=run")
     done = run(words)
     was = resolve([f"recipe={done.folder / 'recipe.yaml'}"], here=False).data
-    assert was.range and LOW <= was.range[0] < was.range[1] <= HIGH
+    assert was.range == [LOW, HIGH]
     assert len(was.mean) == len(was.std) == CHANNELS
     config = json.loads((done.export / "config.json").read_text())
     assert config["pixels"] == {"channels": CHANNELS, "range": was.range}
@@ -77,8 +78,8 @@ def test_what_was_measured_is_recorded_and_comes_along(words: list[str], tmp_pat
     again = Run(resolve(words))
     again.reconcile()
     assert again.recipe.data == was, "the folder's, measured once"
-    with pytest.raises(UserError, match=r"data\.range \(\[\d+, \d+\] there, \[0, 4095\] here\)"):
-        Run(resolve([*words, "data.range=[0,4095]"])).reconcile()
+    with pytest.raises(UserError, match=r"data\.range \(\[200, 4000\] there, \[0, 4095\] here\)"):
+        Run(resolve(altered(words, "data.range=[0,4095]"))).reconcile()
     tuned = run([*TUNE, f"init={done.folder}", f"out={tmp_path}", "name=tuned"])
     assert tuned.recipe.data.range == was.range and tuned.recipe.data.mean == was.mean
     assert tuned.result()["metrics"]["top1"]["n"] == 10
@@ -115,7 +116,10 @@ def test_an_rgb_encoder_is_adapted(words: list[str], tiny: list[str], tmp_path: 
         (["data.range=[9,9]"], "data.range=[9,9]: expected the lowest and the highest value"),
         (["data.range=[0,70000]"], "data.range=[0,70000]: expected"),
         (["target=mean_channels", "data.channels=5"], "data.channels=5: none of"),
-        (["target=pixels", "compute.resident=true"], "is of 16 bits; expected false or null"),
+        (
+            ["target=pixels", "data.range=[0,9999]", "compute.resident=true"],
+            "is of 16 bits; expected false or null",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
@@ -194,10 +198,24 @@ def test_bits_that_are_cut_off_are_said_once(
 
 def test_a_study_plans_without_what_is_measured(words: list[str]) -> None:
     planned = computed_values(resolve([*words, "target=mean_channels"]))
-    made = planned | {"data.range": [70, 3000], "data.mean": [0.1] * 4, "data.std": [0.2] * 4}
+    made = planned | {"data.mean": [0.1] * 4, "data.std": [0.2] * 4}
     assert planned_differences(made, planned, ()) == []
     given = planned | {"data.range": [0, 4095]}
     (differ,) = planned_differences(made, given, ())
-    assert differ.startswith("data.range ([70, 3000] there, [0, 4095] here")
+    assert differ.startswith("data.range ([200, 4000] there, [0, 4095] here")
     rgb = planned | {"data.channels": 3}
-    assert len(planned_differences(made, rgb, ())) == 4, "of RGB nothing is measured"
+    assert len(planned_differences(made, rgb, ())) == 3, "of RGB nothing is measured"
+
+
+def test_a_range_that_makes_all_values_one_is_refused_or_warned_of(
+    words: list[str], capsys: pytest.CaptureFixture, error_line
+) -> None:
+    """Of values up to 4,000 and a hot pixel in some images, the range had been 203 to 65,000, in
+    which every patch was of one class: "accuracy 100% (to beat 100%)"."""
+    words = altered(words, "target=mean_channels", "optim.steps=2", "optim.warmup=1")
+    given = [word for word in words if not word.startswith("data.range=")]
+    assert re.search(r"data\.range=\[2\d\d,(3\d{3}|4000)\], which clips", error_line(*given))
+    run([*given, "data.range=[0,65535]", "name=all"])
+    assert "warning: target=mean_channels: training patches are almost all of one class" in (
+        capsys.readouterr().out
+    )

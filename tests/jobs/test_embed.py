@@ -518,7 +518,7 @@ def test_files_keep_their_paths_without_labels_and_in_shares(
     for name, more in (("labels", []), ("none", ["data.labels=false"])):
         folder = ssl_vit.embed([*words, *more, f"name={name}"]).folder
         files = [table(folder, split).column("file").to_pylist() for split in ("train", "test")]
-        assert len(files[1]) == 4
+        assert files[1]  # which, say their names
         assert sorted(files[0] + files[1]) == sorted(
             str(p.relative_to(place)) for p in place.rglob("*.png")
         )

@@ -198,7 +198,7 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     number, guess, caution = capsys.readouterr().out.splitlines()[-3:]
     assert number.startswith("knn ") and "5 test images (95% interval" in number
     assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
-    assert caution.startswith("caution ") and "5 of 6 test" in caution
+    assert caution.startswith("caution ") and "5 test" in caution
     assert "with their labels" in caution and "no measure" in caution
     first = seen_of(place.parent / "runs" / "probed")["first"]
     assert (first.of["test"], first.labels["test"]) == (6, 5)

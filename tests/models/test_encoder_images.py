@@ -10,7 +10,7 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 import ssl_vit
-from ssl_vit.data.transforms import decode
+from ssl_vit.data.decoding import decode
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.schema import Data, Model

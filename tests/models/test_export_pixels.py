@@ -16,7 +16,7 @@ from sklearn.datasets import load_sample_images
 from torchvision.transforms.v2 import functional as F
 
 from helpers.images import encode
-from ssl_vit.data import transforms
+from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
 from ssl_vit.recipe import export_files
@@ -162,7 +162,7 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(
     mean, std = (255 * torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
     clear = apart = 0
     for photo in photographs():
-        image = transforms.decode(encode(photo, "PNG"))
+        image = decoding.decode(encode(photo, "PNG"))
         seen = transforms.eval_transform([image], size, mode, crop)
         for name, (transform, model) in clients.items():
             wanted = seen

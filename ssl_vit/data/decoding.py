@@ -1,0 +1,438 @@
+"""Encoded images -> integers: RGB of 8 bits, or all channels as they are.
+
+By torchvision where it is fast and safe, of more channels by tifffile, all else by Pillow, which
+also says how large an image is and how its camera was held. Legend: C channels, H W height and
+width.
+"""
+
+import io
+import math
+import re
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from einops import rearrange
+from PIL import Image, UnidentifiedImageError, features
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_image
+
+from .source import Missing
+
+Read = TypeVar("Read")
+
+# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
+# and ICNS hold images in images, and some are hardly tested.
+PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
+# Endings of the names of image files. Arrays are taken for images only where a folder has nothing
+# else: they may be anything
+IMAGES = (
+    *("tif", "tiff", "jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
+    *("avif", "ppm", "pgm", "pbm", "pnm"),
+)
+KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
+JPEG = b"\xff\xd8\xff"
+# Markers of a JPEG: its frames (baseline, extended, progressive), its scans, EXIF or XMP, and all
+# that are read: frames, Huffman codes, quantisation, restarts, comments and APPn
+FRAMES, SCAN, APP1 = b"\xc0\xc1\xc2", 0xDA, 0xE1
+KNOWN = {*FRAMES, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
+PNG = b"\x89PNG\r\n\x1a\n"
+NPY = np.lib.format.MAGIC_PREFIX
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
+MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
+MOST_VALUE = 2**16 - 1  # of a pixel
+# Tags of TIFF 6.0 and EXIF, and values of the kind of colours
+KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
+WHITE_IS_ZERO, PALETTE = 0, 3
+REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
+NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
+NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
+WHOLE = "expected whole numbers of 8 or 16 bits"
+OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
+
+
+class TooLarge(ValueError):
+    """An image has more than MOST_PIXELS."""
+
+
+class Values(NamedTuple):
+    """All channels of an image as they are.
+
+    Attributes:
+        array: (H, W), (H, W, C) or (C, H, W).
+        channels_last: of three axes, whether they are (H, W, C); None where the file does not say.
+    """
+
+    array: np.ndarray
+    channels_last: bool | None = None
+
+
+def decode(raw: bytes | np.ndarray) -> Tensor:
+    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several
+    frames, 16 bits reduced to 8.
+
+    Args:
+        raw: encoded, or an array uint8 (H, W, 3).
+
+    Raises:
+        ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
+    """
+    if isinstance(raw, np.ndarray):
+        if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
+            text = f"an array of {raw.dtype} {raw.shape}; expected uint8 (H, W, 3)"
+            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
+        return rearrange(torch.from_numpy(raw), "h w c -> c h w")
+    return whole(_rgb, raw)
+
+
+def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
+    """An image's values as they are, (C, H, W) of uint8, or of uint16.
+
+    Args:
+        raw: encoded, or an array (H, W, C), (C, H, W) or, of one channel, (H, W).
+        channels: C.
+
+    Raises:
+        ValueError: it cannot be decoded, has other channels or other values, or may be both
+            (H, W, C) and (C, H, W).
+    """
+    found = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
+    array = _channels_first(found, channels)
+    if array.dtype.kind not in "ui":
+        raise ValueError(f"pixels of {array.dtype}; {WHOLE}")
+    if array.dtype == np.uint8:
+        return array
+    _check_16_bits(array)
+    return array.astype(np.uint16, copy=False)
+
+
+def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
+    """What `read` makes of encoded bytes.
+
+    Raises:
+        ValueError: as `decode`.
+    """
+    if isinstance(raw, Missing):
+        raise ValueError(raw.reason)
+    try:
+        return read(raw)
+    except TooLarge:
+        raise
+    except Exception as error:  # whatever a file written by others causes in a decoder
+        text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
+        raise ValueError(f"not a whole image: {text[:200]}") from None
+
+
+def stored_bits(raw: bytes) -> int:
+    """Bits of a stored value where `decode` keeps the upper 8 of them alone; else 8."""
+    if raw.startswith(TIFF):
+        with open_image(raw) as image:
+            bits = _tag(image, BITS)
+        return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
+    return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
+
+
+def pages(raw: bytes) -> int:
+    """How many images a TIFF holds, of which `decode` reads the first; 1 of other formats."""
+    if not raw.startswith(TIFF):
+        return 1
+    found = number = 0
+    with open_image(raw) as image, suppress(EOFError):
+        while True:
+            with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
+                image.seek(number)
+            found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
+            number += 1
+    return found
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    """Those of PILLOW that this Pillow has."""
+    Image.init()
+    there = [name for name in PILLOW if name in Image.OPEN]
+    if "AVIF" in there and not features.check("avif"):
+        there.remove("AVIF")
+    return tuple(there)
+
+
+def open_image(raw: bytes) -> Image.Image:
+    """By Pillow, one of PILLOW, from its header; nothing is decoded.
+
+    Raises:
+        ValueError: it is of another format, or of one that this Pillow lacks.
+        TooLarge: it has more than MOST_PIXELS.
+    """
+    if raw[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in _names():
+        raise ValueError(NEEDS_AVIF)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of many pixels, and of damaged EXIF
+            image = Image.open(io.BytesIO(raw), formats=_names())
+    except UnidentifiedImageError:
+        hint = OF_OTHERS if raw.startswith(TIFF) else ""
+        raise ValueError(f"damaged, or none of {', '.join(_names())}{hint}") from None
+    _check_pixels(*image.size)
+    return image
+
+
+def from_pillow(image: Image.Image) -> np.ndarray:
+    """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8.
+
+    Raises:
+        ValueError: its pixels are floating-point numbers, or whole ones of more than 16 bits.
+    """
+    image.load()
+    return _upright(_rgb_of_pillow(image), _orientation(image))
+
+
+def _rgb_of_pillow(image: Image.Image) -> np.ndarray:
+    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16, 16 that Pillow unpacked 12
+        grey = np.asarray(image)
+        _check_16_bits(grey)
+        may_be_bytes = image.mode == "I" and image.format != "PPM"  # it brings dark PPM to 16 bits
+        if not (may_be_bytes and grey.max() < 2**8):
+            grey = grey >> (4 if _tag(image, BITS) == (12,) else 8)
+        if image.mode != "I" and _tag(image, COLOURS) == WHITE_IS_ZERO:
+            grey = 255 - grey  # as Pillow does of 8 bits alone
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
+    if image.mode == "F":
+        raise ValueError(f"pixels of floating point, whose range is not known; {WHOLE}")
+    if image.mode == "P":  # its transparency, if any, is dropped without a warning
+        image = image.convert("RGBA")
+    return np.array(image.convert("RGB"))
+
+
+def _rgb(raw: bytes) -> Tensor:
+    if raw.startswith(NPY):
+        return decode(_rgb_array(raw))
+    # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
+    # end the process, and 16 bits are ignored
+    is_jpeg = raw.startswith(JPEG)
+    if not is_jpeg and not _is_simple_webp(raw):
+        return decode(from_pillow(open_image(raw)))
+    known = _jpeg_orientation(raw) if is_jpeg else None
+    orientation = _orientation(open_image(raw)) if known is None else known
+    pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
+    if orientation == 1:
+        return pixels
+    # torch turns them in a quarter of NumPy's time
+    turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
+    return turned.flip(_mirrored(orientation, 1, 2))
+
+
+def _jpeg_orientation(raw: bytes) -> int | None:
+    """As `_orientation`, by the segments of a JPEG (ITU-T T.81, B.1.1.4) before its first scan;
+    None where Pillow has to say, which takes a tenth of the time that decoding 500 x 375 pixels
+    does: of other segments, of an orientation in XMP, and of too many pixels."""
+    place, pixels, exif = 2, MOST_PIXELS + 1, None
+    while place + 9 < len(raw) and raw[place] == 0xFF and raw[place + 1] in KNOWN:
+        marker, length = raw[place + 1], int.from_bytes(raw[place + 2 : place + 4], "big")
+        if marker in FRAMES:
+            height, width = struct.unpack_from(">HH", raw, place + 5)
+            pixels = height * width
+        if marker == APP1:
+            payload = raw[place + 4 : place + 2 + length]
+            if exif is not None or not payload.startswith(b"Exif\0\0"):
+                return None
+            exif = Image.Exif()
+            with suppress(Exception), warnings.catch_warnings(action="ignore"):
+                exif.load(payload)
+        place += 2 + length
+    if raw[place : place + 2] != bytes([0xFF, SCAN]) or pixels > MOST_PIXELS:
+        return None
+    return 1 if exif is None else _turned(exif)
+
+
+def _is_simple_webp(raw: bytes) -> bool:
+    """Whether it is a WebP without the extended header (RFC 9649, 2.5 and 2.6): one image, without
+    EXIF and animation."""
+    return raw[:4] == b"RIFF" and raw[8:16] in (b"WEBPVP8 ", b"WEBPVP8L")
+
+
+def _rgb_array(raw: bytes) -> np.ndarray:
+    """An array that NumPy saved, of RGB or of grey values, as (H, W, 3)."""
+    array = _saved_array(raw)
+    if array.ndim == 2:
+        _check_pixels(*array.shape[::-1])
+        array = np.repeat(array[..., None], 3, 2)
+    return np.ascontiguousarray(array)
+
+
+def _saved_array(raw: bytes) -> np.ndarray:
+    file = io.BytesIO(raw)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    shape, *_ = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+    _check_shape(shape)
+    array = np.load(io.BytesIO(raw), allow_pickle=False)
+    if not array.size:
+        raise ValueError(f"an array {array.shape} without pixels")
+    return array
+
+
+def _values(raw: bytes) -> Values:
+    """All channels as they are, in the order of the file.
+
+    Raises:
+        ValueError: it holds more than can be read.
+        TooLarge: as `decode`.
+    """
+    if raw.startswith(NPY):
+        return Values(_saved_array(raw))
+    return _values_of_tiff(raw) if raw.startswith(TIFF) else _values_of_pillow(raw)
+
+
+def _values_of_pillow(raw: bytes) -> Values:
+    image = open_image(raw)
+    # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
+    if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
+        raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
+    image.load()
+    orientation = _orientation(image)
+    if image.mode in ("P", "PA"):  # its transparency is dropped without a warning
+        image = image.convert("RGBA").convert("RGB")
+    array = np.array(image.convert("L") if image.mode == "1" else image)
+    return Values(_upright(array, orientation), True)
+
+
+def _values_of_tiff(raw: bytes) -> Values:
+    """By tifffile: one image, its samples or pages the channels; colours of a palette and fewer
+    bits than 8 as of a PNG, RGB and grey from 0 to 255."""
+    try:
+        import tifffile
+    except ImportError:
+        raise ValueError(NEEDS_TIFFFILE) from None
+    with tifffile.TiffFile(io.BytesIO(raw)) as file:
+        series, page = file.series[0], file.series[0].keyframe
+        _check_shape(series.shape)
+        _check_series(file.series)
+        if page.photometric == PALETTE or page.bitspersample < 8:
+            if (count := pages(raw)) > 1:
+                raise ValueError(f"a TIFF of {count} images of a palette or few bits; expected one")
+            return _values_of_pillow(raw)
+        array, last = _placed(series)
+    if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
+        array = array.dtype.type((1 << page.bitspersample) - 1) - array
+    orientation = page.tags.valueof(ORIENTATION, 1)  # of pages, which are channels, each the same
+    return Values(_upright(array, orientation, *((0, 1) if last else (-2, -1))), last)
+
+
+def _check_series(series: Sequence[Any]) -> None:
+    """Check that what tifffile found beside a file's first image are reduced copies and masks of
+    it: nothing that is left out would be missed.
+
+    Raises:
+        ValueError: there are other images.
+    """
+    others = [one for one in series[1:] if not one.keyframe.subfiletype & REDUCED_OR_MASK]
+    if others:
+        shapes = " and ".join(str(one.shape) for one in (series[0], others[0]))
+        text = f"a TIFF of {1 + len(others)} images, {shapes}"
+        raise ValueError(f"{text}; expected one, its samples or pages the channels")
+
+
+def _placed(series: Any) -> Values:
+    """The array of tifffile's series, and where its axes say that the channels are: samples, or
+    pages; not those of an array that tifffile cut into pages itself (axis Q), as it cuts one of
+    (H, W, C)."""
+    sides = [
+        (axis, side)
+        for axis, side in zip(series.axes, series.shape, strict=True)
+        if side != 1 or axis in "YX"
+    ]
+    axes = "".join(axis for axis, _ in sides)
+    last = None
+    if len(axes) == 3 and "YX" in axes and "Q" not in axes:
+        last = axes.startswith("YX")
+    return Values(series.asarray().reshape([side for _, side in sides]), last)
+
+
+def _channels_first(found: Values, channels: int) -> np.ndarray:
+    """The array as (C, H, W).
+
+    Raises:
+        ValueError: its channels are neither or, where the file does not say which, both its first
+            and its last axis.
+    """
+    array, last = found
+    if array.ndim == 2 and channels == 1:
+        return array[None]
+    first, final = (
+        array.ndim == 3 and array.shape[axis] == channels and last is not other
+        for axis, other in ((0, True), (2, False))
+    )
+    if first == final:
+        text = f"an image {array.shape}; data.channels={channels} expects "
+        if first:
+            text += "channels that are no side of it; as TIFF it says which are which"
+        else:
+            text += f"(H, W, {channels}) or ({channels}, H, W)"
+        raise ValueError(text)
+    return array if first else np.moveaxis(array, 2, 0)
+
+
+def _tag(image: Image.Image, number: int) -> Any:
+    """A tag of a TIFF that Pillow has opened; None where it lacks it."""
+    return getattr(image, "tag_v2", {}).get(number)
+
+
+def _orientation(image: Image.Image) -> int:
+    """How an image is turned, 1 to 8 as EXIF 2.3 has it: what Pillow's `exif_transpose` goes by, in
+    EXIF or else XMP; 1, upright, where that cannot be read."""
+    # whatever a file written by others causes
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
+        return _turned(image.getexif())
+    return 1
+
+
+def _turned(exif: Image.Exif) -> int:
+    found = exif.get(ORIENTATION, 1)
+    return int(found) if found in range(1, 9) else 1
+
+
+def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1) -> np.ndarray:
+    """Pixels turned and mirrored as an orientation says; `down` and `across` are their axes."""
+    if not 1 < orientation <= 8:
+        return array
+    turned = array.swapaxes(down, across) if orientation > 4 else array
+    return np.ascontiguousarray(np.flip(turned, _mirrored(orientation, down, across)))
+
+
+def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
+    """The axes that are mirrored, behind the exchange of both where an orientation asks for it."""
+    return ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
+
+
+def _check_pixels(width: int, height: int) -> None:
+    """
+    Raises:
+        TooLarge: that are more than MOST_PIXELS.
+    """
+    if width * height > MOST_PIXELS:
+        limit = f"more than {MOST_PIXELS // 10**6} million"
+        raise TooLarge(f"its header tells of {width} x {height} pixels, {limit}")
+
+
+def _check_shape(shape: Sequence[int]) -> None:
+    """
+    Raises:
+        TooLarge: an array of that shape has more values than MOST_PIXELS of RGB.
+    """
+    most = 3 * MOST_PIXELS
+    if math.prod(shape) > most:
+        limit = f"of more than {most // 10**6} million values"
+        raise TooLarge(f"its header tells of an array {tuple(shape)}, {limit}")
+
+
+def _check_16_bits(array: np.ndarray) -> None:
+    """
+    Raises:
+        ValueError: whole numbers are below 0 or above MOST_VALUE.
+    """
+    if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
+        raise ValueError(f"pixels from {array.min()} to {array.max()}; {WHOLE}")
