@@ -6,22 +6,17 @@ image outside of the sample that is replaced by another of the same name and siz
 """
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from .decoding import IMAGES, KINDS
-from .layout import METADATA, SHARDS
-from .source import Raw, Source, Store
+from .layout import inspect
+from .source import Raw, Source, Store, file_bytes
 from .sources import Splits
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
 ROWS = 256  # read at a time
-FILES = {f".{ending}" for ending in (*IMAGES, *SHARDS)}
-ARRAYS = {f".{ending}" for ending in KINDS.keys() - set(IMAGES)}
-BESIDE = {".csv", ".json", ".jsonl"}  # metadata
 
 
 def fingerprint_splits(
@@ -32,7 +27,7 @@ def fingerprint_splits(
     too. For a stream, that of its first images, and as `stream` a hash of
     the names and sizes of its files if it is read from `place` on this machine. With `masks` also
     {"masks of SPLIT": fingerprint} of the splits that have some. With `grouped` (data.group) that
-    of train is as `fingerprint_train`."""
+    of train is of the groups too."""
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     there = {name: source for name, source in named.items() if source is not None}
     known: dict[int, str] = {}  # splits may be shares of one store, which is hashed once
@@ -62,14 +57,8 @@ def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
     return _of_part(splits.validation, prints["validation"])
 
 
-def fingerprint_train(train: Source, grouped: bool) -> str:
-    """As `fingerprint_source`; where the images have groups also of these, on which depends what is
-    cut off for testing and held out."""
-    known = fingerprint_source(train)
-    return _with_groups(train, known) if grouped else known
-
-
 def _with_groups(train: Source, of_whole: str) -> str:
+    """Also of the groups, on which depends what is cut off for testing and held out."""
     assert train.groups is not None
     groups = hashlib.sha256(train.groups.number_N.astype("<i8").tobytes())
     return _hash(f"{of_whole} {groups.hexdigest()}")
@@ -134,22 +123,16 @@ def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
 
 
 def _listed(place: Path) -> str:
-    """The names and sizes of the files that a stream may read, sorted."""
-    folders = os.walk(place, followlinks=True)  # as data/layout.py, which has refused circles
-    files = [Path(folder, name) for folder, _, names in folders for name in names]
-    if place.is_file():
-        files = [place]
-    # arrays are images where there are no others; hidden files and metadata are none
-    endings = {
-        file.suffix.lower()
-        for file in files
-        if file.name.lower() not in METADATA
-        and not any(part.startswith(".") for part in file.relative_to(place).parts)
-    }
-    read = (FILES if endings & FILES else ARRAYS) | BESIDE | {".parquet"}
-    known = [file for file in files if file.suffix.lower() in read and file.is_file()]
-    lines = [f"{file.relative_to(place).as_posix()} {file.stat().st_size}" for file in known]
-    return "\n".join(sorted(lines))
+    """The names and sizes of the files that a stream reads, sorted."""
+    contents = inspect(place)
+    files = [
+        place / folder.path / name
+        for folder in contents.tree.folders
+        for kind in (contents.kind, "metadata")
+        for name in folder.of(kind)
+    ]
+    lines = [f"{file.relative_to(place).as_posix()} {file_bytes(file)}" for file in files]
+    return "\n".join(sorted(lines)) or f"{file_bytes(place)}"
 
 
 def _hash(text: str) -> str:

@@ -5,6 +5,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from ..data.class_numbers import MOST_BY_HIGHEST
+from ..data.labels import WHOLE
 from ..data.source import Source
 from ..errors import UserError, suggest
 from ..formatting import some
@@ -42,25 +44,37 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
     Raises:
         UserError: images are of a class that the head does not know.
     """
-    if not names or not images.classes:
+    classes = class_names(names, images)
+    if not names or not classes:
         return None
     number = {name: label for label, name in enumerate(names)}
     found = np.unique(images.label_of(np.arange(len(images))))
-    used = [images.classes[label] for label in found if label >= 0]
+    used = [classes[label] for label in found if label >= 0]
     if unknown := [name for name in used if name not in number]:
         raise UserError(
             f"probe.measures=top1: test images are of {some(unknown)}, which the head of"
             f" init={place} does not know; {suggest(unknown[0], names)}"
         )
-    return np.array([number.get(name, -1) for name in images.classes], np.int64)
+    return np.array([number.get(name, -1) for name in classes], np.int64)
+
+
+def class_names(names: Sequence[str], images: Source) -> list[str]:
+    """The names of the images' classes. Where they have none, and all of the head's are whole
+    numbers, as of folders 0 to 9, each number is the class of that name."""
+    highest = images.label_range[1]
+    if images.classes or not all(map(WHOLE.fullmatch, names)) or highest >= MOST_BY_HIGHEST:
+        return images.classes
+    named = {int(name): name for name in names}
+    return [named.get(label, str(label)) for label in range(highest + 1)]
 
 
 def describe(names: Sequence[str], images: Source, number_C: np.ndarray | None) -> list[str]:
     """What to say of the classes before they are compared: nothing where the images have the
     head's, in its order."""
-    if number_C is None or list(images.classes) == list(names):
+    classes = class_names(names, images)
+    if number_C is None or classes == list(names):
         return []
-    missing = [name for name in names if name not in images.classes]
+    missing = [name for name in names if name not in classes]
     text = f"{len(names)} classes, found in the images by their names"
     return [f"{text}; none there is {some(missing)}" if missing else text]
 

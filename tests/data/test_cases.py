@@ -1,7 +1,4 @@
-"""Folders and files that are read wrongly, each a small one of its kind, with the right answer.
-
-An expected failure names who mends it; it is strict, so that the mend has to take the mark away.
-"""
+"""Folders and files that are read wrongly, each a small one of its kind, with the right answer."""
 
 import io
 import json

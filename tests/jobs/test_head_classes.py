@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
+from ssl_vit.data.labels import Labels
 from ssl_vit.data.source import Source
 from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
@@ -77,6 +78,18 @@ def test_labels_become_the_heads_numbers_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"are of lorry, ship, which .* init=x .* choices: truck"):
         head_classes.numbers_in_head(["truck"], images, "x")
     assert head_classes.numbers_in_head([], images, "x") is None
+
+
+def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
+    """Folders 1, 2 and 10 are classes 0 to 2; a table of the same images holds 1, 2 and 10."""
+    folders = source(tmp_path / "folders", "1", "2", "10")
+    assert folders.classes == ["1", "2", "10"]
+    numbers = Source(folders.store, Labels(np.array([1, 1, 2, 2, 10, 10]), []))
+    number_C = head_classes.numbers_in_head(folders.classes, numbers, "x")
+    label_N = numbers.label_of(np.arange(6))
+    assert head_classes.renumber(label_N, number_C).tolist() == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(UserError, match=r"are of 10, which .* does not know"):
+        head_classes.numbers_in_head(["1", "2"], numbers, "x")
 
 
 def test_a_class_that_the_images_lack_moves_no_other(tuned: Path, tmp_path: Path) -> None:
