@@ -29,13 +29,6 @@ Read = TypeVar("Read")
 # What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
 # and ICNS hold images in images, and some are hardly tested.
 PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
-# Endings of the names of image files. Arrays are taken for images only where a folder has nothing
-# else: they may be anything
-IMAGES = (
-    *("tif", "tiff", "jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
-    *("avif", "ppm", "pgm", "pbm", "pnm"),
-)
-KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 JPEG = b"\xff\xd8\xff"
 # Markers of a JPEG: its frames (baseline, extended, progressive), its scans, EXIF or XMP, and all
 # that are read: frames, Huffman codes, quantisation, restarts, comments and APPn

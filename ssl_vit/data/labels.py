@@ -24,6 +24,7 @@ LIMIT = 2**63  # no number of a class is as high
 # From this many images on, texts of which more than half are different are captions, not classes,
 # unless data.label_column names them
 CAPTIONS = 100
+PLAIN = {str, int, float, type(None)}  # types of values that may be labels, or none
 EXPECTED = "expected numbers of classes, from 0"
 WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 FRACTION = re.compile(r" *-?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.IGNORECASE)
@@ -238,15 +239,16 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     Raises:
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
+    if not {*map(type, values)} <= PLAIN:
+        values = list(map(_hashable, values))
     # in their order, so that the first that is wrong is named
-    given = [one for one in dict.fromkeys(map(_hashable, values)) if not _is_missing(one)]
+    given = [one for one in dict.fromkeys(values) if not _is_missing(one)]
     if not typed and all(not isinstance(value, str) or _number(value) for value in given):
         given = [value for value in given if str(value).strip().lower() != "nan"]
         number = {value: _whole(value, where) for value in given}
         if any(abs(one) >= LIMIT for one in number.values()):
             raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
-        found = [number.get(value, UNLABELLED) for value in map(_hashable, values)]
-        return np.array(found, np.int64), []
+        return np.array([number.get(one, UNLABELLED) for one in values], np.int64), []
     name_of = {
         value: composed(value if isinstance(value, str) else str(_whole(value, where)))
         for value in given
@@ -254,14 +256,12 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     names = sorted_names({*name_of.values()})
     place = {name: i for i, name in enumerate(names)}
     number = {value: place[name] for value, name in name_of.items()}
-    found = [number.get(value, UNLABELLED) for value in map(_hashable, values)]
-    return np.array(found, np.int64), names
+    return np.array([number.get(one, UNLABELLED) for one in values], np.int64), names
 
 
 def _hashable(value: Any) -> Any:
     """A value that can be looked up; of what is no label (true, what JSON nests) its text."""
-    known = isinstance(value, str | int | float | None) and not isinstance(value, bool)
-    return value if known else _NoLabel(repr(value))
+    return value if type(value) in PLAIN else _NoLabel(repr(value))
 
 
 class _NoLabel(NamedTuple):

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import count_of, some
-from .decoding import KINDS
 from .labels import composed
 
 # Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
@@ -39,6 +38,13 @@ FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 
+# Endings of the files of images, which decoding.py reads; without torch, which it needs. Arrays are
+# taken for images only where there is nothing else: they may be anything
+IMAGES = (
+    *("tif", "tiff", "jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
+    *("avif", "ppm", "pgm", "pbm", "pnm"),
+)
+KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 SHARDS = ("parquet", "tar")
 IMAGE_KINDS = tuple(dict.fromkeys(("images", *KINDS.values())))  # a file each, by precedence
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
@@ -228,7 +234,7 @@ def walk(root: Path) -> Tree:
 
 def join(folder: str, name: str) -> str:
     """A path below the root, whose own path is ""."""
-    return f"{folder}/{name}".lstrip("/")
+    return f"{folder}/{name}" if folder else name
 
 
 def is_hidden(name: str) -> bool:

@@ -65,7 +65,7 @@ class Data(Keys):
     validation: SplitName | Fraction | None = key(
         None,
         "Held-out images: a split, or the share cut off data.train (0: none); null: the validation"
-        " split if there is one besides data.train, else 1%.",
+        " split, if there is one besides data.train and a test split, else 1%.",
     )
     validation_from: Literal["share", "train"] = key(
         "share",
@@ -75,8 +75,9 @@ class Data(Keys):
     labels: bool = key(True, "false: no labels are used, such as those that folders are taken for.")
     test: SplitName | Annotated[float, Field(gt=0, lt=1)] = key(
         "test",
-        "Test images: a split, or the share cut off data.train before all else, which no run with"
-        " that share and the same data.label_column and data.group trains on.",
+        "Test images: a split (without a test split the validation split), or the share cut off"
+        " data.train before all else, of a folder by the names of its files; no run with that share"
+        " and the same data.label_column and data.group trains on it.",
     )
     group: str | None = key(
         None,

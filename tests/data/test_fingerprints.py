@@ -9,7 +9,7 @@ import pytest
 
 from helpers.images import NAMED
 from helpers.tables import cells, parquet
-from ssl_vit.data import decoding, fingerprints, sources, streaming
+from ssl_vit.data import fingerprints, layout, sources, streaming
 from ssl_vit.recipe.schema import Data
 
 COUNT, BYTES = 300, 1000
@@ -104,7 +104,7 @@ def of_shapes(size: int) -> dict[str, str]:
     return fingerprints.fingerprint_splits(sources.load(Data(size=size)))
 
 
-@pytest.mark.parametrize("ending", decoding.KINDS)
+@pytest.mark.parametrize("ending", layout.KINDS)
 def test_a_streams_files_of_every_format_count_also_behind_links(
     ending: str, tmp_path: Path
 ) -> None:
