@@ -6,6 +6,7 @@ Legend: C channels, V values of 16 bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -44,12 +45,14 @@ class Checked(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """An image file that is brought to RGB of 8 bits: the bits of its values, the highest that is
-    left of those cut to 8 (0 of others), and how many images it holds."""
+    """An image file that is brought to RGB of 8 bits: the bits of its values; of more than 8 the
+    highest that is left, and whether data.range= keeps all of them; and how many images it
+    holds."""
 
     bits: int
-    highest: int
     images: int
+    highest: int = 0
+    kept: bool = True
 
 
 def complete(data: Data, train: Source) -> None:
@@ -166,7 +169,9 @@ def _rgb_warnings(splits: Mapping[str, Source], of_bytes: str) -> Iterator[str]:
         highest = max(each.highest for each in wide.values())
         used = min(one.bits, 16) - 8 + highest.bit_length()
         hint = f"data.range=[0,{2**used - 1}] keeps all, of grey images beside data.channels=1"
-        if len(wide) < len(seen):
+        if not all(each.kept for each in wide.values()):
+            hint = "as TIFF or .npy of one channel, or of data.channels=, data.range= keeps them"
+        elif len(wide) < len(seen):
             hint = "the others have 8: data.range= takes files of the same bits"
         yield (
             f"{len(wide):,} of {many} have more than 8 bits ({one.bits} in {name}): they are cut to"
@@ -183,9 +188,16 @@ def _rgb_warnings(splits: Mapping[str, Source], of_bytes: str) -> Iterator[str]:
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:
     if isinstance(raw, np.ndarray):
-        return _Stored(8, 0, 1)
+        return _Stored(8, 1)
     bits, images = (decoding.whole(read, raw) for read in (decoding.stored_bits, decoding.pages))
-    return _Stored(bits, int(decoding.decode(raw).max()) if bits > 8 else 0, images)
+    if bits == 8:
+        return _Stored(bits, images)
+    kept = False
+    for channels in (1, 3):
+        with suppress(ValueError):
+            decoding.planes(raw, channels)
+            kept = True
+    return _Stored(bits, images, int(decoding.decode(raw).max()), kept)
 
 
 def _check_range(split: str, source: Source, data: Data, of_bytes: str, found: Checked) -> None:

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from ..errors import UserError
 from ..recipe import declaration
 from ..recipe.schema import Data
+from .labels import same_numbers
 from .source import Source
 from .sources import Splits
-from .tables import same_numbers
 
-# Counted by the highest label alone. Above, at least half of the numbers must occur: one label of
-# 999,999,999 would make a head of a billion classes.
+# Classes without names are counted by the highest label: one of 999,999,999 would make a head of a
+# billion of them
 MOST_BY_HIGHEST = 2**16
 
 
@@ -49,7 +47,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
 
     Raises:
         UserError: a split has no labels, or one is out of range; the message names `objective`. Or
-            as `_count`.
+            the highest label is MOST_BY_HIGHEST or above.
     """
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
@@ -70,29 +68,13 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
                 f"with {known} classes"
             )
     classes = data.classes or len(splits.train.classes)
-    return classes or _count(named, data)
-
-
-def _count(named: Mapping[str, Source], data: Data) -> int:
-    """The highest label of these splits, and one.
-
-    Raises:
-        UserError: these are more than MOST_BY_HIGHEST classes, of which less than half occur.
-    """
+    if classes:
+        return classes
     split, source = max(named.items(), key=lambda one: one[1].label_range[1])
-    classes = source.label_range[1] + 1
-    if classes > MOST_BY_HIGHEST:
-        found = len(set().union(*map(_distinct, named.values())))
-        if 2 * found < classes:
-            expected = "expected numbers from 0 without such gaps, or data.classes="
-            raise UserError(
-                f"data={data.name}: labels up to {classes - 1} in its {split} split, but "
-                f"{found:,} different ones in all; {expected}"
-            )
-    return classes
-
-
-def _distinct(source: Source) -> set[int]:
-    """The labels of a source; of a share, those of the whole, as its label_range."""
-    label_N = np.unique(source.labels.label_N)
-    return set(label_N[label_N >= 0].tolist())
+    highest = source.label_range[1]
+    if highest >= MOST_BY_HIGHEST:
+        raise UserError(
+            f"data={data.name}: labels up to {highest} in its {split} split; expected numbers below"
+            f" {MOST_BY_HIGHEST:,}, or data.classes="
+        )
+    return highest + 1

@@ -7,11 +7,11 @@ import datasets
 
 from ..errors import UserError, suggest
 from ..recipe.schema import Data
+from .labels import LABEL_NAMES, composed
 from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
-LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 Features = Mapping[str, Any]  # {column: its type}, as datasets.Features
 
 
@@ -135,7 +135,9 @@ def class_names(features: Features, label: str | None) -> list[str]:
     feature = features[label] if label else None
     if feature is not None and holds_lists(feature):
         feature = feature.feature
-    return list(feature.names) if isinstance(feature, datasets.ClassLabel) else []
+    if not isinstance(feature, datasets.ClassLabel):
+        return []
+    return list(map(composed, feature.names))
 
 
 def described(features: Features) -> str:

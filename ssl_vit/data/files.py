@@ -18,8 +18,7 @@ from ..formatting import some
 from ..recipe.images import Data
 from ..recipe.parsing import parse_json
 from . import labels, layout
-from .columns import LABEL_NAMES
-from .labels import Reading, Stored
+from .labels import LABEL_NAMES, Reading, Stored, composed
 from .layout import Contents, Tree, join
 from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
@@ -72,8 +71,8 @@ class _Image(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The rows of metadata files by the path of their image below the root, those that a later one
-    of the same file replaced, and the columns."""
+    """The rows of metadata files by the path (`composed`) of their image below the root, those that
+    a later one of the same file replaced, and the columns."""
 
     row_of: dict[str, dict[str, Any]]
     replaced: list[tuple[str, dict[str, Any]]]
@@ -105,7 +104,7 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         reading = Reading(column, where, source, asked=data.label_column is not None)
         rows = metadata.row_of
         values = {
-            name: [rows.get(image.path, {}).get(column) for image in some]
+            name: [rows.get(composed(image.path), {}).get(column) for image in some]
             for name, some in of_split.items()
         }
     about = _about(metadata)
@@ -163,7 +162,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
             own: dict[str, dict[str, Any]] = {}
             for row in rows:
                 given = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
-                file = posixpath.normpath(posixpath.join(folder.path, given))
+                file = composed(posixpath.normpath(posixpath.join(folder.path, given)))
                 if file in own:
                     replaced.append((file, own[file]))
                 own[file] = row
@@ -233,7 +232,7 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
     if several:
         text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
         guesses.append(f"{text}: the last one counts")
-    there = {image.path for image in images}
+    there = {composed(image.path) for image in images}
     unknown = sum(path not in metadata.row_of for path in there)
     gone = [path for path in metadata.row_of if path not in there]
     if unknown:
@@ -260,7 +259,7 @@ def _groups(
         [
             posixpath.dirname(image.path) or "."
             if folders
-            else metadata.row_of.get(image.path, {}).get(group)
+            else metadata.row_of.get(composed(image.path), {}).get(group)
             for image in images
         ]
     )

@@ -25,9 +25,12 @@ LIMIT = 2**63  # no number of a class is as high
 # unless data.label_column names them
 CAPTIONS = 100
 PLAIN = {str, int, float, type(None)}  # types of values that may be labels, or none
+# Usual names of a column of labels, those that are looked for first
+LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 EXPECTED = "expected numbers of classes, from 0"
-WHOLE = re.compile(r" *-?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
-FRACTION = re.compile(r" *-?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.IGNORECASE)
+MISSING = {"nan", "na", "n/a", "null", "none"}  # among numbers, in CSV, for none
+WHOLE = re.compile(r" *[-+]?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
+FRACTION = re.compile(r" *[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.IGNORECASE)
 
 
 class LabelLists(NamedTuple):
@@ -143,8 +146,25 @@ def read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> 
             found[name] = _arrow_lists(one, reading)
         else:
             rest[name] = one
+    if found and any(
+        not is_missing(value) for one in rest.values() for value in _plain(one.values)
+    ):
+        # one list of names for all, lest a number be two classes
+        rest |= {name: _as_names(one) for name, one in stored.items() if name in found}
+        found = {}
+        reading = reading._replace(captions=False)
     found |= _of_values(rest, reading, guesses)
     return {name: found[name] for name in stored}
+
+
+def _as_names(stored: Stored) -> Stored:
+    """Whole numbers beside a split whose labels are texts: the names of their classes."""
+    names = stored.names
+    values = [
+        None if one is None or one < 0 else names[one] if one < len(names) else str(one)
+        for one in _plain(stored.values)
+    ]
+    return Stored(values, (), stored.columns)
 
 
 def _of_values(
@@ -215,6 +235,13 @@ def _plain(values: pyarrow.ChunkedArray | Sequence[Any]) -> Sequence[Any]:
     return values.to_pylist() if isinstance(values, pyarrow.ChunkedArray) else values
 
 
+def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
+    """Whether a number is the same class in all lists of names: each is the beginning of the
+    longest."""
+    longest = max(classes, key=len, default=())
+    return all(list(one) == list(longest[: len(one)]) for one in classes)
+
+
 def composed(text: str) -> str:
     """A name in Unicode's composed form (NFC): macOS decomposes names of files."""
     return unicodedata.normalize("NFC", text)
@@ -242,9 +269,9 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     if not {*map(type, values)} <= PLAIN:
         values = list(map(_hashable, values))
     # in their order, so that the first that is wrong is named
-    given = [one for one in dict.fromkeys(values) if not _is_missing(one)]
+    given = [one for one in dict.fromkeys(values) if not is_missing(one)]
     if not typed and all(not isinstance(value, str) or _number(value) for value in given):
-        given = [value for value in given if str(value).strip().lower() != "nan"]
+        given = [value for value in given if str(value).strip().lower() not in MISSING]
         number = {value: _whole(value, where) for value in given}
         if any(abs(one) >= LIMIT for one in number.values()):
             raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
@@ -268,14 +295,15 @@ class _NoLabel(NamedTuple):
     text: str
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a value says that there is none: null, an empty text, NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _number(text: str) -> bool:
-    """Whether a text of CSV is a number, or NaN, which programs write for a missing one."""
+    """Whether a text of CSV is a number, or what programs write for a missing one."""
     known = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
-    return known is not None or text.strip().lower() == "nan"
+    return known is not None or text.strip().lower() in MISSING
 
 
 def _whole(value: Any, where: str) -> int:

@@ -119,6 +119,8 @@ def inspect(place: Path) -> Contents:
     """
     nothing = Tree([], Counter())
     if not place.is_dir():
+        if place.exists() and not place.is_file():
+            raise UserError(f"data.path={place}: expected a regular file, or a folder")
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
             text = "expected a parquet file, a tar, or a folder of them or of images"

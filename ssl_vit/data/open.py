@@ -14,9 +14,9 @@ from . import columns, layout, synthetic, tables
 from .files import open_files
 from .labels import Labels
 from .layout import IMAGE_KINDS, Contents
-from .source import Masks, Raw, Source, Store
-from .streaming import About, SourceShards, Stream, TableShards, read_hub_file
-from .tables import Parquet, location
+from .source import Masks, Raw, Source, Store, location
+from .streaming import NOTHING, About, Stream, in_memory, read_hub_file
+from .tables import Parquet
 from .tars import open_tars
 
 DRAWN_HASHED = 64  # images of the embedded set that show whether this code still draws the same
@@ -106,16 +106,17 @@ def _open_path(contents: Contents, data: Data) -> Found:
         opened = {
             name: tables.load_parquet(one.files, data) for name, one in known.items() if one.files
         }
-        splits = tables.open_tables(opened, data, known, guesses)
+        empty = {name: in_memory([], NOTHING) for name in known.keys() - opened.keys()}
+        splits = empty | tables.open_tables(opened, data, known, guesses)
     return Found(splits, contents.skipped, guesses)
 
 
 def open_streams(data: Data) -> FoundStreams:
-    """Each split as a stream. The Hub's sets and parquet files are read by `datasets`, without a
-    copy in its cache; of others the parts of their sources are.
+    """Each split as a stream: of the Hub, or of parquet files without a copy in a cache.
 
     Raises:
-        UserError: a place that holds no images, or labels that a stream cannot read.
+        UserError: a place that holds no images, or is read in place anyway; or labels that a stream
+            cannot read.
     """
     datasets.disable_progress_bars()
     guesses: list[str] = []
@@ -125,9 +126,9 @@ def open_streams(data: Data) -> FoundStreams:
         return FoundStreams(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
-        found = _open_path(contents, data)
-        streams = {name: _of_source(source, data) for name, source in found.splits.items()}
-        return FoundStreams(streams, found.skipped, found.guesses)
+        what = layout.OTHERS.get(contents.kind, "what save_to_disk wrote")
+        text = f"{location(data)} holds {what}, which are read in place without a stream"
+        raise UserError(f"data.stream=true: {text}; expected false")
     guesses += contents.guesses
     known = tables.split_files(contents.files, data, guesses)
     streams = {
@@ -136,14 +137,6 @@ def open_streams(data: Data) -> FoundStreams:
         if one.files
     }
     return FoundStreams(streams, contents.skipped, guesses)
-
-
-def _of_source(source: Source, data: Data) -> Callable[[int], Stream]:
-    if source.lists is not None:
-        raise _streamed_lists(source.lists.column)
-    shown = source if data.labels else source.without_labels()
-    about = About(shown.classes, shown.columns, shown.label_source)
-    return lambda seed: Stream(SourceShards(shown), about, location(data), seed)
 
 
 def _of_table(
@@ -162,18 +155,11 @@ def _of_table(
         guesses.append(f"column {label}: {text}: they are not used")
         label = None
     if label and data.labels and columns.holds_lists(rows.features[label]):
-        raise _streamed_lists(label)
+        text = "holds a list of labels for each image, which a stream does not read"
+        raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
     if not data.labels:
         label = None
     below = [one.resolve() for one in tables.roots(data)]
     read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
-    shards = TableShards(rows, image, label, read_file)
     info = About(list(classes) if label else [], about, f"column {label}" if label else "")
-    return lambda seed: Stream(shards, info, location(data), seed)
-
-
-def _streamed_lists(column: str) -> UserError:
-    return UserError(
-        f"data.label_column={column}: holds a list of labels for each image, which a stream does"
-        " not read; expected data.stream=false"
-    )
+    return lambda seed: Stream(rows, image, label, read_file, info, location(data), seed)

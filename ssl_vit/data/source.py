@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .labels import UNLABELLED, LabelLists, Labels, no_labels
+from ..recipe.images import Data
+from .labels import UNLABELLED, LabelLists, Labels, is_missing, no_labels
 
+READERS = 16  # files read at a time: on a network disk most of the time is waiting
 Encoded = TypeVar("Encoded")
 Read = TypeVar("Read")
 
@@ -35,6 +37,13 @@ class Missing(bytes):
 
 
 Raw = bytes | np.ndarray  # an encoded image, Missing among them, or an array (H, W, C)
+
+
+def location(data: Data) -> str:
+    """Where images are, as the option that names them."""
+    if data.path:
+        return f"data.path={data.path}"
+    return f"data.hub={data.hub}" if data.hub else f"data={data.name}"
 
 
 class Store(ABC):
@@ -101,8 +110,8 @@ class Groups(NamedTuple):
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """By a value of each image: equal texts are one group; null and "" are none."""
-        given = [None if value is None or value == "" else str(value) for value in values]
+        """By a value of each image: equal texts are one group; null, "" and NaN are none."""
+        given = [None if is_missing(value) else str(value) for value in values]
         names = sorted({name for name in given if name is not None})
         number = {name: i for i, name in enumerate(names)}
         alone = iter(range(len(number), len(number) + len(values)))

@@ -13,10 +13,9 @@ from . import layout
 from .files import FOLDERS
 from .layout import HELD_OUT, ROLE, NoTestSplit
 from .open import Found, FoundStreams, open_splits, open_streams
-from .source import Source
+from .source import Source, location
 from .splits import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .streaming import PREVIEW, Stream
-from .tables import location
 
 # Training images of the split that papers report on, for sets that are also published with another:
 # copies of flowers102 on the Hub train on 7,169 images, most of them of the authors' test split.
@@ -287,6 +286,10 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
     train = found.splits[name](seed)
     used = [name]
+    guesses = [f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses)]
+    if data.validation is None and held_out == test_split(data, found.splits, name):
+        text = f"{held_out} is held out; without a test split it is what is tested on, too"
+        guesses.append(f"{location(data)}: {text}")
     seen = train
     if isinstance(held_out, str):
         seen = found.splits[held_out](0)
@@ -295,7 +298,6 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     notes = [f"{one}: a stream from {_place(data)}" for one in used]
     notes += _beside(found, used, list(found.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
-    guesses = (f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses))
     return Splits(preview, seen.take(first), None, train, tuple(notes), tuple(guesses))
 
 

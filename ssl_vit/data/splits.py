@@ -15,10 +15,10 @@ from ..errors import UserError
 from ..formatting import some
 from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count, share_count
-from .files import FileStore
-from .labels import UNLABELLED
-from .source import Source
-from .tables import location
+from .files import FOLDER, FileStore
+from .labels import UNLABELLED, composed
+from .layout import split_of_folder
+from .source import Source, location
 
 HELD_OUT_KEY = 1  # of the permutation by which a share is held out
 SHARE_KEY = 3  # of that by which data.share is taken
@@ -83,13 +83,15 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
 def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
     """An image, or its group, is for testing if the hash of its name is below the share: files that
     come later move none of those that are there."""
-    names = list(files.names())
+    names = _without_split(list(files.names()))
     how = "by name"
     if whole.groups is not None:
         number_N = whole.group_of(np.arange(len(whole)))
         known = whole.groups.names
+        if data.group == FOLDER:
+            known = _without_split([f"{name}/" for name in known])
         names = [
-            known[number] if number < len(known) else name
+            composed(known[number]) if number < len(known) else name
             for number, name in zip(number_N.tolist(), names, strict=True)
         ]
         how = f"by name of data.group={data.group}"
@@ -105,6 +107,17 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
     return Cut(whole.subset(np.flatnonzero(~inside_N)), whole.subset(np.flatnonzero(inside_N)), how)
+
+
+def _without_split(names: Sequence[str]) -> list[str]:
+    """Names of files without the folder that names their split, in composed Unicode: the same
+    whether the folder of the split is given or that around it, and in a copy."""
+    parts = [composed(name).split("/") for name in names]
+    depth = min((len(one) for one in parts), default=1) - 1
+    level = next((i for i in range(depth) if all(split_of_folder(one[i]) for one in parts)), None)
+    if level is None:
+        return ["/".join(one) for one in parts]
+    return ["/".join(one[:level] + one[level + 1 :]) for one in parts]
 
 
 def _hash(name: str) -> int:

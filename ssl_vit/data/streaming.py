@@ -1,15 +1,14 @@
-"""Streams: splits that are read shard by shard, without random access to rows: those of the Hub and
-parquet files by `datasets`, without a copy in its cache; others as parts of their source.
+"""Streams: splits of the Hub and of parquet files that are read shard by shard by `datasets` (an
+`IterableDataset`), without a download or copy before, and without random access to rows.
 
 Unlike with sources, the samples of a step depend on the number of processes, so exact resume needs
 the same number.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 import fsspec
@@ -21,14 +20,13 @@ from .labels import Labels
 from .source import Missing, Raw, Source, Store
 
 WINDOW = 10_000  # images that are shuffled at a time
-GROUP = 256  # images of a shard, of sources with random access
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
 class StreamedImage(NamedTuple):
     """An encoded image of a stream, its label (-1: none), and the shard and row it is from."""
 
-    image: Raw
+    image: bytes
     label: int
     shard: int
     row: int
@@ -63,72 +61,13 @@ class About(NamedTuple):
     source: str
 
 
+NOTHING = About([], "", "")
+
+
 def in_memory(cells: Sequence[StreamedImage], about: About) -> Source:
     """Some images of a stream as a source."""
     label_N = np.array([cell.label for cell in cells], np.int64)
     return Source(MemoryStore(cells), Labels(label_N, about.classes, about.source, about.columns))
-
-
-class Shards(ABC):
-    """The parts of a split, each of which is read whole."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
-        """The images of a shard and their labels, None for none."""
-
-
-class TableShards(Shards):
-    """Of an IterableDataset.
-
-    Args:
-        rows: the images.
-        image, label: its columns; without a label None.
-        read_file: what reads the file that a row names.
-    """
-
-    def __init__(
-        self,
-        rows: datasets.IterableDataset,
-        image: str,
-        label: str | None,
-        read_file: Callable[[str | None], bytes],
-    ) -> None:
-        kept = [image] + ([label] if label else [])
-        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
-        self.image = image
-        self.label = label
-        self.read_file = read_file
-
-    def __len__(self) -> int:
-        return self.rows.num_shards
-
-    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
-        for row in self.rows.shard(len(self), shard):
-            cell = row[self.image] or {"bytes": None, "path": None}
-            raw = cell if isinstance(cell, bytes) else cell["bytes"]
-            label = row[self.label] if self.label else None
-            yield self.read_file(cell["path"]) if raw is None else raw, label
-
-
-class SourceShards(Shards):
-    """Of a split that has random access: up to GROUP images a shard, at least 64 shards where there
-    are as many images."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.size = max(1, min(GROUP, len(source) // 64))
-
-    def __len__(self) -> int:
-        return -(-len(self.source) // self.size)
-
-    def read(self, shard: int) -> Iterator[tuple[Raw, int | None]]:
-        first = shard * self.size
-        rows = np.arange(first, min(first + self.size, len(self.source)))
-        raw, label = self.source.fetch(rows)
-        yield from zip(raw, label.tolist(), strict=True)
 
 
 class Cursor(NamedTuple):
@@ -156,8 +95,30 @@ class Stream:
     windows up to the one after the last one read; a checkpoint stores the cursor it needs.
     """
 
-    def __init__(self, parts: Shards, about: About, where: str, seed: int) -> None:
-        self.parts = parts
+    def __init__(
+        self,
+        rows: datasets.IterableDataset,
+        image: str,
+        label: str | None,
+        read_file: Callable[[str | None], bytes],
+        about: About,
+        where: str,
+        seed: int,
+    ) -> None:
+        """
+        Args:
+            rows: the images.
+            image, label: its columns; without a label None.
+            read_file: what reads the file that a row names.
+            about: its labels.
+            where: opens errors.
+            seed: of the order of its shards.
+        """
+        kept = [image] + ([label] if label else [])
+        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        self.image = image
+        self.label = label
+        self.read_file = read_file
         self.about = about
         self.where = where
         self.seed = seed
@@ -166,7 +127,7 @@ class Stream:
 
     @property
     def shards(self) -> int:
-        return len(self.parts)
+        return self.rows.num_shards
 
     def take(self, count: int) -> Source:
         """The first images as one process would read them, at most one epoch."""
@@ -227,18 +188,22 @@ class Stream:
         """All images of a shard. It is read whole, because stopping in the middle of a parquet file
         can crash the process at exit (apache/arrow issue 45214)."""
         try:
-            found = enumerate(self.parts.read(shard))
-            return [self._cell(raw, label, shard, row) for row, (raw, label) in found]
+            rows = self.rows.shard(self.shards, shard)
+            return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
         except Exception as error:  # whatever a network or a file written by others causes
             text = " ".join(str(error).split())[:300]
             raise UserError(
                 f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
             ) from None
 
-    def _cell(self, raw: Raw, label: int | None, shard: int, row: int) -> StreamedImage:
+    def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
+        label = cell[self.label] if self.label else None
         if label is not None and not self._may_be(label):
             text = f"label {label} in row {row} is none of {self.classes or 'any'} classes"
             raise ValueError(f"{text}; data.classes= says how many there are")
+        image = cell[self.image] or {"bytes": None, "path": None}
+        raw = image if isinstance(image, bytes) else image["bytes"]
+        raw = self.read_file(image["path"]) if raw is None else raw
         return StreamedImage(raw, -1 if label is None else label, shard, row)
 
     def _may_be(self, label: int) -> bool:

@@ -1,9 +1,11 @@
 """Splits that `datasets` opens: parquet files, `save_to_disk` folders, the Hub. Images stay encoded
 and are read from the chunks of the memory-mapped Arrow table."""
 
+import errno
 import glob
 import math
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -22,16 +24,23 @@ from ..errors import UserError
 from ..recipe.images import Data
 from . import columns, labels, layout
 from .columns import Features, array_shape
-from .labels import Reading, Stored
-from .source import Groups, Masks, Missing, Raw, Source, Store, file_bytes, read_file
+from .labels import Reading, Stored, same_numbers
+from .source import (
+    READERS,
+    Groups,
+    Masks,
+    Missing,
+    Raw,
+    Source,
+    Store,
+    file_bytes,
+    location,
+    read_file,
+)
 
 LOOKED_AT = 100  # rows of names of files, before a run begins
-READERS = 16  # files read at a time: on a network disk most of the time is waiting
+NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 DIFFERENT_CLASSES = "its files name different classes"
-
-
-def location(data: Data) -> str:
-    return f"data.path={data.path}" if data.path else f"data.hub={data.hub}"
 
 
 class TableStore(Store):
@@ -109,7 +118,9 @@ class TableStore(Store):
         return size_N
 
     def names(self) -> Iterable[str]:
-        return (self._path_of(row) or "" for row in range(len(self)))
+        paths = [path for part in self.chunks.paths for path in part.to_pylist()]
+        rows = range(len(paths)) if self.chunks.row_of is None else self.chunks.row_of.tolist()
+        return (paths[row] or "" for row in rows)
 
     def name(self, row: int) -> str:
         path = self._path_of(row)
@@ -123,7 +134,10 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
     if "://" in path:
         return Missing(f"{path} is an address, and images are not downloaded")
     for root in roots:
-        place = (root / path).resolve()
+        try:
+            place = (root / path).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a link to itself; a zero byte
+            return Missing(f"{path}: {error}")
         if place.is_relative_to(root):
             return place
     return Missing(f"{path} lies outside of the data set's folder")
@@ -155,10 +169,13 @@ class Chunks(NamedTuple):
     def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Chunks":
         parts = column.chunks
         ends = np.cumsum([len(part) for part in parts])
-        row_of = None if indices is None else indices.column(0).to_numpy()
+        row_of = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
         if not pyarrow.types.is_struct(column.type):
             return cls(parts, [], ends, row_of)
-        encoded, paths = ([part.field(name) for part in parts] for name in ("bytes", "path"))
+        encoded, paths = (
+            [pyarrow.compute.struct_field(part, name) for part in parts]
+            for name in ("bytes", "path")
+        )
         return cls(encoded, paths, ends, row_of)
 
     def places(self, rows: np.ndarray) -> list[tuple[int, int]]:
@@ -266,13 +283,6 @@ def split_files(
     return found
 
 
-def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
-    """Whether a number is the same class in all lists of names: each is the beginning of the
-    longest."""
-    longest = max(classes, key=len, default=())
-    return all(list(one) == list(longest[: len(one)]) for one in classes)
-
-
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
     """The rows of a split's files, by `datasets`: in its cache or, where that cannot be written, in
     memory; or as a stream.
@@ -280,20 +290,27 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     Raises:
         UserError: they cannot be read; it names the damaged file.
     """
-    given = [glob.escape(str(file)) for file in files]
+    given = {"train": [glob.escape(str(file)) for file in files]}
     try:
-        return datasets.load_dataset(
-            "parquet", data_files={"train": given}, split="train", streaming=stream
-        )
+        with tempfile.TemporaryDirectory() as place:
+            cache = place if stream else None  # of a stream a few names; of others the images
+            return datasets.load_dataset(
+                "parquet", data_files=given, split="train", streaming=stream, cache_dir=cache
+            )
     except Exception as error:  # whatever a file written by others causes
         for file in files:
             _check_whole(file)
-        if not isinstance(error, OSError):
+        if not isinstance(error, OSError) or error.errno not in NOT_WRITABLE:
             raise _refused(error, data) from None
-        cache = datasets.config.HF_DATASETS_CACHE
-        text = f"{cache} cannot be written ({error.strerror}): images are held in memory"
-        print(f"warning: {location(data)}: {text}", flush=True)
-        return datasets.Dataset(pyarrow.concat_tables(map(pyarrow.parquet.read_table, files)))
+        text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
+        print(f"warning: {location(data)}: {text}: images are held in memory", flush=True)
+        return _opened(lambda: datasets.concatenate_datasets(_in_memory(files)), data)
+
+
+def _in_memory(files: Sequence[Path]) -> list[datasets.Dataset]:
+    """The rows of each file, with the types of the first."""
+    read = [datasets.Dataset(pyarrow.parquet.read_table(file)) for file in files]
+    return [one.select_columns(read[0].column_names).cast(read[0].features) for one in read]
 
 
 def _check_whole(file: Path) -> None:

@@ -3,6 +3,7 @@ image is read in place."""
 
 import json
 import os
+import posixpath
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +20,7 @@ from ..recipe.images import Data
 from . import labels, layout
 from .labels import Reading, Stored
 from .layout import IMAGE_KINDS, OTHERS, Contents
-from .source import Raw, Source, Store
-from .tables import READERS, location
+from .source import READERS, Raw, Source, Store, location
 
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 OF_LABELS = ("cls", "json")
@@ -237,7 +237,7 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
 
 def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found: Members) -> bool:
     """Note a member; whether it is an image."""
-    key, _, ending = member.name.rpartition(".")
+    key, _, ending = posixpath.normpath(member.name).rpartition(".")
     file = member.name.rpartition("/")[2]
     parts = [part for part in member.name.split("/") if part not in (".", "..")]
     if any(layout.is_hidden(part) for part in parts):
@@ -247,7 +247,8 @@ def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found
     elif (end := ending.lower()) in OF_LABELS and member.size <= LONGEST_LABEL:
         if column is None or (column == "cls") == (end == "cls"):
             text = os.pread(descriptor, member.size, member.offset_data)
-            found.labels.setdefault(key, {})[end] = _label(end, text, column or "label")
+            own = found.labels.setdefault(key, {})
+            own.setdefault(end, _label(end, text, column or "label"))
     elif (kind := layout.kind_of(file)) not in IMAGE_KINDS:
         found.skipped[layout.other_kind(file)] += 1
     elif key in found.images.setdefault(kind, {}):

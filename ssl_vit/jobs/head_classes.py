@@ -44,12 +44,14 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
     Raises:
         UserError: images are of a class that the head does not know.
     """
+    if not names and images.classes and all(map(WHOLE.fullmatch, images.classes)):
+        return np.array([int(name) for name in images.classes], np.int64)
     classes = class_names(names, images)
     if not names or not classes:
         return None
     number = {name: label for label, name in enumerate(names)}
     found = np.unique(images.label_of(np.arange(len(images))))
-    used = [classes[label] for label in found if label >= 0]
+    used = [classes[label] if label < len(classes) else str(label) for label in found if label >= 0]
     if unknown := [name for name in used if name not in number]:
         raise UserError(
             f"probe.measures=top1: test images are of {some(unknown)}, which the head of"

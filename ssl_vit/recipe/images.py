@@ -48,8 +48,8 @@ class Data(Keys):
     size: int = key(224, "Side of the training image in pixels.", gt=0, le=2**14)
     stream: bool = key(
         False,
-        "Read the Hub's data set in order without downloading it; a run resumes only on the same"
-        " number of processes.",
+        "Read the shards of the Hub's data set, or of parquet files, one after the other without a"
+        " copy; a run resumes only on the same number of processes.",
     )
     train: SplitName = key("train", "Split to train on.")
     share: Part = key(

@@ -159,18 +159,17 @@ def test_fractions_are_no_classes(tmp_path):
         opened(tmp_path)
 
 
-def test_labels_in_the_json_members_of_a_tar_are_read_by_a_stream_too(tmp_path):
+def test_labels_in_the_json_members_of_a_tar_are_read(tmp_path):
+    """A stream, which lost them, is refused: tars are read in place."""
     members = []
     for number in range(12):
         label = json.dumps({"label": number % 2}).encode()
         members += [(f"{number:03}.png", png(number)), (f"{number:03}.json", label)]
     tar(tmp_path / "train-000.tar", members)
-    labels = []
-    for stream in (False, True):
-        words = {"validation": 0, "stream": stream}
-        found = sources.load(Data(name="own", path=str(tmp_path), **words), first=12).train
-        labels.append(sorted(found.label_of(np.arange(12)).tolist()))
-    assert labels[0] == labels[1] == [0] * 6 + [1] * 6
+    found, _ = opened(tmp_path)
+    assert found.label_of(np.arange(12)).tolist() == [0, 1] * 6
+    with pytest.raises(UserError, match=r"^data\.stream=true: .* tars"):
+        opened(tmp_path, stream=True)
 
 
 @pytest.mark.parametrize(

@@ -463,11 +463,9 @@ def test_splits_without_lists_are_read_as_those_with_them(kind, tmp_path) -> Non
         ("tar", [[2**70]] * 6, [], r"\[1180591620717411303424\]: expected numbers of classes"),
         ("tar", [[0, 1, 1]] * 6, [], "many: lists of up to 3 zeros and ones"),
         ("tar", [[0, 1]] * 6, ["data.label_column=tags"], "no image in .* has such a label"),
-        ("tar", [[0, 1]] * 6, ["data.stream=true"], "no such column|a stream does not"),
         ("files", [[3, -1]] * 6, [], r"\[3, -1\]: expected numbers of classes, from 0"),
         ("files", [[3, 2.5]] * 6, [], r"\[3, 2.5\]: expected numbers of classes, from 0"),
         ("files", [[0, 1, 1]] * 6, [], "many: lists of up to 3 zeros and ones"),
-        ("files", [[0, 1]] * 6, ["data.stream=true"], "a stream does not"),
     ],
 )
 def test_wrong_lists_of_tars_and_metadata_are_one_line(

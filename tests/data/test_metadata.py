@@ -42,12 +42,11 @@ def write(folder, kind, rows):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
-def test_an_image_folder_with_metadata_has_their_labels(tmp_path, kind, stream):
+def test_an_image_folder_with_metadata_has_their_labels(tmp_path, kind):
     images(tmp_path, _=6)
     write(tmp_path, kind, ROWS)
-    found = load(tmp_path, validation=0.0, stream=stream)
+    found = load(tmp_path, validation=0.0)
     assert content(found.train) == WANTED and found.train.classes == ["ant", "bee", "dog"]
     assert not found.guesses
 

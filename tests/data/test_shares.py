@@ -207,7 +207,8 @@ def test_groups_that_are_not_there_are_said(tmp_path: Path) -> None:
 
 
 def test_images_without_a_value_are_groups_of_one() -> None:
-    assert Groups.by_value(["b", None, "a", "b", ""]).number_N.tolist() == [1, 2, 0, 1, 3]
+    found = Groups.by_value(["b", None, "a", "b", "", float("nan")])
+    assert found.number_N.tolist() == [1, 2, 0, 1, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
@@ -229,14 +230,14 @@ def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path
 
 
 def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:
-    images(tmp_path / "own", ant=6, bee=6)
+    parquet(tmp_path / "own" / "train.parquet", range(12))
     words = {"stream": True, "validation": 0.0, "path": str(tmp_path / "own")}
     shown, hidden = (
         sources.load(Data(name="own", labels=labels, **words)) for labels in (True, False)
     )
     assert set(content(shown.train).values()) == {0, 1}
     assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
-    assert "labels: names of folders, 2 classes: ant, bee" in shown.notes[-1]
+    assert "labels: column label, 2 classes: ant, bee" in shown.notes[-1]
 
 
 def test_the_fingerprint_of_training_images_is_of_their_groups_too(tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_a_row_without_a_image_is_named_where_it_is_looked_at(tmp_path):
         for part in load(path, validation=0.5)[:2]
     ]
     unreadable = [text for share in looked for batch in share for text in batch.unreadable]
-    assert len(unreadable) == 1 and unreadable[0].startswith("row 3: not a whole image")
+    assert len(unreadable) == 1 and unreadable[0].startswith("row 3: there is no image in this row")
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
@@ -578,7 +578,7 @@ def written(kind, folder, numbers):
 def test_a_label_far_above_the_number_of_classes_is_one_line(tmp_path, kind):
     place, words = written(kind, tmp_path / "far", [0, 1, 0, 1, 0, FAR])
     far = load(place, validation=0.2, share=0.5, **words)
-    says = rf"labels up to {FAR} in its (train|validation) split, but 3 different ones .* data\.classes="
+    says = rf"labels up to {FAR} in its (train|validation) split; .* data\.classes="
     with pytest.raises(UserError, match=says):
         supervised_classes(far)
     place, words = written(kind, tmp_path / "near", [0, 1, 0, 1, 0, 21_840])
@@ -600,14 +600,6 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
     assert class_numbers.num_classes(found, place, "supervised") == 2
     with pytest.raises(UserError, match=r"label 7 in row 6 is none of 2 classes; data\.classes="):
         found.stream.take(8)
-
-
-def test_many_classes_are_counted_where_they_occur():
-    """Also where data.share takes few of their images."""
-    whole = numbers(100_000)
-    few = whole.subset(np.arange(0, 100_000, 10_000))
-    for train in (whole, few):
-        assert supervised_classes(sources.Splits(train, few)) == 100_000
 
 
 @pytest.mark.parametrize("key", ["test", "validation"])

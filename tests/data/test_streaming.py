@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.images import numbered, parquet, png
+from helpers.images import images, numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
 from ssl_vit.data import loaders, sources, streaming
@@ -141,20 +141,20 @@ def test_images_are_those_of_the_shards(folder: Path) -> None:
     assert splits.train.classes == ["ant", "bee"] and len(splits.train) == sum(SIZES)
 
 
-def test_tars_and_folders_stream_too(tmp_path: Path) -> None:
-    for i in range(2):
-        numbered(tmp_path / "tars" / f"train-{i}.tar", range(4 * i, 4 * i + 4))
-    for n in range(6):
-        path = tmp_path / "files" / "train" / "ab"[n % 2] / f"{n}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(n))
-    for place, count in (("tars", 8), ("files", 6)):
-        taken = sources.load(data(tmp_path / place, validation=0.0)).train
-        images, labels = taken.fetch(np.arange(len(taken)))
-        assert sorted(images) == sorted(png(n) for n in range(count))
-        assert {(image, label) for image, label in zip(images, labels.tolist(), strict=True)} == {
-            (png(n), n % 2) for n in range(count)
-        }
+@pytest.mark.parametrize("kind", ["tars", "images", "what save_to_disk wrote"])
+def test_what_is_read_in_place_is_not_streamed(tmp_path: Path, kind: str) -> None:
+    if kind == "tars":
+        numbered(tmp_path / "own" / "train.tar", range(8))
+    elif kind == "images":
+        images(tmp_path / "own", ant=2, bee=2)
+    else:
+        parquet(tmp_path / "train.parquet", range(4))
+        datasets.Dataset.from_parquet(str(tmp_path / "train.parquet")).save_to_disk(
+            tmp_path / "own"
+        )
+    line = rf"^data\.stream=true: data\.path=.* holds {kind}, which are read in place .*expected f"
+    with pytest.raises(UserError, match=line):
+        sources.load(data(tmp_path / "own", validation=0.0))
 
 
 def test_an_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:
