@@ -22,6 +22,10 @@ from .labels import Reading, Stored
 from .layout import IMAGE_KINDS, OTHERS, Contents
 from .source import READERS, Raw, Source, Store, location
 
+TAR_LABELS = (
+    "; a tar has them as key.cls or key.json with a whole number, a text or, named by"
+    " data.label_column=, lists of class numbers"
+)
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 OF_LABELS = ("cls", "json")
 
@@ -147,7 +151,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
                 for file, members in zip(contents.files[split], some, strict=True)
                 for key in members
             ],
-            columns="; a tar has them as key.cls or key.json",
+            columns=TAR_LABELS,
         )
         for split, some in images.items()
     }

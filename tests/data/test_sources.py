@@ -474,7 +474,7 @@ def test_cifar10_is_read_as_it_is(real_images):
 
 
 def test_tiny_imagenet_is_read_as_it_is_and_its_grey_images_get_three_channels(real_images):
-    found = load(real_images / "tinyimagenet")
+    found = load(real_images / "tinyimagenet", validation="validation")
     assert (len(found.train), len(found.validation)) == (34_000, 5_000)
     assert len(found.train.classes) == 200
     raw, label = found.validation.fetch(np.arange(5000))

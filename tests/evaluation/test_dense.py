@@ -273,7 +273,11 @@ def test_the_embedded_masks_and_a_layer_are_measured(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "splits of other columns": ({"column": ""}, [], "columns: test: image; train: image, mask"),
+    "splits of other columns": (
+        {"column": ""},
+        [],
+        "has no masks in its test split; columns that data.mask_column= can name: none",
+    ),
     "no masks": ({}, ["data.image_column=mask", "data.mask_column=null"], "can name: image"),
     "no such column": ({}, ["data.mask_column=mas"], "did you mean mask?"),
     "the images' column": ({}, ["data.mask_column=image"], "data.mask_column=image: "),

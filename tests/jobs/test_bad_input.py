@@ -211,7 +211,7 @@ def test_an_empty_split(error_line: Callable[..., str], tmp_path: Path) -> None:
     empty = datasets.Dataset.from_parquet(str(folder / "train.parquet")).select([])
     empty.to_parquet(folder / "validation.parquet")
     line = error_line(f"data.path={folder}", "data.validation=validation")
-    assert f"data.path={folder}: its split validation has no images" in line
+    assert f"data.validation=validation: {folder} has no images in that split" in line
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -272,7 +272,8 @@ def test_a_cut_off_jpeg_is_named_and_replaced(
     (tmp_path / "own").mkdir()
     table(tmp_path / "own" / "train.parquet", None, images)
     table(tmp_path / "own" / "validation.parquet", None)
-    cli.pretrain(altered([*tiny, "name=run"], f"data.path={tmp_path}/own", "optim.steps=6"))
+    words = [f"data.path={tmp_path}/own", "data.validation=validation", "optim.steps=6"]
+    cli.pretrain(altered([*tiny, "name=run"], *words))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
     assert "replaced by the next: row 5: not a whole image" in out and ".cpp" not in out
     log = (folder / "log.txt").read_text()
@@ -307,7 +308,8 @@ def test_too_many_unreadable_held_out_images(
     folder.mkdir()
     table(folder / "train.parquet", None)
     table(folder / "validation.parquet", None, [broken(n) if n else image(n) for n in range(20)])
-    line = error_line(f"data.path={folder}", "eval.images=20", "data.unreadable=0.01")
+    words = ["data.validation=validation", "eval.images=20", "data.unreadable=0.01"]
+    line = error_line(f"data.path={folder}", *words)
     assert "data.unreadable=0.01: 19 of 20 images cannot be read" in line
 
 

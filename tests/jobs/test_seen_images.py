@@ -201,7 +201,7 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     assert caution.startswith("caution ") and "5 test" in caution
     assert "with their labels" in caution and "no measure" in caution
     first = seen_of(place.parent / "runs" / "probed")["first"]
-    assert (first.of["test"], first.labels["test"]) == (6, 5)
+    assert (first.of["test"], first.labels["test"]) == (5, 5)
 
 
 def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(

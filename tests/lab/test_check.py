@@ -210,9 +210,8 @@ def images(**changed: Any) -> list[str]:
 
 def test_a_split_that_a_run_needs_is_looked_for_before_anything_starts(tmp_path: Path) -> None:
     """It was missed after all pre-training; data.test as a share needs no split."""
-    for split in ("train", "validation"):
-        for kind in ("cat", "dog"):
-            put(tmp_path / split / kind, 10)
+    for kind in ("cat", "dog"):
+        put(tmp_path / "train" / kind, 20)
     place = {"data.path": str(tmp_path)}
     with pytest.raises(UserError) as caught:
         images(options=place)
@@ -240,9 +239,9 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     chosen = "and the best of what is tried is chosen on them; data.validation=0.2 holds out more"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
     assert [line.split("; on fewer")[0] for line in lines] == [
-        "run pre, arm a: held out: 11 images",
-        "run tune, arm a: held out: 11 images",
-        "run tune, arm a: test: 12 images",
+        "run pre, arm a: held out: 10 images",
+        "run tune, arm a: held out: 10 images",
+        "run tune, arm a: test: 16 images",
     ]
     assert chosen in lines[1] and len({*calls}) == len(calls) == 2
     assert not any(chosen in line for line in images(options=place, runs=runs(tune=TUNE)))

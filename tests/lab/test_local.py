@@ -331,6 +331,7 @@ def test_a_second_signal_kills_what_does_not_end(bench):
 def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
     """`after`: one that comes when the task has ended, but is not known to have."""
     bench.behave({ALONE: "brief" if after else "sleep"})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup ignores it
     known = subprocess.Popen
 
     def start(*given, **how):
@@ -345,7 +346,7 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
         bench.run()
     assert bench.finished() == ({ALONE} if after else set())
     assert len(bench.starts()) <= 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
 def test_no_task_outlives_a_study_that_breaks(bench, monkeypatch):

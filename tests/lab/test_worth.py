@@ -345,16 +345,18 @@ def images_of(**options: str) -> Images:
 
 
 def test_a_folder_without_splits(tmp_path: Path) -> None:
-    """A fifth is the test; of the other 240 half are needed to have 100 for validation."""
+    """A fifth or so, by the names, is the test; of the others so many are needed to have 100 for
+    validation."""
     put(tmp_path / "a", 0, 100)
     put(tmp_path / "b", 1000, 200)
     found = images_of(data__path=str(tmp_path))
     assert found.options == {
         "data.test": "0.2",
-        "data.validation": "0.5",
+        "data.validation": "0.4",
         "data.validation_from": "train",
     }
-    assert (found.train, found.labelled, found.validation, found.test) == (120, 120, 120, 60)
+    assert found.train == found.labelled and 100 <= found.validation
+    assert found.train + found.validation + found.test == 300 and 32 < found.test < 88  # 4 sd
     assert found.classes == 2 and found.smallest < 60
 
 
@@ -376,7 +378,7 @@ def test_images_without_labels_are_seen_and_not_counted(tmp_path: Path) -> None:
     (tmp_path / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = images_of(data__path=str(tmp_path))
     assert found.options["data.validation"] == "0.2"
-    assert found.train == 960 and 0.6 < found.labelled / found.train < 0.73
+    assert 910 < found.train < 1010 and 0.6 < found.labelled / found.train < 0.73
     assert 100 <= found.validation < 200
 
 

@@ -237,21 +237,21 @@ def test_a_killed_data_worker_is_named_in_one_line(
     tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """With the status on which a SLURM job goes back into the queue."""
-    taken = loaders._Steps.__iter__
+    taken = loaders._steps
 
     def children() -> set[str]:
         return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
 
     others = children()  # such as the server of launching.py
 
-    def killing(steps: loaders._Steps):
-        for number, samples in enumerate(taken(steps)):
+    def killing(*given):
+        for number, samples in enumerate(taken(*given)):
             if number == 8:
                 for child in children() - others:
                     os.kill(int(child), signal.SIGKILL)
             yield samples
 
-    monkeypatch.setattr(loaders._Steps, "__iter__", killing)
+    monkeypatch.setattr(loaders, "_steps", killing)
     with pytest.raises(SystemExit) as left:
         cli.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
