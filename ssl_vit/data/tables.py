@@ -206,39 +206,6 @@ def array_cell(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
     return np.array(flat.reshape(-1, *shape[1:]))
 
 
-class FileSchema(NamedTuple):
-    """What is known of a parquet file: its rows, its columns, and the names of its classes."""
-
-    rows: int
-    features: datasets.Features
-    image: str
-    classes: tuple[str, ...]
-
-
-def read_schemas(files: Sequence[Path], data: Data) -> list[FileSchema]:
-    """Of each file, by its end alone.
-
-    Raises:
-        UserError: one is damaged, or has no images.
-    """
-    with ThreadPoolExecutor(READERS) as pool:
-        ends = list(pool.map(_end, files))
-    # many files have the same schema, which is parsed once: that of 20,000 classes takes a tenth of
-    # a second
-    parsed: dict[Any, FileSchema] = {}
-    found = []
-    for end in ends:
-        schema = end.schema.to_arrow_schema()
-        key = tuple(schema.names), (schema.metadata or {}).get(b"huggingface")
-        if key not in parsed:
-            features = datasets.Features.from_arrow_schema(schema)
-            image, label = columns.find(features, data, location(data))
-            names = tuple(columns.class_names(features, label))
-            parsed[key] = FileSchema(0, features, image, names)
-        found.append(parsed[key]._replace(rows=end.num_rows))
-    return found
-
-
 def _end(file: Path) -> pyarrow.parquet.FileMetaData:
     try:
         return pyarrow.parquet.read_metadata(file)
@@ -264,22 +231,31 @@ def split_files(
     two data sets do, one number is two classes, and its labels cannot be used.
 
     Raises:
-        UserError: files of a split have different columns, or as `read_schemas`.
+        UserError: files of a split have different columns, no images, or are damaged.
     """
     found: dict[str, Parquet] = {}
     for split, some in files.items():
-        schemas = read_schemas(some, data)
-        apart = {", ".join(sorted(one.features)) for one in schemas}
+        with ThreadPoolExecutor(READERS) as pool:
+            ends = zip(some, pool.map(_end, some), strict=True)
+            filled = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
+        # many files have the same schema, which is parsed once: that of 20,000 classes takes a
+        # tenth of a second
+        different = {
+            (tuple(schema.names), (schema.metadata or {}).get(b"huggingface")): schema
+            for schema in filled.values()
+        }
+        parsed = [datasets.Features.from_arrow_schema(one) for one in different.values()]
+        apart = {", ".join(sorted(features)) for features in parsed}
         if len(apart) > 1:
             text = f"files of its split {split} have different columns"
             raise UserError(f"{location(data)}: {text}: {' and '.join(sorted(apart))}")
-        classes = [one.classes for one in schemas]
-        longest = max(classes, key=len, default=())
+        labels_of = [columns.find(features, data, location(data))[1] for features in parsed]
+        classes = list(map(columns.class_names, parsed, labels_of))
+        longest = max(classes, key=len, default=[])
         agree = same_numbers(classes) and (not longest or all(classes))
         if not agree:
             guesses.append(f"split {split}: {DIFFERENT_CLASSES}: labels are not used")
-        filled = [file for file, one in zip(some, schemas, strict=True) if one.rows]
-        found[split] = Parquet(filled, list(longest), "" if agree else DIFFERENT_CLASSES)
+        found[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
     return found
 
 

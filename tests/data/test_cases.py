@@ -1,12 +1,14 @@
-"""Folders and files that are read wrongly, each a small one of its kind, with the right answer."""
+"""Folders and files that were read wrongly, each a small one of its kind, with the right answer."""
 
 import io
 import json
+import os
 import struct
 import tarfile
 import unicodedata
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -209,3 +211,114 @@ def test_the_tar_of_these_tests_is_one(tmp_path):
     with tarfile.open(made) as file:
         assert file.getnames() == ["0.png", "0.cls"]
     assert class_names(tmp_path) == {png(0): "1"}
+
+
+def labelled_parquet(path: Path, numbers: range, labels: pa.Array | list) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = [{"bytes": png(number), "path": None} for number in numbers]
+    pq.write_table(pa.table({"image": cells, "label": labels}), path)
+
+
+def test_whole_numbers_beside_texts_are_the_same_classes(tmp_path):
+    """Train held 0 to 2 without names, test two names: each label was one too low."""
+    labelled_parquet(tmp_path / "train.parquet", range(6), [0, 1, 2] * 2)
+    labelled_parquet(tmp_path / "test.parquet", range(6, 10), ["1", "2"] * 2)
+    splits = sources.load(Data(name="own", path=str(tmp_path), validation=0), test=True)
+    assert splits.test is not None
+    assert splits.train.classes == splits.test.classes == ["0", "1", "2"]
+    assert splits.test.label_of(np.arange(4)).tolist() == [1, 2, 1, 2]
+
+
+def test_a_missing_number_is_no_class_whatever_a_program_writes_for_it(tmp_path):
+    images(tmp_path, _=8)
+    given = ["0", "1", "NA", "null", "nan", "None", "", "+2"]
+    lines = [f"{n}.png,{label}" for n, label in enumerate(given)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+    source, _ = opened(tmp_path)
+    assert source.classes == []
+    assert source.label_of(np.arange(8)).tolist() == [0, 1, -1, -1, -1, -1, -1, 2]
+
+
+def test_of_a_key_that_a_tar_has_twice_image_and_label_are_the_first(tmp_path):
+    """As two shards that were joined have it: the image stayed, and got the other's label."""
+    members = [("0.png", png(0)), ("0.cls", b"0"), ("1.png", png(1)), ("1.cls", b"1")]
+    tar(tmp_path / "train.tar", [*members, ("0.png", png(2)), ("0.cls", b"7")])
+    source, said = opened(tmp_path)
+    assert class_names(tmp_path) == {png(0): "0", png(1): "1"} and len(source) == 2
+    assert any("1 images in tars have the key of another image, as 0.png" in line for line in said)
+
+
+@pytest.mark.parametrize("words", [{}, {"group": "folder", "labels": False}])
+def test_a_share_by_name_is_the_same_in_a_copy_and_from_the_folder_of_the_split(tmp_path, words):
+    def tested(path: Path) -> set[bytes]:
+        data = Data(name="own", path=str(path), test=0.3, validation=0, **words)
+        part = sources.load(data, test=True).test
+        assert part is not None
+        return set(part.fetch(np.arange(len(part)))[0])
+
+    for form in ("NFC", "NFD"):
+        for number in range(30):
+            name = unicodedata.normalize(form, f"é{number // 2}")
+            (tmp_path / form / "train" / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / form / "train" / name / f"{number}.png").write_bytes(png(number))
+    known = tested(tmp_path / "NFC")
+    assert 0 < len(known) < 30
+    assert known == tested(tmp_path / "NFC" / "train") == tested(tmp_path / "NFD")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are POSIX's")
+@pytest.mark.parametrize("place", ["own/ant/pipe.png", "own/link.png", "own.tar"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, place):
+    images(tmp_path / "own", ant=2, bee=2)
+    pipe = tmp_path / ("pipe" if "link" in place else place)
+    os.mkfifo(pipe)
+    if "link" in place:
+        (tmp_path / place).symlink_to(pipe)
+    with pytest.raises(UserError, match="expected a regular file"):
+        opened(tmp_path / place.partition("/")[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("../outside.png", "lies outside of the data set's folder"),
+        ("/etc/hostname", "lies outside of the data set's folder"),
+        ("loop.png", "loop"),
+        ("a\0b.png", "null"),
+        ("gone.png", "No such file"),
+    ],
+)
+def test_a_row_names_no_file_but_one_below_the_folder(tmp_path, path, reason):
+    (tmp_path / "outside.png").write_bytes(png(9))
+    folder = tmp_path / "own"
+    images(folder / "files", _=1)
+    (folder / "loop.png").symlink_to(folder / "loop.png")
+    rows = [{"bytes": None, "path": name} for name in ("files/0.png", path)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pq.write_table(pa.table({"image": pa.array(rows, kind)}), folder / "train.parquet")
+    source, _ = opened(folder)
+    right, wrong = source.fetch(np.arange(2))[0]
+    assert right == png(0) and wrong == b""
+    with pytest.raises(ValueError, match=reason):
+        decoding.decode(wrong)
+
+
+def test_a_cache_that_cannot_be_written_is_gone_round(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/dev/null/cache"))
+    for part in range(2):
+        labelled_parquet(
+            tmp_path / f"train-{part}.parquet",
+            range(4 * part, 4 * part + 4),
+            pa.array([0, 1] * 2, (pa.int64(), pa.int32())[part]),
+        )
+    assert class_names(tmp_path) == {png(n): str(n % 2) for n in range(8)}
+    assert "cannot be written" in capsys.readouterr().out
+    streamed, _ = opened(tmp_path, stream=True)
+    assert len(streamed) == 8
+
+
+def test_a_split_whose_parts_are_all_empty_has_no_images(tmp_path):
+    labelled_parquet(tmp_path / "train.parquet", range(0), pa.array([], pa.int64()))
+    labelled_parquet(tmp_path / "test.parquet", range(4), [0, 1] * 2)
+    with pytest.raises(UserError, match=r"^data\.train=train: .* has no images in that split"):
+        opened(tmp_path)
