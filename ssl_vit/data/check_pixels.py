@@ -16,7 +16,7 @@ from ..formatting import option_text, text_line
 from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
-from .source import Source, read_each
+from .source import Source
 
 Read = TypeVar("Read")
 VALUES = decoding.MOST_VALUE + 1
@@ -109,8 +109,11 @@ def _read(
     rows = samples_at(0, min(most, len(source)), len(source), SEED).index
     for row in rows:  # one at a time: an image may have a hundred million values
         one = np.array([row])
-        for _, made in read_each(source, one, source.fetch(one)[0], read, unreadable):
-            found[text_line(source.name(row))] = made
+        (raw,), _ = source.fetch(one)
+        try:
+            found[text_line(source.name(row))] = read(raw)
+        except ValueError as error:
+            unreadable.append(f"{source.name(row)}: {error}")
     return found, unreadable
 
 

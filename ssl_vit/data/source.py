@@ -7,10 +7,10 @@ Legend: N images of a store, B rows that are asked for, L labels of the longest 
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from ..recipe.images import Data
 from .labels import UNLABELLED, LabelLists, Labels, is_missing, no_labels
 
 READERS = 16  # files read at a time: on a network disk most of the time is waiting
-Encoded = TypeVar("Encoded")
-Read = TypeVar("Read")
 
 
 class Missing(bytes):
@@ -220,11 +218,6 @@ class Source:
         return row if self.rows is None else int(self.rows[row])
 
 
-def same_store(one: Source, other: Source) -> bool:
-    """Whether both are shares of the same images."""
-    return one.store is other.store
-
-
 def labelled_images(source: Source) -> Source:
     """The images that have a label, or a list of them."""
     lowest, highest = source.label_range
@@ -243,24 +236,6 @@ def without_lists(source: Source, what: str) -> Source:
     text = f"data.label_column={source.lists.column}: holds a list of labels for each image"
     print(f"warning: {text}: left out of {what}", flush=True)
     return source.without_labels()
-
-
-def read_each(
-    source: Source,
-    rows: np.ndarray,
-    raw: Iterable[Encoded],
-    read: Callable[[Encoded], Read],
-    unreadable: list[str],
-) -> Iterator[tuple[int, Read]]:
-    """Of what was fetched for each row, its place and what `read` makes of it. Where `read` raises
-    ValueError, the row is left out, and named with the reason in `unreadable`."""
-    for place, (row, one) in enumerate(zip(rows.tolist(), raw, strict=True)):
-        try:
-            found = read(one)
-        except ValueError as error:
-            unreadable.append(f"{source.name(row)}: {error}")
-        else:
-            yield place, found
 
 
 def read_file(path: Path) -> bytes:

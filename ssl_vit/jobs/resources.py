@@ -19,7 +19,7 @@ from ..data.batch_layout import BatchLayout
 from ..data.files import FOLDERS
 from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, decode_split
-from ..data.source import Source, same_store
+from ..data.source import Source
 from ..errors import UserError
 from ..formatting import option_text
 from ..recipe.probe import SEGMENTATION
@@ -77,7 +77,7 @@ def load_splits(
     others = {
         name: source
         for name, source in named.items()
-        if source is not None and (name == "train" or not same_store(source, splits.train))
+        if source is not None and (name == "train" or source.store is not splits.train.store)
     }
     of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
     checked = distributed.broadcast_from_main(

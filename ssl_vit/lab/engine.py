@@ -427,7 +427,6 @@ def split_labels(data: schema.Data) -> SplitLabels:
         UserError: images cannot be read.
     """
     from ..data.layout import NoTestSplit
-    from ..data.source import same_store
 
     try:
         splits = splits_of(data, True)
@@ -437,7 +436,7 @@ def split_labels(data: schema.Data) -> SplitLabels:
         source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
     )
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
-    apart = not same_store(splits.validation, splits.train)
+    apart = splits.validation.store is not splits.train.store
     return SplitLabels(train, validation, test, apart)
 
 

@@ -322,3 +322,32 @@ def test_a_split_whose_parts_are_all_empty_has_no_images(tmp_path):
     labelled_parquet(tmp_path / "test.parquet", range(4), [0, 1] * 2)
     with pytest.raises(UserError, match=r"^data\.train=train: .* has no images in that split"):
         opened(tmp_path)
+
+
+def test_names_in_tables_and_metadata_are_equal_whatever_their_unicode_form(tmp_path):
+    """Parts of a data set, one of them written on macOS; and a table of files that lie there."""
+    names = ["café", "thé"]
+    for part, form in enumerate(("NFC", "NFD")):
+        features = datasets.Features(
+            image=datasets.Image(),
+            label=datasets.ClassLabel(names=[unicodedata.normalize(form, one) for one in names]),
+        )
+        rows = {"image": [{"bytes": png(part), "path": None}], "label": [1]}
+        made = datasets.Dataset.from_dict(rows, features=features)
+        made.to_parquet(str(tmp_path / "tables" / f"train-{part}.parquet"))
+    assert class_names(tmp_path / "tables") == {png(0): "thé", png(1): "thé"}
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / unicodedata.normalize("NFD", "é.png")).write_bytes(png(2))
+    (tmp_path / "files" / "metadata.csv").write_text("file_name,label\né.png,4\n")
+    source, said = opened(tmp_path / "files")
+    assert source.label_of(np.arange(1)).tolist() == [4]
+    assert not any("metadata name no image" in line for line in said)
+
+
+def test_a_stream_that_holds_out_what_is_tested_on_says_so(tmp_path):
+    for split, numbers in (("train", range(4)), ("val", range(4, 6))):
+        parquet(tmp_path / f"{split}.parquet", numbers)
+    for words, count in (({}, 1), ({"validation": "val"}, 0)):
+        data = Data(name="own", path=str(tmp_path), stream=True, **words)
+        found = [text for text in sources.load(data).guesses if "what is tested on" in text]
+        assert len(found) == count

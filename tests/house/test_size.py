@@ -13,7 +13,7 @@ BUDGETS = {
     "ssl_vit": {
         ".": 850,
         "costs": 210,
-        "data": 3680,
+        "data": 3670,
         "evaluation": 820,
         "hub": 900,
         "inspection": 760,
@@ -30,7 +30,7 @@ BUDGETS = {
         ".": 1040,
         "benchmarks": 90,
         "costs": 410,
-        "data": 4430,
+        "data": 4450,
         "evaluation": 1470,
         "freeze": 870,
         "helpers": 1830,

@@ -90,6 +90,10 @@ def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
     assert head_classes.renumber(label_N, number_C).tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(UserError, match=r"are of 10, which .* does not know"):
         head_classes.numbers_in_head(["1", "2"], numbers, "x")
+    # and the other way: a head that has learned 1, 2 and 10 as numbers
+    number_C = head_classes.numbers_in_head([], folders, "x")
+    label_N = folders.label_of(np.arange(6))
+    assert head_classes.renumber(label_N, number_C).tolist() == [1, 1, 10, 10, 2, 2]
 
 
 def test_a_class_that_the_images_lack_moves_no_other(tuned: Path, tmp_path: Path) -> None:
