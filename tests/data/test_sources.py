@@ -121,21 +121,6 @@ def test_of_two_validation_splits_the_other_is_held_out(tmp_path):
         assert len(everything(found)) == 8
 
 
-def test_an_image_folder_without_splits_is_all_there_is(tmp_path):
-    wrote = image_folder(tmp_path, splits=("",))
-    found = load(tmp_path)
-    assert {raw: found.train.classes[label] for raw, label in everything(found).items()} == wrote[
-        ""
-    ]
-    assert len(found.validation) == 1
-
-
-def test_grey_images_of_a_folder_become_three_channels(tmp_path):
-    image_folder(tmp_path)
-    for raw in content(load(tmp_path, validation="test").train):
-        assert decoding.decode(raw).shape == (3, 6, 7)
-
-
 def test_a_single_parquet_file(tmp_path):
     found = load(labelled(tmp_path / "some.parquet", range(10)))
     assert everything(found) == {png(n): n % 2 for n in range(10)}

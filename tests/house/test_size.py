@@ -30,7 +30,7 @@ BUDGETS = {
         ".": 1040,
         "benchmarks": 90,
         "costs": 410,
-        "data": 4450,
+        "data": 4440,
         "evaluation": 1470,
         "freeze": 870,
         "helpers": 1830,
