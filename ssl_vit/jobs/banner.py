@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from .. import costs, formatting, metrics
 from ..data import loaders
+from ..data.files import FOLDERS
+from ..data.source import Source
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
 from ..evaluation.features import ProbesDuringTraining
@@ -18,11 +21,11 @@ from ..recipe.recipe_files import suggest_model
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
-from .label_facts import label_doubt
 from .reuse import changed_images
 from .setup import Job, loop_settings
 from .split_images import held_out_images, measured_on
 
+FEW = 5  # images: classes of fewer are hardly classes
 NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
@@ -52,6 +55,18 @@ def print_banner(job: Job) -> None:
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches an image are few to learn from"
         print(f"{few}; {suggest_model(recipe)}", flush=True)
+
+
+def label_doubt(source: Source) -> str:
+    """Why the names of folders that labels were taken from may be no classes, in words; empty
+    without doubt, and for other labels."""
+    if source.label_source != FOLDERS:
+        return ""
+    label_N = source.label_of(np.arange(len(source)))
+    median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
+    if median >= FEW:
+        return ""
+    return f"half of them have at most {formatting.count_of_images(int(median))}"
 
 
 def _early_warnings(job: Job) -> Iterator[str]:

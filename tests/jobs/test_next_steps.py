@@ -81,10 +81,10 @@ def test_names_of_folders_that_may_be_no_classes_are_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     for day in range(1, 4):
-        put(tmp_path / "IMAGES" / "2025" / f"2025-01-0{day}", 8)
+        put(tmp_path / "IMAGES" / "2025" / f"2025-01-0{day}", 4)
     _, printed = pretrained(tmp_path / "runs", capsys, f"data.path={tmp_path / 'IMAGES'}")
     (warning,) = [line for line in printed.splitlines() if "folders are taken for" in line]
-    assert "dates or numbers" in warning and "data.labels=false" in warning
+    assert "half of them have at most 4 images" in warning and "data.labels=false" in warning
 
 
 def test_labels_that_are_turned_off_are_said_to_be_none(
