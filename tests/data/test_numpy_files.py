@@ -12,10 +12,9 @@ from PIL import Image
 from helpers.images import encode, npy
 from helpers.options import altered
 from helpers.runs import rows
-from helpers.sources import content, load
-from ssl_vit.data import decoding, fingerprints, sources
+from helpers.sources import load
+from ssl_vit.data import decoding, fingerprints
 from ssl_vit.jobs import cli
-from ssl_vit.recipe.schema import Data
 
 
 def noise(number: int, side: int = 16) -> np.ndarray:
@@ -86,13 +85,6 @@ def test_arrays_beside_images_are_left_out_and_counted(tmp_path: Path) -> None:
     splits = load(place, test=True)
     assert len(splits.train) + len(splits.validation) == 12
     assert any("2 .npy files beside images are left out" in note for note in splits.guesses)
-
-
-def test_a_folder_of_arrays_streams(tmp_path: Path) -> None:
-    place = folder(tmp_path / "npy")
-    data = Data(name="own", path=str(place), stream=True, validation=0.0)
-    first = sources.load(data, first=12).train
-    assert content(first) == content(load(place, validation=0.0).train)
 
 
 def test_the_fingerprint_tells_pixels(tmp_path: Path) -> None:
