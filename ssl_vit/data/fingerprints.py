@@ -24,10 +24,10 @@ def fingerprint_splits(
 ) -> dict[str, str]:
     """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share
     it is follows from the recipe; but that of test images, which reports compare, is of the share
-    too. For a stream, that of its first images, and as `stream` a hash of
-    the names and sizes of its files if it is read from `place` on this machine. With `masks` also
-    {"masks of SPLIT": fingerprint} of the splits that have some. With `grouped` (data.group) that
-    of train is of the groups too."""
+    too. For a stream, that of its first images, and as `stream` a hash of the names and sizes of
+    its files if it is read from `place` on this machine. With `masks` also {"masks of SPLIT":
+    fingerprint} of the splits that have some. With `grouped` (data.group) that of train is of the
+    groups too."""
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     there = {name: source for name, source in named.items() if source is not None}
     known: dict[int, str] = {}  # splits may be shares of one store, which is hashed once
@@ -123,16 +123,11 @@ def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
 
 
 def _listed(place: Path) -> str:
-    """The names and sizes of the files that a stream reads, sorted."""
-    contents = inspect(place)
-    files = [
-        place / folder.path / name
-        for folder in contents.tree.folders
-        for kind in (contents.kind, "metadata")
-        for name in folder.of(kind)
-    ]
-    lines = [f"{file.relative_to(place).as_posix()} {file_bytes(file)}" for file in files]
-    return "\n".join(sorted(lines)) or f"{file_bytes(place)}"
+    """The names and sizes of the parquet files at a place, sorted."""
+    files = [file for some in inspect(place).files.values() for file in some]
+    root = place if place.is_dir() else place.parent
+    lines = [f"{file.relative_to(root).as_posix()} {file_bytes(file)}" for file in files]
+    return "\n".join(sorted(lines))
 
 
 def _hash(text: str) -> str:

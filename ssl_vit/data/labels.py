@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,9 +147,8 @@ def read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> 
             found[name] = _arrow_lists(one, reading)
         else:
             rest[name] = one
-    if found and any(
-        not is_missing(value) for one in rest.values() for value in _plain(one.values)
-    ):
+    others = chain.from_iterable(_plain(one.values) for one in rest.values())
+    if found and not all(map(is_missing, others)):
         # one list of names for all, lest a number be two classes
         rest |= {name: _as_names(one) for name, one in stored.items() if name in found}
         found = {}
@@ -158,7 +158,10 @@ def read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> 
 
 
 def _as_names(stored: Stored) -> Stored:
-    """Whole numbers beside a split whose labels are texts: the names of their classes."""
+    """Whole numbers beside a split whose labels are texts: the names of their classes. Lists stay:
+    texts beside them are an error."""
+    if _is_column(stored, _is_list):
+        return stored
     names = stored.names
     values = [
         None if one is None or one < 0 else names[one] if one < len(names) else str(one)
@@ -183,7 +186,8 @@ def _of_values(
         text = f"{count:,} images have a list of labels in {reading.where}, and labels are not used"
         guesses.append(f"{text}; data.label_column={reading.column} takes lists")
         return _none(stored)
-    list_text = next((one for one in together if str(one).startswith("[")), None)
+    texts = (one for one in together if isinstance(one, str))
+    list_text = next((one for one in texts if one.startswith("[")), None)
     if list_text is not None:
         guesses.append(f"{list_text[:40]} names a class; .jsonl, .json and .parquet hold lists")
     number, names = encode(together, reading.prefix, reading.typed)

@@ -22,8 +22,9 @@ from .source import Source
 from .streaming import WINDOW, Cursor, Stream, StreamedImage, in_memory
 from .workers import init_worker, limit_workers
 
-# First parts of the keys of samples that are not trained on
-HELD_OUT_KEY = 2
+# First parts of the keys of samples that are not trained on: of held-out images while a run trains,
+# and of whole splits
+MEASURED_KEY = 2
 EVALUATION_KEY = 4
 
 
@@ -188,7 +189,7 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
 
 def held_out_rows(source: Source, most: int) -> np.ndarray:
     """The rows of at most `most` held-out images, the same in every run."""
-    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(HELD_OUT_KEY))
+    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(MEASURED_KEY))
 
 
 def held_out_batches(
@@ -220,11 +221,11 @@ def held_out_batches(
         )
     chosen = held_out_rows(source, most)
     if views is None:
-        samples = shared_samples(chosen, batch_layout, HELD_OUT_KEY)
+        samples = shared_samples(chosen, batch_layout, MEASURED_KEY)
     else:
         groups = max(-(-count // group), batch_layout.processes)
         parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
-        samples = [Samples(part, rng.key(HELD_OUT_KEY, part)) for part in parts]
+        samples = [Samples(part, rng.key(MEASURED_KEY, part)) for part in parts]
     images = ImageDataset(source, data, train=False, views=views)
     return list(image_loader(images, samples, workers=0))
 

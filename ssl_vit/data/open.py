@@ -106,8 +106,8 @@ def _open_path(contents: Contents, data: Data) -> Found:
         opened = {
             name: tables.load_parquet(one.files, data) for name, one in known.items() if one.files
         }
-        empty = {name: in_memory([], NOTHING) for name in known.keys() - opened.keys()}
-        splits = empty | tables.open_tables(opened, data, known, guesses)
+        found = tables.open_tables(opened, data, known, guesses)
+        splits = {name: found[name] if name in found else in_memory([], NOTHING) for name in known}
     return Found(splits, contents.skipped, guesses)
 
 

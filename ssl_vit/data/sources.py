@@ -155,7 +155,7 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     """
     train = _split(data.train, "data.train", data, splits)
     default = _by_default(train, splits)
-    tested = test_split(data, splits, train)
+    tested = split_to_test(data, splits, train)
     stands_in = tested is not None and layout.choose(str(data.test), splits) is None
     if test and isinstance(data.test, str) and not stands_in:
         tested = _split(data.test, "data.test", data, splits, train)
@@ -165,7 +165,7 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     return Roles(train, validation, tested if test or stands_in else None, stands_in)
 
 
-def test_split(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
+def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
     """The split that data.test= names or, where there is none of its role and data.validation=null
     leaves it free, the validation split; None where there is neither, and for a share."""
     if not isinstance(data.test, str):
@@ -287,7 +287,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     train = found.splits[name](seed)
     used = [name]
     guesses = [f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses)]
-    if data.validation is None and held_out == test_split(data, found.splits, name):
+    if data.validation is None and held_out == split_to_test(data, found.splits, name):
         text = f"{held_out} is held out; without a test split it is what is tested on, too"
         guesses.append(f"{location(data)}: {text}")
     seen = train

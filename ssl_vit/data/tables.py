@@ -38,7 +38,7 @@ from .source import (
     read_file,
 )
 
-LOOKED_AT = 100  # rows of names of files, before a run begins
+FIRST_ROWS = 100  # rows of names of files, before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 DIFFERENT_CLASSES = "its files name different classes"
 
@@ -92,7 +92,7 @@ class TableStore(Store):
         Raises:
             UserError: those of the first rows are not.
         """
-        first = np.arange(min(len(self), LOOKED_AT))
+        first = np.arange(min(len(self), FIRST_ROWS))
         if self.shape is not None or not any(map(self._path_of, first.tolist())):
             return
         found = self.fetch(first)

@@ -294,7 +294,7 @@ def _test_images(data: Data) -> str | None:
     if not isinstance(data.test, str):
         return f"data.test={data.test:g}"
     found = open_splits(data).splits
-    chosen = sources.test_split(data, found, layout.choose(data.train, found) or "")
+    chosen = sources.split_to_test(data, found, layout.choose(data.train, found) or "")
     return f"split {chosen}" if chosen is not None and len(found[chosen]) else None
 
 

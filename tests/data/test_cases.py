@@ -229,6 +229,13 @@ def test_whole_numbers_beside_texts_are_the_same_classes(tmp_path):
     assert splits.test.label_of(np.arange(4)).tolist() == [1, 2, 1, 2]
 
 
+def test_lists_beside_texts_are_one_line(tmp_path):
+    labelled_parquet(tmp_path / "train.parquet", range(4), [[0, 1]] * 4)
+    labelled_parquet(tmp_path / "test.parquet", range(4, 6), ["ant"] * 2)
+    with pytest.raises(UserError, match="ant: expected numbers of classes, from 0"):
+        opened(tmp_path, label_column="label")
+
+
 def test_a_missing_number_is_no_class_whatever_a_program_writes_for_it(tmp_path):
     images(tmp_path, _=8)
     given = ["0", "1", "NA", "null", "nan", "None", "", "+2"]

@@ -95,20 +95,6 @@ def test_the_fingerprint_tells_pixels(tmp_path: Path) -> None:
     assert prints[0] != prints[1]
 
 
-def test_arrays_beside_images_change_no_stream(tmp_path: Path) -> None:
-    """Its fingerprint names the files that it may read."""
-    place = folder(tmp_path / "png", "png")
-    known = fingerprints._listed(place)
-    np.save(place / "boxes.npy", noise(1))
-    assert fingerprints._listed(place) == known
-    arrays = folder(tmp_path / "npy")
-    (arrays / ".thumbs").mkdir()  # beside which a replaced array was not seen
-    (arrays / ".thumbs" / "x.png").write_bytes(encode(Image.fromarray(noise(0)), "PNG"))
-    before = fingerprints._listed(arrays)
-    (arrays / "train" / "ant" / "5.npy").write_bytes(npy(noise(5, 8)))
-    assert fingerprints._listed(arrays) != before
-
-
 def test_a_run_on_arrays_is_the_run_on_images(tmp_path: Path, tiny: list[str]) -> None:
     """Its curve is the same, a broken array is named and replaced."""
     losses = []
