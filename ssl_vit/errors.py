@@ -107,6 +107,11 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
+def reason(error: BaseException) -> str:
+    """What the system or a library says of an error, in one line of at most 300 characters."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+
+
 def printable(text: str) -> str:
     """Text of others as a terminal may have it: no control characters, no halves of characters, and
     not endless."""

@@ -15,10 +15,10 @@ MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask"
 Features = Mapping[str, Any]  # {column: its type}, as datasets.Features
 
 
-def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
+def find(features: Features, data: Data) -> tuple[str, str | None]:
     """Names of the image and the label column (None: no labels): those of data.image_column and
     data.label_column, else by their types and then by usual names. Lists of labels are found by
-    data.label_column alone. `where` opens errors.
+    data.label_column alone.
 
     Raises:
         UserError: no such column, no column of images, or a column of another type.
@@ -28,7 +28,8 @@ def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
         ("data.label_column", data.label_column),
     ):
         if name is not None and name not in features:
-            raise UserError(f"{key}={name}: {where} has no such column; {suggest(name, features)}")
+            text = f"{key}={name}: {data.location} has no such column"
+            raise UserError(f"{text}; {suggest(name, features)}")
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     images.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
     images += [name for name, feature in features.items() if array_shape(feature)]
@@ -36,13 +37,12 @@ def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
     image = data.image_column or next(iter(images), None)
     if image is None:
         raise UserError(
-            f"{where}: no column of images among {', '.join(features)}; name one by "
+            f"{data.location}: no column of images among {', '.join(features)}; name one by "
             f"data.image_column="
         )
     if not (_holds_images(features[image]) or array_shape(features[image])):
-        raise UserError(
-            f"data.image_column={image}: {where} holds no images there but {features[image]}"
-        )
+        text = f"{data.location} holds no images there but {features[image]}"
+        raise UserError(f"data.image_column={image}: {text}")
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
     usual = [name for name in classes if name in LABEL_NAMES]
     named = [name for name in LABEL_NAMES if name in features and _holds_labels(features[name])]
@@ -52,11 +52,11 @@ def find(features: Features, data: Data, where: str) -> tuple[str, str | None]:
             "holds no classes, whole numbers, texts or lists of class numbers there but"
             f" {features[label]}"
         )
-        raise UserError(f"data.label_column={label}: {where} {text}")
+        raise UserError(f"data.label_column={label}: {data.location} {text}")
     return image, label
 
 
-def find_masks(features: Features, image: str, data: Data, where: str) -> Masks:
+def find_masks(features: Features, image: str, data: Data) -> Masks:
     """The column of masks: that of data.mask_column, else by usual names.
 
     Raises:
@@ -69,28 +69,28 @@ def find_masks(features: Features, image: str, data: Data, where: str) -> Masks:
     if wanted is None:
         return Masks(next((name for name in MASK_NAMES if name in choices), ""), text)
     if wanted not in features:
-        raise UserError(
-            f"data.mask_column={wanted}: {where} has no such column; {suggest(wanted, choices)}"
-        )
+        text = f"data.mask_column={wanted}: {data.location} has no such column"
+        raise UserError(f"{text}; {suggest(wanted, choices)}")
     if wanted not in choices:
         reason = "the images are there" if wanted == image else f"holds {features[wanted]}"
-        raise UserError(f"data.mask_column={wanted}: {where}: {reason}; {text}")
+        raise UserError(f"data.mask_column={wanted}: {data.location}: {reason}; {text}")
     return Masks(wanted, text)
 
 
-def check_group(features: dict[str, Any], group: str, where: str) -> None:
+def check_group(features: Features, data: Data) -> None:
     """Check that the training images have the column of data.group, with one value each.
 
     Raises:
         UserError: there is no such column, or it holds images or lists.
     """
+    group = str(data.group)
     if group not in features:
-        text = f"data.group={group}: {where} has no such column"
+        text = f"data.group={group}: {data.location} has no such column"
         raise UserError(f"{text}; {suggest(group, features)}")
     feature = features[group]
     if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
         text = f"holds {feature} there; expected texts or whole numbers"
-        raise UserError(f"data.group={group}: {where} {text}")
+        raise UserError(f"data.group={group}: {data.location} {text}")
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:

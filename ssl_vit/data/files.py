@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ..errors import UserError, suggest
+from ..errors import UserError, reason, suggest
 from ..formatting import some
 from ..recipe.images import Data
 from ..recipe.parsing import parse_json
@@ -192,8 +192,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         else:
             rows = parse_json(text)
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
-        line = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-        raise UserError(f"data.path={file}: cannot be read: {line}") from None
+        raise UserError(f"data.path={file}: cannot be read: {reason(error)}") from None
     known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
     return rows if known else [{}]
 

@@ -14,7 +14,7 @@ from . import columns, layout, synthetic, tables
 from .files import open_files
 from .labels import Labels
 from .layout import IMAGE_KINDS, Contents
-from .source import Masks, Raw, Source, Store, location
+from .source import Masks, Raw, Source, Store
 from .streaming import NOTHING, About, Stream, in_memory, read_hub_file
 from .tables import Parquet
 from .tars import open_tars
@@ -127,7 +127,7 @@ def open_streams(data: Data) -> FoundStreams:
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
         what = layout.OTHERS.get(contents.kind, "what save_to_disk wrote")
-        text = f"{location(data)} holds {what}, which are read in place without a stream"
+        text = f"{data.location} holds {what}, which are read in place without a stream"
         raise UserError(f"data.stream=true: {text}; expected false")
     guesses += contents.guesses
     known = tables.split_files(contents.files, data, guesses)
@@ -162,4 +162,4 @@ def _of_table(
     below = [one.resolve() for one in tables.roots(data)]
     read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
     info = About(list(classes) if label else [], about, f"column {label}" if label else "")
-    return lambda seed: Stream(rows, image, label, read_file, info, location(data), seed)
+    return lambda seed: Stream(rows, image, label, read_file, info, data.location, seed)

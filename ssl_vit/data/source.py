@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..recipe.images import Data
 from .labels import UNLABELLED, LabelLists, Labels, is_missing, no_labels
 
 READERS = 16  # files read at a time: on a network disk most of the time is waiting
@@ -35,13 +34,6 @@ class Missing(bytes):
 
 
 Raw = bytes | np.ndarray  # an encoded image, Missing among them, or an array (H, W, C)
-
-
-def location(data: Data) -> str:
-    """Where images are, as the option that names them."""
-    if data.path:
-        return f"data.path={data.path}"
-    return f"data.hub={data.hub}" if data.hub else f"data={data.name}"
 
 
 class Store(ABC):

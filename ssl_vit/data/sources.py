@@ -13,7 +13,7 @@ from . import layout
 from .files import FOLDERS
 from .layout import HELD_OUT, ROLE, NoTestSplit
 from .open import Found, FoundStreams, open_splits, open_streams
-from .source import Source, location
+from .source import Source
 from .splits import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .streaming import PREVIEW, Stream
 
@@ -87,7 +87,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     tested = None
     if test:
         tested = found.splits[str(roles.test)] if share is None else share.part
-    guesses = [f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses)]
+    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(found.guesses)]
     if data.labels:
         named = {"held-out": held_out.part, "test": tested}
         guesses += _missing_classes(rest, named, share is not None, data)
@@ -141,7 +141,7 @@ def _check_authors(data: Data, train: Source) -> None:
     wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {_place(data)} has {len(train):,} training images, its authors'"
+            f"data={data.name}: {data.place} has {len(train):,} training images, its authors'"
             f" division {wanted:,}: results would not compare; leave data= out to train on these"
         )
 
@@ -201,7 +201,7 @@ def _split(
         raise UserError(f"{key}={name}: is what data.train={data.train} names; choices: {choices}")
     if isinstance(splits[chosen], Source) and not len(splits[chosen]):
         filled = ", ".join(other for other, source in splits.items() if len(source)) or "none"
-        text = f"{_place(data)} has no images in that split; splits with images: {filled}"
+        text = f"{data.place} has no images in that split; splits with images: {filled}"
         raise UserError(f"{key}={chosen}: {text}")
     return chosen
 
@@ -211,7 +211,7 @@ def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     lacks = "test images (a folder test/ beside train/)"
     if not labelled:
         lacks = f"labels (a folder for each class) and {lacks}"
-    share = f"or a share of train: data.test=0.2; {_place(data)} lacks {lacks}"
+    share = f"or a share of train: data.test=0.2; {data.place} lacks {lacks}"
     return NoTestSplit(f"{text}, {share}", labelled)
 
 
@@ -260,7 +260,7 @@ def _missing_classes(
             text = f"its classes ({unknown}) are none of those of the training images"
             trained_names = class_names(train, sorted(trained))
             raise UserError(f"data.test={data.test}: {text} ({trained_names})")
-        found.append(f"{location(data)}: no training image is of {unknown}, {name} images are")
+        found.append(f"{data.location}: no training image is of {unknown}, {name} images are")
     tested = others.get("test")
     if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
         found.append(f"data.test={data.test}: no test image is of {class_names(train, gone)}")
@@ -283,19 +283,19 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out = _by_default(name, found.splits)
     if held_out is None:
         choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
-        raise UserError(f"data.validation=null: {location(data)} has no split for it; {choices}")
+        raise UserError(f"data.validation=null: {data.location} has no split for it; {choices}")
     train = found.splits[name](seed)
     used = [name]
-    guesses = [f"{location(data)}: {text}" for text in dict.fromkeys(found.guesses)]
+    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(found.guesses)]
     if data.validation is None and held_out == split_to_test(data, found.splits, name):
         text = f"{held_out} is held out; without a test split it is what is tested on, too"
-        guesses.append(f"{location(data)}: {text}")
+        guesses.append(f"{data.location}: {text}")
     seen = train
     if isinstance(held_out, str):
         seen = found.splits[held_out](0)
         used.append(held_out)
     preview = train.take(first)
-    notes = [f"{one}: a stream from {_place(data)}" for one in used]
+    notes = [f"{one}: a stream from {data.place}" for one in used]
     notes += _beside(found, used, list(found.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
     return Splits(preview, seen.take(first), None, train, tuple(notes), tuple(guesses))
@@ -312,7 +312,7 @@ def _notes(
     found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
     """What each split was read from, a line each, what was left out, and what labels are."""
-    place = _place(data)
+    place = data.place
     whole = found.splits[roles.train]
     inside = data.share != 1 and data.validation_from == "share"
     share = f", of which data.share={data.share:g}" if inside else ""
@@ -361,7 +361,3 @@ def describe_labels(source: Source, data: Data) -> str:
 
 def _many(source: Source) -> str:
     return count_of_images(len(source)) + (source.lists.describe() if source.lists else "")
-
-
-def _place(data: Data) -> str:
-    return data.path or data.hub or f"data={data.name}"

@@ -18,7 +18,7 @@ from ..recipe.split_counts import held_out_count, share_count
 from .files import FOLDER, FileStore
 from .labels import UNLABELLED, composed
 from .layout import split_of_folder
-from .source import Source, location
+from .source import Source
 
 HELD_OUT_KEY = 1  # of the permutation by which a share is held out
 SHARE_KEY = 3  # of that by which data.share is taken
@@ -100,9 +100,7 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     inside_N = np.array([inside[name] for name in names])
     if inside_N.all() or not inside_N.any():
         side = "testing" if inside_N.any() else "training"
-        text = (
-            f"all {len(names):,} images of {location(data)} are for {side} by their names' hashes"
-        )
+        text = f"all {len(names):,} images of {data.location} are for {side} by their names' hashes"
         raise UserError(f"data.test={share:g}: {text}; expected another share or more images")
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)

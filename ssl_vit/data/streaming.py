@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 
 from .. import rng
-from ..errors import UserError
+from ..errors import UserError, reason
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
 
@@ -191,10 +191,8 @@ class Stream:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
         except Exception as error:  # whatever a network or a file written by others causes
-            text = " ".join(str(error).split())[:300]
-            raise UserError(
-                f"{self.where}: shard {shard} of {self.shards} cannot be read: {text}"
-            ) from None
+            text = f"shard {shard} of {self.shards} cannot be read: {reason(error)}"
+            raise UserError(f"{self.where}: {text}") from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
         label = cell[self.label] if self.label else None
@@ -231,4 +229,4 @@ def read_hub_file(path: str | None) -> bytes:
         with fsspec.open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:
-        return Missing(" ".join(str(error).split())[:200])
+        return Missing(reason(error))

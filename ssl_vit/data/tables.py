@@ -20,7 +20,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from .. import hub_files
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..recipe.images import Data
 from . import columns, labels, layout
 from .columns import Features, array_shape
@@ -34,7 +34,6 @@ from .source import (
     Source,
     Store,
     file_bytes,
-    location,
     read_file,
 )
 
@@ -210,8 +209,7 @@ def _end(file: Path) -> pyarrow.parquet.FileMetaData:
     try:
         return pyarrow.parquet.read_metadata(file)
     except (OSError, pyarrow.ArrowException) as error:
-        text = " ".join(str(error).split())[:300]
-        raise UserError(f"data.path={file}: {text}") from None
+        raise UserError(f"data.path={file}: {reason(error)}") from None
 
 
 class Parquet(NamedTuple):
@@ -248,8 +246,8 @@ def split_files(
         apart = {", ".join(sorted(features)) for features in parsed}
         if len(apart) > 1:
             text = f"files of its split {split} have different columns"
-            raise UserError(f"{location(data)}: {text}: {' and '.join(sorted(apart))}")
-        labels_of = [columns.find(features, data, location(data))[1] for features in parsed]
+            raise UserError(f"{data.location}: {text}: {' and '.join(sorted(apart))}")
+        labels_of = [columns.find(features, data)[1] for features in parsed]
         classes = list(map(columns.class_names, parsed, labels_of))
         longest = max(classes, key=len, default=[])
         agree = same_numbers(classes) and (not longest or all(classes))
@@ -279,7 +277,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
         if not isinstance(error, OSError) or error.errno not in NOT_WRITABLE:
             raise _refused(error, data) from None
         text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
-        print(f"warning: {location(data)}: {text}: images are held in memory", flush=True)
+        print(f"warning: {data.location}: {text}: images are held in memory", flush=True)
         return _opened(lambda: datasets.concatenate_datasets(_in_memory(files)), data)
 
 
@@ -299,8 +297,7 @@ def _check_whole(file: Path) -> None:
             for _ in opened.iter_batches():
                 pass
     except (OSError, pyarrow.ArrowException) as error:
-        text = " ".join(str(error).split())[:300]
-        raise UserError(f"data.path={file}: damaged: {text}") from None
+        raise UserError(f"data.path={file}: damaged: {reason(error)}") from None
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
@@ -338,12 +335,12 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
 
 def _refused(error: Exception, data: Data) -> UserError:
     # "An error occurred while generating the dataset" alone says nothing
-    text = " ".join(str(error.__cause__ or error).split())[:300]
+    text = reason(error.__cause__ or error)
     if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
         text = f"its split {empty[1]} has no images; take its files away, or unpack them"
     if "OfflineModeIsEnabled" in text:
         text = hub_files.NOT_CACHED
-    return UserError(f"{location(data)}: {text}")
+    return UserError(f"{data.location}: {text}")
 
 
 class Columns(NamedTuple):
@@ -363,8 +360,8 @@ def find_columns(features: Features, data: Data, known: Parquet | None) -> Colum
     Raises:
         UserError: as `columns.find`.
     """
-    image, label = columns.find(features, data, location(data))
-    masks = columns.find_masks(features, image, data, location(data))
+    image, label = columns.find(features, data)
+    masks = columns.find_masks(features, image, data)
     if known is not None and known.unusable:
         return Columns(image, None, [], f" ({known.unusable})", masks)
     classes = columns.class_names(features, label) if known is None else known.classes
@@ -384,7 +381,7 @@ def open_tables(
     """
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
-        columns.check_group(opened[train].features, data.group, location(data))
+        columns.check_group(opened[train].features, data)
     found = {
         name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
     }
@@ -394,13 +391,13 @@ def open_tables(
     }
     column = next((one.label for one in found.values() if one.label), "label")
     asked = data.label_column is not None
-    reading = Reading(column, location(data), f"column {column}", asked, typed=True)
+    reading = Reading(column, data.location, f"column {column}", asked, typed=True)
     numbers = labels.read_or_none(stored, reading, guesses, data.labels)
     below = roots(data)
     splits = {}
     for name, rows in opened.items():
         store = TableStore(rows, found[name].image, below)
-        store.check_files(location(data))
+        store.check_files(data.location)
         masks = found[name].masks
         if masks.column:
             masks = masks._replace(store=TableStore(rows, masks.column, below))

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..formatting import count_of
 from ..recipe.images import Data
 from . import labels, layout
 from .labels import Reading, Stored
 from .layout import IMAGE_KINDS, OTHERS, Contents
-from .source import READERS, Raw, Source, Store, location
+from .source import READERS, Raw, Source, Store
 
 TAR_LABELS = (
     "; a tar has them as key.cls or key.json with a whole number, a text or, named by"
@@ -100,7 +100,7 @@ class TarStore(Store):
                         size, offset = int(self.size_N[row]), int(self.offset_N[row])
                         images[place] = os.pread(file.fileno(), size, offset)
             except OSError as error:
-                text = f"cannot be read: {_text(error)}"
+                text = f"cannot be read: {reason(error)}"
                 raise UserError(f"data.path={self.files[number]}: {text}") from None
         return images
 
@@ -129,7 +129,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     """
     for key in ("image_column", "group"):
         if (given := getattr(data, key)) is not None:
-            text = f"{location(data)} holds tars, which have no columns"
+            text = f"{data.location} holds tars, which have no columns"
             raise UserError(f"data.{key}={given}: {text}")
     files = [file for some in contents.files.values() for file in some]
     with ThreadPoolExecutor(READERS) as pool:
@@ -157,13 +157,13 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     }
     column = data.label_column or "label"
     if data.label_column and all(value is None for one in stored.values() for value in one.values):
-        text = f"no image in {location(data)} has such a label"
+        text = f"no image in {data.location} has such a label"
         choices = "expected cls, for the .cls files, or a key of the .json files"
         raise UserError(f"data.label_column={column}: {text}; {choices}")
     source = (
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
     )
-    reading = Reading(column, location(data), source, asked=data.label_column is not None)
+    reading = Reading(column, data.location, source, asked=data.label_column is not None)
     found = labels.read_or_none(stored, reading, guesses, data.labels)
     return {
         split: Source(
@@ -213,7 +213,7 @@ def _members(file: Path, column: str | None) -> Members:
         raise UserError(f"data.path={file}: {text}") from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
         after = f", after {count} images" if isinstance(error, ValueError) else ""
-        raise UserError(f"data.path={file}: {_text(error)}{after}") from None
+        raise UserError(f"data.path={file}: {reason(error)}{after}") from None
     for own in found.images.values():
         for key in [key for key in own if _sample(key) != key and _sample(key) in own]:
             del own[key]  # such as 0001.seg.png beside 0001.png
@@ -261,11 +261,6 @@ def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found
         found.images[kind][key] = Member(member.offset_data, member.size)
         return True
     return False
-
-
-def _text(error: Exception) -> str:
-    """An error in one line, without the file's name."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
 
 
 def _label(kind: str, text: bytes, column: str) -> Any:

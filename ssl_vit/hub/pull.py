@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from .. import formatting, hub_files
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..formatting import shell_command
 from ..recipe.images import EMBEDDED
 from ..recipe.load import from_untrusted
@@ -74,8 +74,7 @@ def _write(source: Path, run: Run, place: str) -> None:
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        text = f"{run.folder} cannot be written: {reason}"
+        text = f"{run.folder} cannot be written: {reason(error)}"
         raise UserError(f"out={run.recipe.out}: {text}") from None
 
 

@@ -159,6 +159,6 @@ def changed_images(run: Run) -> list[str]:
     if not names:
         return []
     data = run.recipe.data
-    where = data.path or data.hub or f"data={data.name}"
+    where = data.place
     text = f"the images of {', '.join(names)} are not those that it was made with"
     return [f"init={source.place}: {where} has changed since: {text}"]

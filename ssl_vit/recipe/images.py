@@ -160,6 +160,18 @@ class Data(Keys):
     )
 
     @property
+    def place(self) -> str:
+        """Where the images are, in words."""
+        return self.path or self.hub or f"data={self.name}"
+
+    @property
+    def location(self) -> str:
+        """Where the images are, as the option that names them."""
+        if self.path:
+            return f"data.path={self.path}"
+        return f"data.hub={self.hub}" if self.hub else f"data={self.name}"
+
+    @property
     def is_rgb(self) -> bool:
         """Whether images are RGB of 8 bits, to which others are brought."""
         return self.channels == 3 and self.range is None

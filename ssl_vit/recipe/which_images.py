@@ -55,7 +55,7 @@ def images_taken(source: InitSource, data: Data) -> str | None:
         return (
             f"warning: init={source.place}: {text}; data={data.name} is used; for others {OTHERS}"
         )
-    place = data.path or data.hub or f"data={data.name}"
+    place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"
     return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
 

@@ -314,8 +314,8 @@ def test_a_plugin_for_one_label_an_image_is_given_no_lists(place, tiny, monkeypa
 def test_lists_are_used_where_they_are_named() -> None:
     """A run without labels on such images keeps the fingerprint that it had."""
     features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(CLASSES)})
-    assert columns.find(features, Data(), "here") == ("image", None)
-    assert columns.find(features, Data(label_column="labels"), "here") == ("image", "labels")
+    assert columns.find(features, Data()) == ("image", None)
+    assert columns.find(features, Data(label_column="labels")) == ("image", "labels")
     assert "labels (lists of class numbers)" in columns.described(features)
 
 
