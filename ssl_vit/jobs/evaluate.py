@@ -91,7 +91,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     head = _head(network, source, splits) if "top1" in recipe.probe.measures else None
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
-    facts["seen"] = seen_images.record(seen)
+    facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
     on_main(accelerator, lambda: run.open(environment(facts)))
     read, pool = _reader(network, source, recipe, accelerator.device)
     if set(recipe.probe.measures) <= {SEGMENTATION}:

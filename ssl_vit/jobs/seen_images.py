@@ -99,11 +99,6 @@ def recorded(seen: list[SeenImages]) -> list[SeenImages]:
     return [one.model_copy(update={"run": Path(one.run).name}) for one in seen]
 
 
-def record(seen: list[SeenImages]) -> list[dict[str, object]]:
-    """As `recorded`, for environment.json."""
-    return [one.content() for one in recorded(seen)]
-
-
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     """What the runs that a run's initial weights come from have seen of the images that it is
     measured on, the latest first."""

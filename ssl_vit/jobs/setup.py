@@ -115,7 +115,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     facts |= _load_initial_weights(network, run)
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
-    facts["seen"] = seen_images.record(seen)
+    facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     objective = building.build(Settings.of(recipe), network, classes)
     state, sharded = _build_state(
