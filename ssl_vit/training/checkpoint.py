@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, reason
+from ..errors import UserError
 from ..recipe.operation import Checkpoint
 from ..recipe.records import read
 from ..recipe.records.checkpoint import Manifest
@@ -195,7 +195,7 @@ class Saver:
             return
         self.error = None
         self.failed += 1
-        why = reason(error) or type(error).__name__
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
         self.warn(text)
         if self.failed >= MAX_FAILED_SAVES:
