@@ -81,6 +81,16 @@ class Baseline:
     compared_with: tuple[str, ...]
 
 
+# What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
+# images; and its name for readers
+FRESH, START, PIXELS, GUESSING = "fresh_", "start_", "pixels_", "guess_"
+IN_ITS_PLACE = {
+    FRESH: "fresh weights",
+    START: "the initial weights",
+    PIXELS: "the pixels at 8 x 8",
+    GUESSING: "guessing",
+}
+
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
 
@@ -139,7 +149,11 @@ def score(name: str, value: float) -> float:
 
 def find_baseline(name: str) -> Baseline | None:
     """The row of a full name; None for a metric's."""
-    return _baselines.get(_last(name))
+    last = _last(name)
+    for start, called in IN_ITS_PLACE.items():
+        if last.startswith(start):
+            return Baseline(last, called, (last.removeprefix(start),))
+    return _baselines.get(last)
 
 
 def is_of_model(name: str) -> bool:

@@ -1,12 +1,12 @@
 """Intervals for results of a few seeds on one test split: Student's t, a bootstrap over seeds and
-images, Wilson's interval.
+images, Wilson's interval; and of two encoders on the same images.
 
 Legend: S seeds, M images, U the distinct columns of an (S, M) table, B resamples. All intervals are
 two-sided, 95%.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,46 @@ def difference(one: float, n: int, other: float, m: int) -> Interval:
     low = change - math.hypot(other - b.low, a.high - one)
     high = change + math.hypot(b.high - other, one - a.low)
     return Interval(low, high)
+
+
+def paired_difference(difference_M: np.ndarray) -> tuple[float, Interval]:
+    """The mean of paired differences of M images, each from -1 to 1 (of two encoders on the same
+    image: 1 where only the first is right, -1 where only the second is), and its interval.
+
+    Agresti and Min's (2005): Wald's, after half an image was added to each of the four cells of
+    right and wrong; so a few images that differ are no finding.
+    """
+    n, total = len(difference_M), float(difference_M.sum())
+    mean = total / (n + 2)
+    variance = (float((difference_M**2).sum()) + 1) / (n + 2) - mean**2
+    half = float(special.ndtri(1 - TAIL)) * math.sqrt(variance / (n + 2))
+    return total / n, Interval(mean - half, mean + half)
+
+
+def resampled_difference(
+    one_MK: np.ndarray,
+    other_MK: np.ndarray,
+    score: Callable[[np.ndarray], np.ndarray],
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of the difference of two scores of the same M images, resampled together
+    (Efron, 1979), where a score is no mean over images.
+
+    Args:
+        one_MK, other_MK: K numbers of each image.
+        score: from sums over images (R, K) to R scores.
+        resamples: the number of resamples.
+        seed: of the generator: the same numbers give the same interval.
+    """
+    images = len(one_MK)
+    generator = np.random.default_rng(seed)
+    found = []
+    for draws in _blocks(resamples, max(1, ENTRIES // images)):
+        count_RM = generator.multinomial(images, np.full(images, 1 / images), draws)
+        found.append(score(count_RM @ one_MK) - score(count_RM @ other_MK))
+    low, high = np.quantile(np.concatenate(found), [TAIL, 1 - TAIL])
+    return Interval(float(low), float(high))
 
 
 def resampled_interval(

@@ -187,9 +187,11 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
     return [Samples(part, rng.key(key, part)) for part in parts]
 
 
-def held_out_rows(source: Source, most: int) -> np.ndarray:
-    """The rows of at most `most` held-out images, the same in every run."""
-    return rng.permute(np.arange(min(most, len(source))), len(source), rng.key(MEASURED_KEY))
+def held_out_rows(source: Source, most: int, first: int = 0) -> np.ndarray:
+    """The rows of at most `most` held-out images, the same in every run: in the order of their
+    draw, from the place `first` on."""
+    places = np.arange(first, min(first + most, len(source)))
+    return rng.permute(places, len(source), rng.key(MEASURED_KEY))
 
 
 def held_out_batches(
@@ -199,11 +201,13 @@ def held_out_batches(
     most: int,
     views: ViewOptions | None = None,
     group: int = 0,
+    first: int = 0,
 ) -> list[Batch]:
     """This process's share of at most `most` fixed images, with keys that are the same in every
     run.
 
-    Every image is in exactly one process's share; the last batch of a share may be smaller.
+    Every image is in exactly one process's share; the last batch of a share may be smaller. The
+    images are those of `held_out_rows(source, most, first)`.
 
     With `views`, each image comes with fixed views, in batches that do not depend on the number of
     processes: groups of at most `group` images, whose views are compared with one another. With
@@ -212,14 +216,14 @@ def held_out_batches(
     Raises:
         UserError: fewer images than processes or, with `views`, than two for each.
     """
-    count = min(most, len(source))
+    chosen = held_out_rows(source, most, first)
+    count = len(chosen)
     if count < (2 if views else 1) * batch_layout.processes:
         each = "two each, whose views are compared" if views else "one each"
         raise UserError(
             f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
             f" at least {each}"
         )
-    chosen = held_out_rows(source, most)
     if views is None:
         samples = shared_samples(chosen, batch_layout, MEASURED_KEY)
     else:

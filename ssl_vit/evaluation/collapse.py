@@ -41,12 +41,12 @@ class CollapseEvaluator:
         device = self.accelerator.device
         # in bfloat16 features that are nearly the same differ by rounding, in every direction
         with torch.autocast(device.type, enabled=False):
-            read = feature_reader(objective.exported, self.pool, None)
-            _, _, x_ND = gathered(read, self.batches, self.accelerator)
+            readers = {"": feature_reader(objective.exported, self.pool, None)}
+            _, _, features = gathered(readers, self.batches, self.accelerator)
             assign: Any = getattr(objective, "assignments", lambda batches: {})
             found = assign(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}
-        feature_ND = torch.from_numpy(x_ND).double()
+        feature_ND = torch.from_numpy(features[""]).double()
         yield "features/effective_rank", centred_rank(feature_ND)
         yield "features/mean_cosine", mean_cosine(feature_ND)
         for name, share in shares.items():

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..data.batching import Batch
 from ..models.encoder import Encoder
+from ..stats import Interval, resampled_difference
 from . import probes
 from .probes import Scale
 
@@ -169,6 +170,31 @@ def scores(confusion_CC: Tensor) -> Scores:
     present_C = union_C > 0
     miou = (right_C[present_C] / union_C[present_C]).mean().item()
     return Scores(miou, (right_C.sum() / counted.sum()).item())
+
+
+def marginals(confusion_CC: Tensor) -> Tensor:
+    """Of each class the pixels that are predicted right, that are its, and that are predicted to
+    be: int64 (3, C), which is all that `scores` needs."""
+    return torch.stack([confusion_CC.diagonal(), confusion_CC.sum(1), confusion_CC.sum(0)])
+
+
+def difference(one_M3C: Tensor, other_M3C: Tensor, number: int) -> Interval:
+    """The percentile interval of the first one's score less the second one's, on the same images,
+    resampled together; `number` is the score's place in Scores."""
+    one_MK, other_MK = (
+        rearrange(counted, "m t c -> m (t c)").double().numpy() for counted in (one_M3C, other_M3C)
+    )
+    return resampled_difference(one_MK, other_MK, lambda sum_RK: _resampled(sum_RK)[number])
+
+
+def _resampled(sum_RK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`scores` of R sums of marginals (R, 3 C)."""
+    right_RC, own_RC, predicted_RC = np.split(sum_RK, 3, axis=1)
+    union_RC = own_RC + predicted_RC - right_RC
+    present_RC = union_RC > 0
+    share_RC = right_RC / np.where(present_RC, union_RC, 1)
+    miou_R = share_RC.sum(1) / present_RC.sum(1)
+    return miou_R, right_RC.sum(1) / own_RC.sum(1)
 
 
 def moments(train: PatchFeatures, device: torch.device) -> Scale:

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from .. import costs, formatting, metrics
 from ..data import loaders
-from ..data.files import FOLDERS
-from ..data.source import Source
 from ..data.workers import limit_workers
 from ..evaluation.collapse import IMAGES_PER_CHANNEL
-from ..evaluation.features import ProbesDuringTraining
+from ..evaluation.online import OnlineProbes
 from ..models.encoder import Encoder
 from ..objectives.corruption import num_corrupted
 from ..objectives.patches import PatchPrediction
@@ -21,11 +18,11 @@ from ..recipe.recipe_files import suggest_model
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
+from .online import label_doubt
 from .reuse import changed_images
 from .setup import Job, loop_settings
 from .split_images import held_out_images, measured_on
 
-FEW = 5  # images: classes of fewer are hardly classes
 NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
@@ -57,18 +54,6 @@ def print_banner(job: Job) -> None:
         print(f"{few}; {suggest_model(recipe)}", flush=True)
 
 
-def label_doubt(source: Source) -> str:
-    """Why the names of folders that labels were taken from may be no classes, in words; empty
-    without doubt, and for other labels."""
-    if source.label_source != FOLDERS:
-        return ""
-    label_N = source.label_of(np.arange(len(source)))
-    median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
-    if median >= FEW:
-        return ""
-    return f"half of them have at most {formatting.count_of_images(int(median))}"
-
-
 def _early_warnings(job: Job) -> Iterator[str]:
     data = job.recipe.data
     if data.validation == 0:
@@ -85,8 +70,8 @@ def _early_warnings(job: Job) -> Iterator[str]:
     if job.collapse and len(job.splits.validation) < wanted:
         found = formatting.count_of_images(len(job.splits.validation))
         yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
-    if job.probes:
-        yield from _few_probed(job.probes, min(job.recipe.probe.images, len(job.splits.train)))
+    if job.online:
+        yield from _few_probed(job.online.probes, job.online.plan.train)
     yield from job.splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
@@ -96,7 +81,7 @@ def _early_warnings(job: Job) -> Iterator[str]:
         yield note
 
 
-def _few_probed(probes: ProbesDuringTraining, images: int) -> Iterator[str]:
+def _few_probed(probes: OnlineProbes, images: int) -> Iterator[str]:
     """What so many training images are too few for."""
     probe, count = probes.probe, probes.chosen_on(images)
     for what in (CHOSEN[name] for name in probe.measures if name in CHOSEN):
@@ -177,6 +162,10 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     loading = f"{job.workers} data workers"
     if job.decoded:
         loading += f", decoded in memory: {job.decoded.description}"
+    if job.online:
+        yield "probes", job.online.plan.describe()
+    elif job.not_compared:
+        yield "probes", f"none, {job.not_compared}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}

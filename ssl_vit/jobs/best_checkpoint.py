@@ -18,7 +18,7 @@ from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
 from .setup import Job
 
-PROBES = "probe/"  # beginning of the metrics of probe.every
+PROBES = "probe/"  # beginning of the metrics of probes while it trains
 
 
 def check_split(recipe: Recipe) -> None:
@@ -52,8 +52,8 @@ def check_metric(job: Job) -> None:
     with torch.no_grad(), job.state.evaluation_model() as model:
         known = job.held_out.names(model.eval())
         model.train()
-    if job.probes:
-        known += [f"{PROBES}{name}" for name in job.probes.names()]
+    if job.online:
+        known += [f"{PROBES}{name}" for name in job.online.probes.names()]
 
     def check() -> None:
         if metric not in known:
@@ -187,8 +187,8 @@ def restore(job: Job) -> Best | None:
         distributed.on_main(job.accelerator, lambda: _reconcile(job))
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))
         job.held_out.latest = {}
-        if job.probes:
-            job.probes.has_run = False
+        if job.online:
+            job.online.probes.has_run = False
     if step is not None and job.accelerator.is_main_process:
         job.run.write_log(f"the weights of step {step} are the best by {metric}: {record['value']}")
     return Best(metric=record["metric"], step=step, value=record["value"])

@@ -3,9 +3,7 @@ late."""
 
 import json
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
@@ -20,7 +18,6 @@ from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, Pretrai
 from ..recipe.which_images import OTHERS, image_notice
 from ..runs import experiment_trackers
 from ..runs.folder import Run
-from ..runs.next_steps import next_steps
 from ..training.preemption import SignalHandler
 from . import reuse
 from .run_result import run_result
@@ -171,26 +168,9 @@ def _probe(run: Run) -> Result | None:
 
 
 def _conclude(run: Run) -> None:
-    """Print the run's files and what to type next."""
-    for image in sorted(run.figures.glob("*.png")):
-        print(f"image       {image}")
-    if (run.folder / "report.html").exists():
-        print(f"page        {run.folder / 'report.html'}")
-    if "tensorboard" in (run.recipe.log.trackers or ()):
-        curves = ["-m", "tensorboard.main", f"--logdir={run.folder.parent}"]
-        print(f"curves      {shell_command(sys.executable, *curves)}")
+    """Print what the Hub has."""
     if run.recipe.hub.repo:
         _print_hub_status(run)
-    # quoted for Python, too
-    place = json.dumps(f"local-dir:{run.export}", ensure_ascii=False)
-    load = (
-        f"{run.recipe.model.opened_by};"
-        f" model = timm.create_model({place}, pretrained=True); "
-        f"print(model.num_features, model.num_classes)"
-    )
-    print(f"load        {shell_command(sys.executable, '-c', load)}")
-    for step in next_steps(run.folder, Path(run.recipe.out), run.recipe):
-        print(f"next        {step.what}:\n{step.command}")
 
 
 def _print_hub_status(run: Run) -> None:

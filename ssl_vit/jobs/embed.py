@@ -1,7 +1,6 @@
 """The embed tool: features of every image of a data set, in shards. Torch is imported late."""
 
 import re
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,22 +81,15 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
     Raises:
         UserError: the weights, the images or the folder do not suit.
     """
-    from ..data.workers import report_lost_workers
     from ..runs.folder import Run
-    from ..training.heartbeat import Watchdog
-    from . import resources
     from .feature_folder import FeatureFolder
+    from .session import session
 
-    recipe = one.recipe
-    with resources.run_session(Run(recipe)) as accelerator, ExitStack() as stack:
-        rank = accelerator.process_index
-        watchdog = Watchdog(rank, accelerator.num_processes, recipe.compute.patience)
-        accelerator.watch_loader = stack.enter_context(watchdog).watch_loader
-        stack.enter_context(report_lost_workers())
-        splits = _splits(data, options, accelerator)
-        clipped = _clipped(splits, data, accelerator)
-        features = FeatureFolder(options, one, accelerator, clipped)
-        files, nearest = features.run(splits, stack)
+    with session(Run(one.recipe)) as current:
+        splits = _splits(data, options, current.accelerator)
+        clipped = _clipped(splits, data, current.accelerator)
+        features = FeatureFolder(options, one, current, clipped)
+        files, nearest = features.run(splits)
     return EmbeddedImages(features.folder, files, nearest)
 
 

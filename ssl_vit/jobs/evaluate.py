@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -12,62 +11,45 @@ from accelerate import Accelerator
 from .. import costs
 from ..data import batching, class_numbers, loaders, masks, sources
 from ..data.batch_layout import BatchLayout
-from ..data.workers import InterruptibleLoader, report_lost_workers
+from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import classify, features
+from ..evaluation.beside import ENCODER, compared, fresh_network, pixel_reader
 from ..formatting import crop_text, few_images, pixel_text
+from ..metrics import FRESH, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..objectives.supervised.network import Supervised
+from ..recipe import recipe_files
 from ..recipe.init_source import InitSource
-from ..recipe.probe import CHOSEN, SEGMENTATION
-from ..recipe.records.run import Result, SeenImages
+from ..recipe.probe import CHOSEN, SEGMENTATION, Probe
+from ..recipe.records.run import Measured, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..training import loop
-from ..training.distributed import (
-    WatchedAccelerator,
-    broadcast_from_main,
-    check_same,
-    macos_warning,
-    on_main,
-)
-from ..training.heartbeat import Watchdog
-from . import (
-    evaluate_masks,
-    finish,
-    head_classes,
-    resources,
-    reuse,
-    seen_images,
-    split_images,
-)
+from ..training.distributed import WatchedAccelerator, check_same, macos_warning, on_main
+from . import evaluate_masks, finish, head_classes, resources, reuse, seen_images, split_images
 from .heads import load_trained
 from .init_notes import init_notes
+from .session import session
 
 
 def evaluate(run: Run) -> Result | None:
-    """Measure the frozen encoder of the run's `init=`, and finish its folder.
+    """Measure the frozen encoder of the run's `init=`, beside its network with fresh weights, and
+    finish its folder.
 
     Returns:
-        The content of result.json; on other processes than rank 0 an empty dict.
+        The content of result.json; on other processes than rank 0 None.
 
     Raises:
         UserError: the images, the weights or the folder do not suit the recipe.
     """
-    with resources.run_session(run) as accelerator, ExitStack() as stack:
-        rank = accelerator.process_index
-        watchdog = Watchdog(rank, accelerator.num_processes, run.recipe.compute.patience)
-        accelerator.watch_loader = stack.enter_context(watchdog).watch_loader
-        stack.enter_context(report_lost_workers())
-        splits = resources.load_splits(run.recipe, accelerator, test=True)
-        on_main(accelerator, lambda: stack.enter_context(run.lock()))
-        # another process may have finished it while this one waited for the lock
-        done = broadcast_from_main(accelerator, lambda: reuse.finished(run))
-        return done or _measure(run, accelerator, splits)
+    with session(run) as current:
+        splits = current.load_splits(test=True)
+        return current.hold_run() or _measure(run, current.accelerator, splits)
 
 
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> Result | None:
@@ -93,29 +75,34 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
     facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
     on_main(accelerator, lambda: run.open(environment(facts)))
-    read, pool = _reader(network, source, recipe, accelerator.device)
+    networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
+    found = {name: _reader(one, name, recipe) for name, one in networks.items()}
+    readers = {name: read for name, (read, _) in found.items()}
+    pool = found[ENCODER][1]
     if set(recipe.probe.measures) <= {SEGMENTATION}:
         pool = "patches"
+    if "knn" in recipe.probe.measures:
+        readers[PIXELS] = pixel_reader(recipe.data)
     _print_banner(run, accelerator, splits, pool, seen, head)
-    extracted, picks, images = _features(read, splits, batch_layout, recipe, accelerator, classes)
+    extracted, picks, images = _features(
+        readers, splits, batch_layout, recipe, accelerator, classes
+    )
     of_head = _classify(head, splits, batch_layout, recipe, accelerator) if head else {}
-    of_masks: dict[str, tuple[float, int]] = {}
+    of_masks: dict[str, Measured] = {}
     if measures_masks(recipe):
-        assert isinstance(network, encoder.Encoder)  # validate refuses others
         of_masks, forwarded = evaluate_masks.measure(
-            network, splits, batch_layout, recipe, accelerator
+            networks, splits, batch_layout, recipe, accelerator
         )
         images += forwarded
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return None
-    tested = len(extracted["test"][1]) if extracted else 0
-    probed = features.run_probes(extracted, recipe.probe, classes, picks)
-    metrics = {name: (value, tested) for name, value in probed} | of_head | of_masks
+    metrics = _probed(extracted, picks, recipe.probe, classes)
+    metrics |= finish.measured(of_head, "test") | of_masks
     seconds = time.perf_counter() - started_at
     result = finish.result_record(
         recipe,
-        {"test": metrics},
+        metrics,
         images=images,
         exaflop=costs.exaflop(recipe, images),  # forward only
         seconds=seconds,
@@ -134,19 +121,48 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     return result
 
 
+def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
+    """The network with fresh weights, of a run the initial ones of its seed; nothing where the
+    encoder has such weights itself."""
+    source = recipe.init_source
+    if source.is_scratch:
+        return {}
+    run = source.locate().run
+    seed = recipe_files.read(run / "recipe.yaml").seed if run else recipe.seed
+    return {FRESH: fresh_network(recipe.model, recipe.data, seed).to(device)}
+
+
+def _probed(
+    extracted: dict[str, dict[str, features.Features]],
+    picks: features.Picks | None,
+    probe: Probe,
+    classes: int,
+) -> dict[str, Measured]:
+    """The probes of the encoder, and of what it is compared with."""
+    if not extracted:
+        return {}
+    right = {}
+    for name in extracted["test"]:
+        # without a network there is nothing to fit but neighbours
+        of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
+        own = {split: found[name] for split, found in extracted.items()}
+        right[name] = dict(features.run_probes(own, of, classes, picks))
+    return compared(right, classes, "test")
+
+
 def _features(
-    read: features.Reader,
+    readers: features.Readers,
     splits: sources.Splits,
     batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
     classes: int,
-) -> tuple[dict[str, features.Features], features.Picks | None, int]:
+) -> tuple[dict[str, dict[str, features.Features]], features.Picks | None, int]:
     """Features of the splits that the probes need.
 
     Returns:
-        {split: features}; the rows that few-shot draws, if it is the only probe; and the number of
-        images that were forwarded. `top1` needs no features, but all test images.
+        {split: {reader: features}}; the rows that few-shot draws, if it is the only probe; and the
+        number of images that the encoder forwarded. `top1` needs no features, but all test images.
     """
     assert splits.test is not None
     probed = set(recipe.probe.measures) - {"top1", SEGMENTATION}
@@ -157,7 +173,7 @@ def _features(
         del named["validation"]
     picks = None
     images = 0
-    extracted: dict[str, features.Features] = {}
+    extracted: dict[str, dict[str, features.Features]] = {}
     with loop.autocast(recipe.compute.precision, accelerator):
         if probed == {"few_shot"}:
             train = named.pop("train")
@@ -167,35 +183,36 @@ def _features(
                 return loaders.evaluation_loader(train, recipe.data, batch_layout, workers, rows)
 
             drawn = features.sample_few_shot(
-                read, train, load_rows, recipe.probe, classes, accelerator
+                readers, train, load_rows, recipe.probe, classes, accelerator
             )
             extracted["train"], picks, images = drawn
         for name, source in named.items():
             with _all(source, recipe, batch_layout) as batches:
                 extracted[name] = features.extract(
-                    read, accelerator.watch_loader(batches), accelerator
+                    readers, accelerator.watch_loader(batches), accelerator
                 )
             images += len(source)
     return extracted, picks, images
 
 
-def _reader(
-    net: Backbone, init: InitSource, recipe: Recipe, device: torch.device
-) -> tuple[features.Reader, str]:
+def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
     """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
-    tanh layer that the run learned in its head.
+    tanh layer that the run learned in its head; of fresh weights as it was first drawn.
 
     Raises:
         UserError: the run has no such layer.
     """
+    init = recipe.init_source
     if recipe.probe.feature == "encoder":
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
-    objective = _classifier(net, init, "probe.feature=hidden").to(device).eval()
+    with torch.random.fork_rng():
+        objective = _classifier(net, init, "probe.feature=hidden", trained=name == ENCODER)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
-    hidden, pool = objective.hidden, objective.pool
+    hidden = objective.hidden.to(next(net.parameters()).device).eval()
+    pool = objective.pool
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
 
 
@@ -299,10 +316,10 @@ def _classify(
     return metrics
 
 
-def _classifier(net: Backbone, init: InitSource, option: str) -> Objective:
-    """The objective of the run that made the weights that learned labels, with its heads; of a
-    joint run, that part."""
-    objective, unknown = load_trained(init, net, lambda part: part.labels)
+def _classifier(net: Backbone, init: InitSource, option: str, trained: bool = True) -> Objective:
+    """The objective of the run that made the weights that learned labels, with its heads, trained
+    or as they were first drawn; of a joint run, that part."""
+    objective, unknown = load_trained(init, net, lambda part: part.labels, trained)
     if objective is None:
         reason = unknown or "is no run that learned labels"
         raise UserError(f"{option}: init={init.place} {reason}")

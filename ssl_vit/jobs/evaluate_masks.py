@@ -1,6 +1,6 @@
 """What an evaluation measures on masks: a linear segmentation probe, on the whole test split."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -16,15 +16,16 @@ from ..data.source import Source
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import dense
+from ..evaluation.beside import ENCODER
 from ..evaluation.dense import PatchFeatures, Reader, SegmentationTask
 from ..evaluation.probes import Scale
-from ..models.encoder import Encoder
+from ..metrics import FRESH
+from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
+from ..recipe.records.run import Difference, Measured
 from ..recipe.schema import Data, Recipe
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main
-
-Metrics = dict[str, tuple[float, int]]  # {name: (value, images)}
 
 
 class Fitted(NamedTuple):
@@ -42,27 +43,60 @@ class Fitted(NamedTuple):
 
 class Counts(NamedTuple):
     """Of a split: the confusion matrices (G, C, C) of the weights' predictions and that (C, C) of
-    the commonest class; and the images."""
+    the commonest class; of each image and class the pixels that the first weights have right, that
+    are its, and that were predicted to be (M, 3, C); and the number of images."""
 
     confusion_GCC: Tensor
     commonest_CC: Tensor
+    image_M3C: Tensor
     images: int
 
 
 def measure(
-    network: Encoder,
+    networks: Mapping[str, Backbone],
     splits: sources.Splits,
     batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
-) -> tuple[Metrics, int]:
-    """The metrics on masks, the same on all processes, and the number of images
-    that were forwarded.
+) -> tuple[dict[str, Measured], int]:
+    """The metrics on masks of an encoder (ENCODER), beside those of its network with fresh weights
+    (FRESH) where it is given and of the commonest class; the same on all processes. And the number
+    of images that the encoder forwarded.
 
     Raises:
         UserError: a split has no masks, or masks that do not suit.
     """
-    return MaskEvaluation(network, splits, batch_layout, recipe, accelerator).run()
+    counts: dict[str, Counts] = {}
+    forwarded = 0
+    for name, network in networks.items():
+        assert isinstance(network, Encoder)  # recipe/check.py refuses others
+        one = MaskEvaluation(network, splits, batch_layout, recipe, accelerator)
+        counts[name] = one.run()
+        forwarded = forwarded or one.seen  # fresh weights come second
+    return compared(counts), forwarded
+
+
+def compared(counts: Mapping[str, Counts]) -> dict[str, Measured]:
+    """The metrics of ENCODER, and of what it is compared with on the same images."""
+    own = counts[ENCODER]
+    alike = dense.scores(own.commonest_CC)
+    found: dict[str, Measured] = {}
+    for number, name in enumerate(dense.Scores._fields):
+
+        def measured(value: float, difference: Difference | None = None) -> Measured:
+            made = Measured(value=value, split="test", n=own.images)
+            if difference:
+                made.difference = difference
+            return made
+
+        found[name] = measured(dense.scores(own.confusion_GCC[0])[number])
+        found[f"majority_{name}"] = measured(alike[number])
+        if (fresh := counts.get(FRESH)) is not None:
+            value = dense.scores(fresh.confusion_GCC[0])[number]
+            low, high = dense.difference(own.image_M3C, fresh.image_M3C, number)
+            mean = found[name].value - value
+            found[FRESH + name] = measured(value, Difference(mean=mean, low=low, high=high))
+    return found
 
 
 @dataclass(eq=False, repr=False)
@@ -84,7 +118,8 @@ class MaskEvaluation:
         self.precision = self.recipe.compute.precision
         self.reader: Reader = dense.patch_reader(self.network, self.recipe.probe.layer)
 
-    def run(self) -> tuple[Metrics, int]:
+    def run(self) -> Counts:
+        """Learn from the training images; the counts of the test images."""
         most = self.probe.mask_images
         source = masks.chosen(self.splits.train, most)
         self._check_memory(len(source))
@@ -104,7 +139,7 @@ class MaskEvaluation:
         assert self.splits.test is not None
         counts = self._count(self.splits.test, fitted, task)
         self._report_unreadable()
-        return self._metrics(counts), self.seen
+        return counts
 
     def _read(self, image_B3HW: Tensor) -> Tensor:
         """Patch features (B, N, D) float32; autocast is for the encoder alone."""
@@ -196,6 +231,7 @@ class MaskEvaluation:
         confusion_GCC = torch.zeros(groups, task.classes, task.classes, dtype=torch.int64)
         commonest_CC = torch.zeros(task.classes, task.classes, dtype=torch.int64)
         images = 0
+        of_images = [torch.zeros(0, 3, task.classes, dtype=torch.int64)]
         unreadable: list[str] = []
         fitted = fitted.to(device)
         with self._batches(source, task.classes) as batches:
@@ -211,23 +247,25 @@ class MaskEvaluation:
                 for g, weight_AC in enumerate(fitted.weight_GAC):
                     side = mask_BSS.shape[-1]
                     pred_BSS = dense.predicted(x_BND, fitted.scale, weight_AC, task, side)
-                    confusion_GCC[g] += dense.confusion(mask_BSS, pred_BSS, task)
+                    one_BCC = [
+                        dense.confusion(mask_SS, pred_SS, task)
+                        for mask_SS, pred_SS in zip(mask_BSS, pred_BSS, strict=True)
+                    ]
+                    confusion_GCC[g] += sum(one_BCC[1:], one_BCC[0])
+                    if g == 0:
+                        of_images.append(torch.stack([dense.marginals(one) for one in one_BCC]))
                 alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
                 commonest_CC += dense.confusion(mask_BSS, alike_BSS, task)
-        everyone = gather_object([(confusion_GCC, commonest_CC, images, tuple(unreadable))])
+        image_M3C = torch.cat(of_images)
+        found = (confusion_GCC, commonest_CC, image_M3C, images, tuple(unreadable))
+        everyone = gather_object([found])
         for *_, texts in everyone:
             self._note(texts, 0)
         self.seen += len(source)
-        sums = [sum(parts[1:], parts[0]) for parts in list(zip(*everyone, strict=True))[:3]]
-        return Counts(*sums)
-
-    def _metrics(self, counts: Counts) -> Metrics:
-        """Each metric, and that of predicting the commonest training class everywhere."""
-        found = dense.scores(counts.confusion_GCC[0])
-        alike = dense.scores(counts.commonest_CC)
-        return {
-            "miou": (found.miou, counts.images),
-            "pixel_accuracy": (found.pixel_accuracy, counts.images),
-            "majority_miou": (alike.miou, counts.images),
-            "majority_pixel_accuracy": (alike.pixel_accuracy, counts.images),
-        }
+        confusions, commonest, image_parts, numbers, _ = zip(*everyone, strict=True)
+        return Counts(
+            sum(confusions[1:], confusions[0]),
+            sum(commonest[1:], commonest[0]),
+            torch.cat(image_parts),
+            sum(numbers),
+        )

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -37,11 +36,12 @@ from ..recipe.tools import TOP, EmbedOptions
 from ..runs import output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
-from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
+from ..training.distributed import broadcast_from_main, on_main
 from ..training.loop import autocast
 from . import nearest_images, resources
 from .encoders import NamedEncoder
 from .nearest_images import Gathered, Query
+from .session import Session
 
 RECORD = "embed.json"
 OWN = re.compile(
@@ -80,17 +80,17 @@ class FeatureFolder:
 
     options: EmbedOptions
     one: NamedEncoder
-    accelerator: WatchedAccelerator
+    session: Session
     clipped: dict[str, float]  # {split: share of its values that data.range clips}
 
     def __post_init__(self) -> None:
+        self.accelerator = self.session.accelerator
         self.recipe = self.one.recipe
         self.folder = Path(self.one.recipe.out) / self.one.recipe.name
         self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
 
-    def run(self, splits: dict[str, Source], stack: ExitStack) -> tuple[list[Path], list[Neighbor]]:
-        """Write the shards that are missing, each on one process; answer the queries. `stack` holds
-        the folder's lock.
+    def run(self, splits: dict[str, Source]) -> tuple[list[Path], list[Neighbor]]:
+        """Write the shards that are missing, each on one process; answer the queries.
 
         Returns:
             The shards, and the images nearest to each query; none without one, and on other
@@ -106,7 +106,7 @@ class FeatureFolder:
             self.accelerator,
             lambda: [nearest_images.read_query(text, recipe.data) for text in texts],
         )
-        on_main(self.accelerator, lambda: stack.enter_context(self.output.hold()))
+        self.session.hold(self.output.hold())
         network, weights_hash = self._network()
         on_main(self.accelerator, lambda: self._check(network))
         read = embedding.token_reader(

@@ -36,11 +36,10 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         UserError: as `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    if job.probes and not job.probes.has_run:  # resumed after the last step
+    if job.online and not job.online.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(
-            job.probes, job.state, {}, loop_settings(job.recipe), job.accelerator, callbacks
-        )
+        settings = loop_settings(job.recipe)
+        loop.evaluate(job.online.probes, job.state, {}, settings, job.accelerator, callbacks)
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
@@ -69,6 +68,8 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | Non
         result.seen = seen_images.recorded(seen)
     if best:
         result.best = best
+    if job.not_compared:
+        result.not_compared = job.not_compared
     run.finish(result)
     run.write_log("finished")
     write_page(run)
@@ -150,14 +151,12 @@ def _result(job: Job, test_metrics: Metrics) -> Result:
     """The content of result.json."""
     recipe, state = job.recipe, job.state
     images = state.step * recipe.optim.batch
-    held_out = dict(job.held_out.latest)
-    if job.probes:
-        held_out |= {f"probe_{name}": pair for name, pair in job.probes.latest.items()}
     # with data.validation=0 the held-out images are training images
     split = "train" if recipe.data.validation == 0 else "validation"
+    probed = job.online.probes.metrics(split) if job.online else {}
     return result_record(
         recipe,
-        {split: held_out, "test": test_metrics},
+        measured(job.held_out.latest, split) | probed | measured(test_metrics, "test"),
         steps=state.step,
         images=images,
         exaflop=costs.exaflop(recipe, images),
@@ -167,9 +166,14 @@ def _result(job: Job, test_metrics: Metrics) -> Result:
     )
 
 
+def measured(metrics: Metrics, split: str) -> dict[str, Measured]:
+    """Metrics of a split as result.json has them."""
+    return {name: Measured(value=value, n=n, split=split) for name, (value, n) in metrics.items()}
+
+
 def result_record(
     recipe: Recipe,
-    metrics: dict[str, Metrics],
+    metrics: dict[str, Measured],
     images: int,
     exaflop: float | None,
     seconds: float,
@@ -181,8 +185,8 @@ def result_record(
 
     Args:
         recipe: of the run.
-        metrics: {split: {name: (value, n)}}.
-        images: that were forwarded.
+        metrics: by their names.
+        images: that the encoder forwarded.
         exaflop: of the run; None: not counted, and so is what is added to it.
         seconds: of the run.
         device_seconds: seconds times processes.
@@ -198,11 +202,7 @@ def result_record(
         total_exaflop=_added(exaflop, before["exaflop"]),
         total_device_hours=_added(hours, before["device_hours"]),
         seconds=seconds,
-        metrics={
-            name: Measured(value=value, n=n, split=split)
-            for split, values in metrics.items()
-            for name, (value, n) in values.items()
-        },
+        metrics=metrics,
         recipe=recipe_hash(recipe),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )

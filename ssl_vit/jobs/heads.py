@@ -23,11 +23,14 @@ LABELS = "supervised"
 
 
 def load_trained(
-    source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
+    source: InitSource,
+    network: Backbone,
+    wanted: Callable[[ObjectiveDeclaration], bool],
+    trained: bool = True,
 ) -> tuple[Objective | None, str]:
     """The objective of the run that made the weights, around the network; of a sum of objectives
     its first trained part that is wanted. Of an export without its run, the linear head on labels
-    that it holds.
+    that it holds. With trained=False a run's heads are as they were first drawn.
 
     Returns:
         It, or None for an encoder that was made otherwise and for a run without such a part; and
@@ -55,7 +58,8 @@ def load_trained(
         # a plugin's classifier may have a head of another name
         classes = made.data.classes or _named_classes(run) or len(heads.get("head.bias", ()))
         built = building.build(building.Settings.of(made), network, classes, part.name)
-        built.load_heads(heads)
+        if trained:
+            built.load_heads(heads)
     except Exception as error:  # whatever a damaged file causes
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]
         raise UserError(f"init={source.place}: {path}: {text}") from None

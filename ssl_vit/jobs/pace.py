@@ -20,6 +20,7 @@ from ..recipe.schema import Recipe, compared_views
 from ..runs.folder import Run
 from ..training import loop
 from . import resources, setup
+from .session import session
 from .setup import Job
 
 WARM = 5  # first steps, which do not count
@@ -68,10 +69,12 @@ def measure(recipe: Recipe) -> Pace:
     recipe.eval.test = False
     recipe.log.every = 1
     recipe.probe.every = None
+    recipe.eval.knn = False
     with tempfile.TemporaryDirectory() as recipe.out:
         run = Run(recipe)
-        with resources.run_session(run) as accelerator:
-            splits = resources.load_splits(recipe, accelerator, test=False)
+        with session(run) as current:
+            accelerator = current.accelerator
+            splits = current.load_splits(test=False)
             job = setup.set_up(run, accelerator, splits)
             took = _steps(job)
             timed = took[min(WARM, len(took) - 1) :]

@@ -3,9 +3,6 @@ records about them."""
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,30 +27,10 @@ from ..recipe.schema import (
     uses_labels,
 )
 from ..runs.environment import process_cores
-from ..runs.folder import Run
 from ..training import distributed
 from . import split_images
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
-
-
-@contextmanager
-def run_session(run: Run) -> Iterator[distributed.WatchedAccelerator]:
-    """Start the process group of a run; a precision of auto becomes the machine's.
-
-    Raises:
-        UserError: the processes do not suit the recipe; or a file cannot be read or written.
-    """
-    try:
-        with distributed.accelerator_session(run.recipe.compute) as accelerator:
-            yield accelerator
-    except OSError as error:
-        place = error.filename
-        reason = error.strerror or str(error)
-        if place and not Path(os.fsdecode(place)).resolve().is_relative_to(run.folder.resolve()):
-            # not in the run's folder: naming out= would mislead
-            raise UserError(f"{place}: {reason}") from None
-        raise UserError(f"out={run.recipe.out}: {place or run.folder}: {reason}") from None
 
 
 def load_splits(

@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..formatting import count_of, count_of_images, duration, format_held_out
-from ..metrics import find_metric, format_baselines, format_metrics
+from pydantic import PrivateAttr
+
+from ..formatting import count_of_images, duration, format_held_out
+from ..metrics import format_metrics, is_of_model
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
-from ..recipe.records.run import Result
-from ..runs import notebook, seen_text
+from ..recipe.records.run import Measured, Result
+from ..recipe.schema import Recipe
+from ..runs import next_steps, notebook, seen_text
 from ..runs.folder import Run
+from . import scratch
 
 
 class RunResult(Result):
@@ -32,48 +36,62 @@ class RunResult(Result):
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
         classes: of an evaluation's probes: among how many classes they choose.
+        not_compared: of a training run: why its features were not compared with fresh weights.
         seen: which of the images that it was measured on it, and its initial weights, had seen.
         finished: when, as ISO 8601 in UTC.
         recipe: the recipe's hash.
     """
 
     folder: Path
+    _recipe: Recipe = PrivateAttr()
 
     def content(self) -> dict[str, Any]:
         """A dictionary, as --json prints it: result.json and the folder."""
         return super().content() | {"folder": str(self.folder)}
 
     def lines(self) -> Iterator[str]:
-        """What the command line prints of it."""
+        """What the command line prints of it: where, how long, what was measured, beside what it is
+        compared with, what that says, and what it does not."""
+        recipe = self._recipe
+        took = f"in {duration(self.seconds)}, {self.finished}: {self.folder}"
+        yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
-        else:
-            yield f"finished    in {duration(self.seconds)}, {self.finished}: {self.folder}"
-            yield from self._of_evaluation()
-        for one in self.seen or ():
-            if caution := seen_text.cautions([one]):
-                yield f"caution     {caution[0]}"
-            elif "test" in (self.measured_on or {}) or any(one.images.values()):
-                yield f"seen        {seen_text.sentence(one)}"
-
-    def _of_evaluation(self) -> Iterator[str]:
         for name, entry in self.metrics.items():
-            of = "of" if find_metric(name).independent else "on"
-            text = f"{entry.value:.1%} {of} {count_of(entry.n or 0, f'{entry.split} images')}"
-            if found := metric_tables.interval(name, entry, self.measured_on):
-                text += f" (95% interval {found.low:.1%} to {found.high:.1%})"
-            yield f"{name:<11} {text}"
-        if self.classes:
-            yield f"to beat     {1 / self.classes:.1%} (guessing, {self.classes:,} classes)"
+            if self._is_shown(name, entry):
+                text = metric_tables.beside_text(name, self.metrics, self.measured_on)
+                yield f"{metric_tables.measure_words(name):<11} {text}"
+        fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
+        if recipe.fine_tunes:
+            yield f"scratch     {scratch.beside(self.folder, recipe, self)}: {self._worth(recipe)}"
+        elif said := metric_tables.verdict(fought):
+            yield f"verdict     {said}"
+        if self.not_compared:
+            command = next_steps.evaluation(self.folder, self.folder.parent, next_steps.LABELLED)
+            yield f"features    not compared with fresh weights, {self.not_compared}: {command}"
+        yield from self._seen()
+        if not recipe.fine_tunes:
+            yield from self._not_compared(recipe)
+        if (page := self.folder / "report.html").exists():
+            yield f"page        {page}"
+
+    def _is_shown(self, name: str, entry: Measured) -> bool:
+        """Whether a metric has a line of its own: of an evaluation all, of a training run those of
+        probes."""
+        if not is_of_model(name):
+            return False
+        return not self.steps or name.startswith("probe_")
+
+    def _chosen(self) -> str:
+        """Of which step the weights are, where checkpoint.best has chosen it."""
+        best = self.best
+        if best is None or best.step is None:
+            return ""
+        value = f"{best.metric} {best.value:.4g} on {format_held_out(self.measured_on)}"
+        return f" (weights of step {best.step:,}, the best by {value})"
 
     def _of_training(self) -> Iterator[str]:
-        yield (
-            f"finished    {self.steps:,} steps in {duration(self.seconds)}, "
-            f"{self.finished}: {self.folder}"
-        )
-        if (best := self.best) and best.step is not None:
-            value = f"{best.metric} {best.value:.4g} on {format_held_out(self.measured_on)}"
-            yield f"best        step {best.step:,}, tested and exported: {value}"
+        """A line for each split, of the run's own metrics beside the best of their baselines."""
         splits: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
             splits.setdefault(entry.split, {})[name] = entry.value
@@ -83,11 +101,11 @@ class RunResult(Result):
             of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
             if split == "test":
                 of += self._test_interval()
-            yield f"{name:<11} {format_metrics(values)}{of}"
-            if beat := format_baselines(values):
-                yield f"to beat     {beat}"
-        if fought := [*metric_tables.comparisons(self.metrics, self.measured_on)]:
-            yield f"verdict     {metric_tables.verdict(fought)}"
+            own = {each: value for each, value in values.items() if not self._is_probe(each)}
+            yield f"{name:<11} {format_metrics(own, own)}{of}"
+
+    def _is_probe(self, name: str) -> bool:
+        return name.startswith("probe_") or metric_tables.is_in_its_place(name)
 
     def _test_interval(self) -> str:
         """Of the first metric of test images that has one, as that of a classifier's top-1."""
@@ -96,6 +114,28 @@ class RunResult(Result):
             if entry.split == "test" and found:
                 return f", 95% interval of {name} {found.low:.1%} to {found.high:.1%}"
         return ""
+
+    def _seen(self) -> Iterator[str]:
+        for one in self.seen or ():
+            if caution := seen_text.cautions([one]):
+                yield f"caution     {caution[0]}"
+            elif "test" in (self.measured_on or {}) or any(one.images.values()):
+                yield f"seen        {seen_text.sentence(one)}"
+
+    def _not_compared(self, recipe: Recipe) -> Iterator[str]:
+        """What the figures above do not say, and the command that does."""
+        learned = recipe.trains and all(one.labels for one in recipe.declared.trained(recipe))
+        if learned or (not recipe.trains and recipe.init_source.is_scratch):
+            return
+        yield f"fine-tuning not compared: {self._worth(recipe)}"
+
+    def _worth(self, recipe: Recipe) -> str:
+        """The command that says whether this pre-training helps fine-tuning; of an encoder that was
+        made elsewhere, the one that fine-tunes it."""
+        made = scratch.made_by(recipe)
+        if made is None:
+            return next_steps.fine_tuning(recipe)
+        return next_steps.worth(made, None if self.not_compared else recipe)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -108,4 +148,6 @@ class RunResult(Result):
 
 def run_result(run: Run, result: Result) -> RunResult:
     """A run's result with its folder."""
-    return RunResult(folder=run.folder, **result.content())
+    found = RunResult(folder=run.folder, **result.content())
+    found._recipe = run.recipe
+    return found

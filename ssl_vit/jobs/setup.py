@@ -11,10 +11,9 @@ from .. import formatting
 from ..data import batching, class_numbers, loaders, sources
 from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
-from ..data.source import Source, labelled_images
+from ..data.source import Source
 from ..errors import UserError
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
-from ..evaluation.features import ProbesDuringTraining
 from ..evaluation.held_out import HeldOutEvaluator
 from ..hub import background
 from ..models import encoder, weights
@@ -30,7 +29,8 @@ from ..runs.identity import initial_weights
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import resources, seen_images
+from . import online, resources, seen_images
+from .online import OnlineJob
 from .trained_on import TrainedOn
 
 # Keys, and beginnings of keys, that may differ between the processes of a run
@@ -51,7 +51,8 @@ class Job:
     splits: sources.Splits
     state: State
     held_out: HeldOutEvaluator
-    probes: ProbesDuringTraining | None
+    online: OnlineJob | None
+    not_compared: str  # why the features are not probed while it trains
     collapse: CollapseEvaluator | None
     workers: int
     sharding: dict[str, Any]  # how the weights are distributed
@@ -143,7 +144,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         splits,
         state,
         held_out,
-        _probes(recipe, splits, batch_layout, held_out, accelerator),
+        *online.prepare(run, splits, batch_layout, accelerator),
         _collapse(recipe, splits, batch_layout, accelerator),
         workers=resources.workers(recipe, accelerator),
         sharding=sharded,
@@ -174,27 +175,6 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
         f"optim.batch={recipe.optim.batch}: {why}, and {batch_layout.device_batch} of {each} images"
         f" a process are estimated to fit into its memory; expected more processes, a smaller"
         f" optim.batch=, or compute.batch={each} to try"
-    )
-
-
-def _probes(
-    recipe: Recipe,
-    splits: sources.Splits,
-    batch_layout: BatchLayout,
-    held_out: HeldOutEvaluator,
-    accelerator: distributed.WatchedAccelerator,
-) -> ProbesDuringTraining | None:
-    """The probes of `probe.every`, on labelled training images; None where it is 0."""
-    if not recipe.probe.every:
-        return None
-    labelled = labelled_images(splits.train)
-    return ProbesDuringTraining(
-        loaders.held_out_batches(labelled, recipe.data, batch_layout, recipe.probe.images),
-        held_out.batches,
-        recipe.probe,
-        recipe.probe.pool or recipe.pool,
-        class_numbers.count_classes(splits, recipe.data, recipe.objective),
-        accelerator,
     )
 
 

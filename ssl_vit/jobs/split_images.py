@@ -19,8 +19,7 @@ def load(recipe: Recipe, test: bool) -> sources.Splits:
     Raises:
         UserError: as `sources.load`; where test images are missing it says what can be given.
     """
-    probed = recipe.probe.images if recipe.probe.every else 0
-    first = max(sources.PREVIEW, recipe.eval.images, probed)
+    first = max(sources.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
         return sources.load(recipe.data, test, first, recipe.seed)
     except NoTestSplit as error:

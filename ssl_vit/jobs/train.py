@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from ..callbacks import Callback
 from ..data import loaders
-from ..data.workers import Interrupted, InterruptibleLoader, report_lost_workers
+from ..data.workers import Interrupted, InterruptibleLoader
 from ..formatting import count_of_images
 from ..hub import background
 from ..recipe.records.run import Result
@@ -25,7 +25,8 @@ from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
 from ..training.state import State
-from . import best_checkpoint, finish, resources, reuse, split_images
+from . import best_checkpoint, finish, online, resources, split_images
+from . import session as sessions
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 from .trained_on import LIMIT
@@ -49,23 +50,15 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
     """
     with ExitStack() as stack:
         signals = signals or stack.enter_context(preemption.SignalHandler())
-        accelerator = stack.enter_context(resources.run_session(run))
-        rank = accelerator.process_index
-        processes = accelerator.num_processes
-        watchdog = stack.enter_context(Watchdog(rank, processes, run.recipe.compute.patience))
-        stack.enter_context(report_lost_workers())
-        splits = resources.load_splits(run.recipe, accelerator, test=run.recipe.eval.test)
-        lock = run.lock(signals.request_stop)
-        distributed.on_main(accelerator, lambda: stack.enter_context(lock))
-        # another process may have finished it while this one waited for the lock
-        done = distributed.broadcast_from_main(accelerator, lambda: reuse.finished(run))
-        if done:
+        session = stack.enter_context(sessions.session(run))
+        accelerator, watchdog = session.accelerator, session.watchdog
+        splits = session.load_splits(run.recipe.eval.test)
+        if done := session.hold_run(signals):
             return done
         accelerator.tick = watchdog.tick
-        accelerator.watch_loader = watchdog.watch_loader
         best_checkpoint.check_split(run.recipe)
         job = set_up(run, accelerator, splits)
-        if processes > 1:
+        if accelerator.num_processes > 1:
             job.state.strategy.watch_progress(watchdog.tick)
         resume(job)
         best_checkpoint.reconcile(job)
@@ -76,7 +69,9 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
             job.trackers = experiment_trackers.start_all(run)
             stack.callback(experiment_trackers.end_all, job.trackers, job.warn)
         print_banner(job)
-        consensus = preemption.StopConsensus(signals, rank, processes)
+        consensus = preemption.StopConsensus(
+            signals, accelerator.process_index, accelerator.num_processes
+        )
         saved = _train(job, consensus, watchdog)
         if job.state.step < run.recipe.optim.steps:
             _stop(job, f"at step {job.state.step:,} by {consensus.reason}", saved)
@@ -90,7 +85,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 def _measure_baselines(job: Job) -> None:
     """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
-    the held-out images."""
+    the held-out images; and what the encoder's features are compared with."""
     if job.state.step == 0:
         batches = loaders.first_batches(
             job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
@@ -100,6 +95,10 @@ def _measure_baselines(job: Job) -> None:
     if split_images.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
         with torch.no_grad():
             job.held_out.measure_baselines(job.objective)
+    if job.online:
+        with job.state.evaluation_model() as model:
+            online.compare(job.online, model.eval().exported, job.state.step)
+            model.train()
 
 
 def _stop(job: Job, where: str, saved: int) -> None:
@@ -209,8 +208,8 @@ def _loader(job: Job) -> DataLoader:
 def _evaluators(job: Job) -> list[Scheduled]:
     recipe = job.recipe
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
-    if job.probes and recipe.probe.every:
-        evaluators.append(Scheduled(job.probes, recipe.probe.every))
+    if job.online:
+        evaluators.append(Scheduled(job.online.probes, job.online.plan.every))
     if job.collapse and recipe.eval.collapse:
         evaluators.append(Scheduled(job.collapse, recipe.eval.collapse))
     if recipe.hub.repo and recipe.hub.every:
@@ -286,7 +285,8 @@ def _callbacks(job: Job) -> list[Callback]:
     images = min(job.recipe.eval.images, len(job.splits.validation))
     callbacks += [tracker for tracker in job.trackers if not tracker.dropped]
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
-    callbacks.append(console.progress(job.state.step, job.recipe.optim.steps, baselines, images))
+    steps, probed = job.recipe.optim.steps, job.online.plan.held_out if job.online else 0
+    callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))
     if job.pusher:
         callbacks.append(job.pusher)
     return callbacks

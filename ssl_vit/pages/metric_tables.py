@@ -4,8 +4,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..metrics import LOSS, SHARE, compared_with, find_baseline, find_metric, is_of_model
-from ..recipe.records.run import Measured
+from ..metrics import (
+    FRESH,
+    IN_ITS_PLACE,
+    LOSS,
+    SHARE,
+    compared_with,
+    find_baseline,
+    find_metric,
+    is_of_model,
+)
+from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, proportion
 from .blocks import Table
 
@@ -68,11 +77,17 @@ class BaselineComparison(NamedTuple):
     measure: str
     entry: Measured
     measured_on: Images
+    difference: Difference | None = None
 
     @property
     def verb(self) -> str:
-        """Whether the model beats it; for a share, OPEN if its interval contains the baseline."""
+        """Whether the model beats it: by their difference in pairs where it was measured, OPEN if
+        its interval includes zero; else for a share OPEN if its interval contains the baseline."""
         row, here = find_metric(self.measure), self.entry.value
+        if (apart := self.difference) is not None:
+            if apart.low <= 0 <= apart.high:
+                return OPEN
+            return WON if (apart.low > 0) == row.higher else LOST
         ends = interval(self.measure, self.entry, self.measured_on) or (here, here)
         if row.unit == SHARE and ends[0] <= self.there <= ends[1]:
             return OPEN
@@ -93,31 +108,93 @@ def comparisons(
         row, measure = find_baseline(name), compared_with(name, metrics)
         if row and measure and math.isfinite(metrics[measure].value):
             called = f"{name.rpartition('/')[0]} {row.called}".lstrip()
-            own = metrics[measure]
-            yield BaselineComparison(name, called, entry.value, measure, own, measured_on)
+            own, apart = metrics[measure], entry.difference
+            yield BaselineComparison(name, called, entry.value, measure, own, measured_on, apart)
 
 
 def baselines(fought: Sequence[BaselineComparison]) -> Table:
     """The baselines beside the model's metrics."""
     rows = []
     for one in fought:
-        apart = one.entry.value - one.there
         share = find_metric(one.measure).unit == SHARE
-        text = f"{100 * apart:+.2f} points" if share else f"{apart:+.4g}"
-        rows.append([one.called, text, *one.values, one.measure])
-    return Table(["baseline", "difference", "the model's", "its value", "measure"], rows)
+        value, between = one.entry.value - one.there, "-"
+        text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
+        if (apart := one.difference) is not None:
+            between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
+        rows.append([one.measure, one.called, text, between, *one.values])
+    head = ["measure", "baseline", "difference", "95% interval", "the model's", "its value"]
+    return Table(head, rows)
 
 
 def verdict(fought: Sequence[BaselineComparison]) -> str:
-    """One sentence: which baselines the model beats, and which it does not; of several sets of
-    images also on which."""
-    several = len({one.entry.split for one in fought}) > 1
+    """What the baselines say of a model: of its features against those of fresh weights, and of its
+    own task; empty where nothing was compared."""
+    return " ".join(filter(None, (features_verdict(fought), _task_verdict(fought))))
+
+
+def features_verdict(fought: Sequence[BaselineComparison]) -> str:
+    """Which features of the encoder are better or worse than those of fresh weights, by paired
+    differences whose interval does not include zero; empty where none was measured."""
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in fought:
+        if _is_fresh(one.baseline) and one.difference is not None:
+            by_verb[one.verb].append(measure_words(one.measure))
+    said = {
+        WON: "features of this encoder are better than untrained ones",
+        LOST: "features of this encoder are worse than untrained ones",
+        OPEN: "features of this encoder cannot be told from untrained ones",
+    }
+    return " ".join(f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found)
+
+
+def _is_fresh(baseline: str) -> bool:
+    return baseline.rpartition("/")[2].startswith(FRESH)
+
+
+def _task_verdict(fought: Sequence[BaselineComparison]) -> str:
+    """Which baselines of its own task the model beats, and which it does not; of several sets of
+    images also on which."""
+    own = [one for one in fought if not is_in_its_place(one.baseline)]
+    several = len({one.entry.split for one in own}) > 1
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
+    for one in own:
         where = f" on {_images(one.entry.split, one.measured_on or {})}" if several else ""
         by_verb[one.verb].append(f"{one.called} ({' against '.join(one.values)}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
-    return f"The model {', and '.join(parts)}."
+    return f"At its own task the model {', and '.join(parts)}." if parts else ""
+
+
+def is_in_its_place(name: str) -> bool:
+    """Whether a metric is a probe's of something else than the encoder."""
+    return name.rpartition("/")[2].startswith(tuple(IN_ITS_PLACE))
+
+
+def measure_words(name: str) -> str:
+    """A probe's name in a sentence: k-NN, linear, 5-shot, segmentation."""
+    last = name.rpartition("/")[2].removeprefix("probe_")
+    if last.startswith("few_shot_"):
+        return f"{last.removeprefix('few_shot_')}-shot"
+    named = {"knn": "k-NN", "miou": "segmentation", "pixel_accuracy": "pixel-accuracy"}
+    return named.get(last, last)
+
+
+def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images = None) -> str:
+    """A metric's value with its interval and, on the same images, what it is compared with."""
+    entry = metrics[name]
+    text = find_metric(name).text(entry.value)
+    if found := interval(name, entry, measured_on):
+        text += f" ({found.low:.1%} to {found.high:.1%})"
+    where = {"validation": "held-out", "train": "training"}.get(entry.split, entry.split)
+    parts = [f"{text} of {entry.n or 0:,} {where} images"]
+    for other in comparisons(metrics, measured_on):
+        if other.measure != name:
+            continue
+        part = f"{other.called} {find_metric(name).text(other.there)}"
+        if (apart := other.difference) is not None:
+            low, high = 100 * apart.low, 100 * apart.high
+            part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+        parts.append(part)
+    return "; ".join(parts)
 
 
 def _images(split: str, measured_on: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from ..formatting import (
     text_line,
     tool_command,
 )
-from ..metrics import find_metric
+from ..metrics import find_metric, is_of_model
 from ..recipe import export_files
 from ..recipe.identity import counts
 from ..recipe.names import is_name
@@ -152,7 +152,8 @@ def _changes(record: RunRecord) -> Iterator[list[str]]:
     for name, curve in record.rows.curves.items():
         known = tested.get(name.replace("/", "_"))
         images = known.n if known else record.measured_on.get("validation")
-        if not name.startswith(PROBE) or len(curve.steps) < 2 or not images:
+        is_probe = name.startswith(PROBE) and is_of_model(name)
+        if not is_probe or len(curve.steps) < 2 or not images:
             continue
         before, after = curve.steps[-2:]
         one, other = map(float, curve.values[-2:])

@@ -79,6 +79,12 @@ class Eval(Keys):
         "Steps between checks whether features collapse, from step 0 on, on ten held-out images"
         " for each channel of the encoder; null: never.",
     )
+    knn: bool = key(
+        True,
+        "While pre-training on images with labels: k-NN accuracy beside that of fresh weights, cut"
+        " to 3% of the work; probe.every= measures more.",
+        effect="result",
+    )
     test: bool = key(
         False, "At the end, top-1 and top-5 on every image of data.test.", effect="result"
     )

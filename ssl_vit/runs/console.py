@@ -12,12 +12,14 @@ from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
-from ..metrics import all_metrics, format_metrics
+from ..metrics import FRESH, HELD_OUT, all_metrics, find_metric, format_metrics, is_of_model
+from ..stats import proportion
 from . import notebook
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
 LINE_SHARE = 1 / 60
+PROBE = "probe/"  # begins the name of a probe's metric, in metrics.jsonl
 REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
 
 
@@ -54,6 +56,7 @@ class _Progress(Callback):
     steps: int
     baselines: Mapping[str, float] = field(default_factory=dict)
     images: int | None = None
+    probed: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -81,8 +84,7 @@ class ProgressBar(_Progress):
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
             self.progress.update(self.task, description=_summary(row))
-        if "validation/loss" in row:
-            text = _held_out(row, self.baselines, self.images)
+        for text in _measured(row, self.baselines, self.images, self.probed):
             self.progress.console.print(text, highlight=False, markup=False)
 
     def on_note(self, text: str) -> None:
@@ -114,8 +116,8 @@ class ProgressLines(_Progress):
             self.row, self.row_step = _summary(row), row["step"]
             if self._waited() >= 1 or row["step"] == self.steps:
                 self._print(row["step"])
-        if "validation/loss" in row:
-            print(_held_out(row, self.baselines, self.images), flush=True)
+        for text in _measured(row, self.baselines, self.images, self.probed):
+            print(text, flush=True)
 
     def _waited(self) -> float:
         """The time since the last line, in intervals."""
@@ -159,14 +161,28 @@ class NotebookBar(ProgressLines):
         self.output.draw(notebook.progress_html(step, self.steps, line))
 
 
-def _held_out(row: Row, baselines: Mapping[str, float], images: int | None) -> str:
+def _measured(
+    row: Row, baselines: Mapping[str, float], images: int | None, probed: int
+) -> Iterator[str]:
+    """A line of the held-out metrics of a row, and one of its probes: value, interval, and that of
+    fresh weights."""
     values = {
-        name.removeprefix("validation/"): value
+        name.removeprefix(HELD_OUT): value
         for name, value in row.items()
-        if name.startswith("validation/")
+        if name.startswith(HELD_OUT)
     }
-    of = "" if images is None else f" (n = {count_of_images(images)})"
-    return f"held out at step {row['step']}: {format_metrics(values, baselines)}{of}"
+    if "loss" in values:
+        of = "" if images is None else f" (n = {count_of_images(images)})"
+        yield f"held out at step {row['step']}: {format_metrics(values, baselines)}{of}"
+    probes = {name: row[name] for name in row if name.startswith(PROBE) and is_of_model(name)}
+    for name, value in probes.items():
+        text = f"{find_metric(name).words} {value:.1%}"
+        if probed and 0 <= value <= 1:
+            low, high = proportion(value, probed)
+            text += f" ({low:.1%} to {high:.1%})"
+        fresh = row.get(f"{PROBE}{FRESH}{name.removeprefix(PROBE)}")
+        beside = "" if fresh is None else f"; fresh weights {fresh:.1%}"
+        yield f"probe at step {row['step']}: {text}{beside} (n = {count_of_images(probed)})"
 
 
 def progress(
@@ -174,6 +190,7 @@ def progress(
     steps: int,
     baselines: Mapping[str, float] | None = None,
     images: int | None = None,
+    probed: int = 0,
 ) -> ProgressBar | ProgressLines:
     """A bar on a terminal and in a notebook, else lines.
 
@@ -182,10 +199,11 @@ def progress(
         steps: of the whole run.
         baselines: {name: value} that held-out metrics are printed beside.
         images: how many those are of.
+        probed: how many images probes are measured on.
     """
     kind: type[ProgressBar | ProgressLines] = ProgressLines
     if notebook.in_notebook():
         kind = NotebookBar
     elif sys.stdout.isatty():
         kind = ProgressBar
-    return kind(start, steps, baselines or {}, images)
+    return kind(start, steps, baselines or {}, images, probed)

@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ..formatting import shell_command, tool_command
-from ..recipe.schema import Recipe
+from ..formatting import option_text, shell_command, tool_command
+from ..recipe.schema import Recipe, defaults
+
+LABELLED = "IMAGES"  # stands for the place of labelled images
 
 
 class NextCommand(NamedTuple):
@@ -16,8 +18,9 @@ class NextCommand(NamedTuple):
 
 
 def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
-    """Of a run that has pre-trained: measure the encoder, fine-tune it, look at it; of one that has
-    fine-tuned: look at it, write its features, compare it with other runs.
+    """Of a run that has pre-trained: compare it with tuned training from scratch, measure the
+    encoder, fine-tune it; of one that has fine-tuned: look at it, write its features, compare it
+    with other runs.
 
     Args:
         folder: of a finished run, as it is to be typed.
@@ -26,28 +29,50 @@ def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
     """
     init = f"init={folder}"
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
-    look = NextCommand("look at what it has learned", _typed("figures", init, *plugin))
     if recipe.training_tool == "finetune":
-        nearest = "with query=IMAGE also show those nearest to an image file"
         return [
-            look,
-            NextCommand(
-                f"write the features of all images; {nearest}", _typed("embed", init, f"out={out}")
-            ),
+            NextCommand("look at what it has learned", _typed("figures", init, *plugin)),
+            NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
             NextCommand("compare it with the other runs", _typed("report", str(out))),
         ]
-    share = "without test images add data.test=0.2"
     return [
-        NextCommand(
-            f"measure the frozen encoder on labels; {share}",
-            _typed("evaluate", "recipe=evaluate", init, f"out={out}"),
-        ),
-        NextCommand(
-            f"fine-tune it on labels; {share}",
-            _typed("finetune", "recipe=finetune", init, f"out={out}"),
-        ),
-        look,
+        NextCommand("whether pre-training helps these images", worth(recipe, recipe)),
+        NextCommand("measure the frozen encoder on labels", evaluation(folder, out)),
+        NextCommand("fine-tune it on labels", _typed("finetune", "recipe=finetune", init)),
     ]
+
+
+def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
+    """The study that compares fine-tuning after a pre-training with tuned training from scratch.
+
+    Args:
+        pretraining: whose objective and model.
+        labelled: whose images; None: they have no labels, and a place is to be filled in.
+    """
+    usual = defaults()
+    options = [f"objective={pretraining.objective}", f"data.path={LABELLED}"]
+    if labelled is not None:
+        keys = ("data.name", "data.path", "data.hub", "data.test", "data.size")
+        given = {key: labelled.value(key) for key in keys}
+        options[1:] = [
+            f"{'data' if key == 'data.name' else key}={option_text(value)}"
+            for key, value in given.items()
+            if value and value != usual[key]
+        ]
+    if pretraining.model.name:
+        options.append(f"model={pretraining.model.name}")
+    return _typed("study", "recipe=study/worth", *options)
+
+
+def fine_tuning(recipe: Recipe) -> str:
+    """The fine-tuning of an evaluation's encoder on the same images."""
+    return _typed("finetune", "recipe=finetune", f"init={recipe.init}")
+
+
+def evaluation(folder: Path, out: Path, images: str = "") -> str:
+    """The evaluation of a run's encoder, on its own images or on those of a place."""
+    place = [f"data.path={images}"] if images else []
+    return _typed("evaluate", "recipe=evaluate", f"init={folder}", *place, f"out={out}")
 
 
 def _typed(tool: str, *options: str) -> str:

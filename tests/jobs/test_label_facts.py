@@ -4,7 +4,7 @@ from pathlib import Path
 
 from helpers.images import images
 from ssl_vit.data import sources
-from ssl_vit.jobs.banner import label_doubt
+from ssl_vit.jobs.online import label_doubt
 from ssl_vit.recipe.images import Data
 
 

@@ -13,12 +13,22 @@ class WithRecipe(Record):
     recipe: MayLack[str] = None
 
 
+class Difference(Record):
+    """The mean of paired differences over the same images, and its 95% interval."""
+
+    mean: Number
+    low: Number
+    high: Number
+
+
 class Measured(Record):
-    """A metric of result.json, and of how many images or patches it is."""
+    """A metric of result.json, and of how many images or patches it is; of a baseline that is
+    measured on the same images also the model's metric less it, in pairs."""
 
     value: Metric
     split: str
     n: Whole | None = None
+    difference: MayLack[Difference] = None
 
 
 class Best(Record):
@@ -72,6 +82,7 @@ class Result(WithRecipe):
     measured_on: MayLack[dict[str, Whole]] = None
     pool: MayLack[str] = None  # of an evaluation
     classes: MayLack[Whole] = None  # of one label an image, that probes choose from
+    not_compared: MayLack[str] = None  # of a training run: why its features were not probed
     seen: MayLack[list[SeenImages]] = None  # of what it is measured on, by it and by those runs
 
 

@@ -1,0 +1,74 @@
+"""What a frozen encoder is compared with, on the same images: its network with fresh weights, the
+weights that a run began with, the pixels themselves, and guessing.
+
+Legend: B images of a batch, M images that are measured on, T trials.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..data.pixel_values import normalisation
+from ..metrics import FRESH, GUESSING, PIXELS, START
+from ..models.encoder import Backbone, build_backbone
+from ..recipe.records.run import Difference, Measured
+from ..recipe.schema import Data, Model
+from ..stats import paired_difference
+from .features import Reader, accuracy
+
+SIDE = 8  # pixels of the images whose nearest neighbours need no network
+ENCODER = ""  # the name of the encoder itself, beside FRESH, START and PIXELS
+Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
+
+
+def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
+    """The network with the initial weights of that seed, as a run from scratch begins; torch's
+    random state stays as it is."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build_backbone(model, data).eval()
+
+
+def pixel_reader(data: Data) -> Reader:
+    """An image's feature is the image itself at 8 x 8 pixels, each the mean of its part of the
+    image, normalised as for the encoder: (B, 64 C)."""
+    mean_C11, std_C11 = normalisation(data.mean, data.std, data.pixel_range)
+
+    def read(image_BCHW: Tensor) -> Tensor:
+        small_BC88 = F.adaptive_avg_pool2d(image_BCHW.float(), SIDE)
+        return ((small_BC88 - mean_C11.to(small_BC88)) / std_C11.to(small_BC88)).flatten(1)
+
+    return read
+
+
+def compared(
+    right: Mapping[str, Right], classes: int, split: str, prefix: str = "", chosen: bool = False
+) -> dict[str, Measured]:
+    """The metrics of an encoder's probes and, after each, those of what it is compared with.
+
+    Args:
+        right: {ENCODER, FRESH, START or PIXELS: {measure: (T, M)}}; a measure of the encoder that
+            another one lacks is not compared with it.
+        classes: that the probes choose from; guessing is right of one image in so many.
+        split: which images these are.
+        prefix: of the metrics' names.
+        chosen: whether these images chose the encoder's weights: then no difference is measured.
+    """
+    found: dict[str, Measured] = {}
+    for measure, right_TM in right[ENCODER].items():
+        name, images = prefix + measure, right_TM.shape[1]
+        found[name] = Measured(value=accuracy(right_TM), split=split, n=images)
+        for beside in (FRESH, START, PIXELS):
+            other_TM = right.get(beside, {}).get(measure)
+            if other_TM is None:
+                continue
+            one = Measured(value=accuracy(other_TM), split=split, n=images)
+            if not chosen:
+                apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
+                mean, (low, high) = paired_difference(apart_M.numpy())
+                one.difference = Difference(mean=mean, low=low, high=high)
+            found[beside + name] = one
+        found[GUESSING + name] = Measured(value=1 / classes, split=split, n=images)
+    return found

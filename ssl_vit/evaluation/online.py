@@ -1,0 +1,123 @@
+"""Probes of the encoder while it is trained, beside those of what it is compared with.
+
+Legend: M images that are measured on, T trials.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ..callbacks import Row
+from ..data.batching import Batch
+from ..errors import UserError
+from ..metrics import FRESH
+from ..objectives.base import Objective
+from ..recipe.records.run import Measured
+from ..recipe.schema import Probe
+from . import probes
+from .beside import ENCODER, Right, compared
+from .features import Features, Readers, accuracy, extract, feature_reader, run_probes
+
+PREFIX = "probe_"  # of the metrics' names in result.json
+
+
+@dataclass(eq=False, repr=False)
+class OnlineProbes:
+    """An evaluator: probes on the current encoder, trained on fixed training images and tested on
+    held-out ones; and the effective rank and mean norm of the held-out features, which fall when
+    features collapse.
+
+    It draws no random number: the same images, identically cropped, in every run.
+
+    Attributes:
+        train, held_out: this process's batches.
+        probe: what is measured.
+        pool: of the features, token or avg.
+        classes: that the probes choose from.
+        accelerator: of the run.
+        chosen: whether checkpoint.best chooses the weights on these held-out images.
+        beside: {FRESH, START, PIXELS: {measure: whether each held-out image is right}}, as
+            `measure` gives it; rank 0 has it.
+        right: the same of the encoder, at its last evaluation.
+    """
+
+    train: list[Batch]
+    held_out: list[Batch]
+    probe: Probe
+    pool: str
+    classes: int
+    accelerator: Accelerator
+    chosen: bool = False
+    beside: dict[str, Right] = field(init=False, default_factory=dict)
+    right: dict[str, Tensor] = field(init=False, default_factory=dict)
+    has_run: bool = field(init=False, default=False)  # the same on all processes
+
+    def names(self) -> list[str]:
+        """The names of the accuracies that it measures."""
+        few_shot = [f"few_shot_{shots}" for shots in self.probe.shots]
+        measured = self.probe.measures
+        found = few_shot if "few_shot" in measured else []
+        return found + [name for name in ("linear", "knn") if name in measured]
+
+    def chosen_on(self, images: int) -> int:
+        """Of so many training images, on how many the linear probe's learning rate is chosen: the
+        first tenth."""
+        return max(1, images // 10)
+
+    def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
+        self.right = {}
+        self.has_run = True
+        readers = {ENCODER: feature_reader(objective.exported, self.pool, self.probe.layer)}
+        features = self._extract(readers)
+        if not self.accelerator.is_main_process:
+            return
+        held_out_MD, _ = features["test"][ENCODER]
+        if len(held_out_MD):
+            yield "features/rank", probes.effective_rank(held_out_MD)
+            yield "features/norm", probes.mean_norm(held_out_MD)
+        for name, right_TM in self._probe(features, ENCODER):
+            self.right[name] = right_TM
+            yield f"probe/{name}", accuracy(right_TM)
+            if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
+                yield f"probe/{FRESH}{name}", accuracy(fresh_TM)
+
+    def measure(self, readers: Readers, probe: Probe | None = None) -> dict[str, Right]:
+        """The same probes, or those of `probe`, of other features of the same images; on other
+        processes than rank 0 nothing. All processes call it, under autocast."""
+        with torch.no_grad():
+            features = self._extract(readers)
+        if not self.accelerator.is_main_process:
+            return {}
+        try:
+            return {name: dict(self._probe(features, name, probe)) for name in readers}
+        except UserError:  # too few images: the same of the encoder's own is a warning
+            return {}
+
+    def metrics(self, split: str) -> dict[str, Measured]:
+        """Of the last evaluation, beside what it is compared with."""
+        right = {ENCODER: self.right, **self.beside}
+        return compared(right, self.classes, split, PREFIX, self.chosen)
+
+    def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
+        return {
+            "train": extract(readers, self.train, self.accelerator),
+            "test": extract(readers, self.held_out, self.accelerator),
+        }
+
+    def _probe(
+        self,
+        features: Mapping[str, Mapping[str, Features]],
+        name: str,
+        probe: Probe | None = None,
+    ) -> Iterator[tuple[str, Tensor]]:
+        train_ND, label_N = features["train"][name]
+        count = self.chosen_on(len(label_N))
+        seen = {
+            "train": (train_ND[count:], label_N[count:]),
+            "validation": (train_ND[:count], label_N[:count]),
+            "test": features["test"][name],
+        }
+        return run_probes(seen, probe or self.probe, self.classes)

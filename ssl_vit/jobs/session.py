@@ -1,0 +1,83 @@
+"""One session of a run or a folder of features on all of its processes: the accelerator, signals,
+the time-out, the lock, and whether another process has finished the run meanwhile."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data import sources
+from ..data.workers import report_lost_workers
+from ..errors import UserError
+from ..recipe.records.run import Result
+from ..recipe.schema import Recipe
+from ..runs.folder import Run
+from ..training import distributed
+from ..training.heartbeat import Watchdog
+from ..training.preemption import SignalHandler
+from . import resources, reuse
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a job has while it runs."""
+
+    run: Run
+    accelerator: distributed.WatchedAccelerator
+    watchdog: Watchdog
+    stack: ExitStack  # what ends with the session
+
+    def load_splits(self, test: bool) -> sources.Splits:
+        """As `resources.load_splits`."""
+        return resources.load_splits(self.run.recipe, self.accelerator, test)
+
+    def hold(self, lock: AbstractContextManager[Any]) -> None:
+        """Take a lock on rank 0, until the session ends.
+
+        Raises:
+            UserError: another process holds it.
+        """
+        distributed.on_main(self.accelerator, lambda: self.stack.enter_context(lock))
+
+    def hold_run(self, signals: SignalHandler | None = None) -> Result | None:
+        """Take the run's lock; the run's result, if another process has finished it meanwhile.
+
+        Raises:
+            UserError: another process holds it, or has made another run.
+        """
+        stop = (signals.request_stop,) if signals else ()
+        self.hold(self.run.lock(*stop))
+        return distributed.broadcast_from_main(self.accelerator, lambda: reuse.finished(self.run))
+
+
+@contextmanager
+def session(run: Run) -> Iterator[Session]:
+    """Start the process group of a run; a precision of auto becomes the machine's. A process that
+    does not arrive within compute.patience ends all.
+
+    Raises:
+        UserError: the processes do not suit the recipe; or a file cannot be read or written.
+    """
+    try:
+        with ExitStack() as stack:
+            compute = run.recipe.compute
+            accelerator = stack.enter_context(distributed.accelerator_session(compute))
+            rank, processes = accelerator.process_index, accelerator.num_processes
+            watchdog = stack.enter_context(Watchdog(rank, processes, compute.patience))
+            accelerator.watch_loader = watchdog.watch_loader
+            stack.enter_context(report_lost_workers())
+            yield Session(run, accelerator, watchdog, stack)
+    except OSError as error:
+        raise _unusable(error, run.recipe, run.folder) from None
+
+
+def _unusable(error: OSError, recipe: Recipe, folder: Path) -> UserError:
+    """The one line of a file that cannot be read or written."""
+    place = error.filename
+    reason = error.strerror or str(error)
+    if place and not Path(os.fsdecode(place)).resolve().is_relative_to(folder.resolve()):
+        # not in the run's folder: naming out= would mislead
+        return UserError(f"{place}: {reason}")
+    return UserError(f"out={recipe.out}: {place or folder}: {reason}")
