@@ -17,7 +17,7 @@ from helpers.reports import table
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
 from ssl_vit.data.batching import Batch
-from ssl_vit.evaluation.features import ProbesDuringTraining
+from ssl_vit.evaluation.online import OnlineProbes
 from ssl_vit.hub import card
 from ssl_vit.lab import report
 from ssl_vit.lab.runs import index as index_page
@@ -87,7 +87,7 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
 def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
     recipe.probe.measures = MEASURES
-    names = ProbesDuringTraining([], [], recipe.probe, "avg", 2, Accelerator(cpu=True)).names()
+    names = OnlineProbes([], [], recipe.probe, "avg", 2, Accelerator(cpu=True)).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):

@@ -93,14 +93,14 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
     ) -> tuple[features.FewShotSamples, dict[tuple[int, int], list[int]]]:
         source = broken(unreadable)
         first = features.sample_few_shot(
-            lambda image: image[:, :1, 0, 0].float(),
+            {"": lambda image: image[:, :1, 0, 0].float()},
             source,
             lambda rows: loaders.evaluation_loader(source, recipe.data, layout, 0, rows),
             recipe.probe,
             2,
             accelerator,
         )
-        row_S = (first.features[0][:, 0] / 2).int()  # an image's grey is its row
+        row_S = (first.features[""][0][:, 0] / 2).int()  # an image's grey is its row
         return first, {key: row_S[places].tolist() for key, places in first.picks.items()}
 
     first, sound = draw(set())

@@ -87,7 +87,7 @@ def test_probes_are_refused_where_there_are_no_labels(tiny: list[str], tmp_path)
 
 def test_a_probe_that_fails_ends_no_run(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     done = run(altered(tiny, *PROBED, "probe.shots=[100]", "name=run"))
-    assert done.result() is not None and "ProbesDuringTraining failed" in done.log.read_text()
+    assert done.result() is not None and "OnlineProbes failed" in done.log.read_text()
 
 
 def test_a_run_killed_before_its_export_has_the_probes_in_its_result(

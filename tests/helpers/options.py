@@ -22,10 +22,11 @@ TINY = [
     ),
     *("log.every=2", "compute.precision=float32", "compute.threads=1"),
     "compute.compile=false",  # where there is a GPU the default is true: minutes a run
+    "eval.knn=false",  # of more images than are trained on
 ]
 # of the shortest runs, and of what starts from one
 LOADED = "compute.threads=1", "compute.precision=float32", "compute.compile=false"
-SHORT = ["optim.steps=2", "optim.warmup=1", "optim.batch=8", *LOADED]
+SHORT = ["optim.steps=2", "optim.warmup=1", "optim.batch=8", "eval.knn=false", *LOADED]
 TUNE = [
     *("recipe=finetune", "eval.every=2", "checkpoint.every=2"),
     *SHORT,
@@ -51,6 +52,7 @@ FREE = {
         "data.unreadable",
         "plugin",
         "probe.every",
+        "eval.knn",
         "probe.images",
         "compute.batch",
         "compute.compile",

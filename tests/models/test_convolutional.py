@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from helpers.options import ROOT
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, resources, setup
+from ssl_vit.jobs import cli, session, setup
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import timm_args
@@ -186,10 +186,9 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
             [*small, "compute.threads=1", "compute.compile=false", f"out={tmp_path}", "name=run"]
         )
     )
-    with resources.run_session(run) as accelerator:
-        job = setup.set_up(
-            run, accelerator, resources.load_splits(run.recipe, accelerator, test=False)
-        )
+    with session.session(run) as current:
+        accelerator = current.accelerator
+        job = setup.set_up(run, accelerator, current.load_splits(test=False))
         before = {name: value.clone() for name, value in job.objective.named_buffers()}
         assert any("running_mean" in name for name in before)
         one = job.held_out.batches[0]
