@@ -47,7 +47,7 @@ def push(run: Run, say: Say = lambda line: None) -> None:
         say: called with a line for each branch, and for each time that is waited.
 
     Raises:
-        UserError: not logged in, or the Hub rejects it or cannot be reached.
+        UserError: not logged in, the Hub rejects it or cannot be reached, or as `Run.check_own`.
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
@@ -56,6 +56,7 @@ def push(run: Run, say: Say = lambda line: None) -> None:
     if hub_files.token() is None:
         raise UserError(f"{place}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
+    run.check_own()
     try:
         _push(run, say)
     except UserError:
@@ -106,11 +107,9 @@ def _send(run: Run, upload: Upload) -> str:
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Squash a branch to its last commit, to save space; its id. All commits stay if the Hub does
-    not allow it."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    with suppress(HfHubHTTPError):
+    """Squash a branch to its last commit, to save space; its id. If that fails, for whatever reason,
+    its commits stay until the next state comes."""
+    with suppress(Exception):
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 

@@ -64,7 +64,7 @@ NOT_A_RUN: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "a recipe of something else": (
         {"recipe.yaml": b"bread: butter\n", "run.json": b"{}"},
-        "the run of another recipe (bread)",
+        "the run of another recipe (bread, ",
     ),
 }
 
@@ -229,10 +229,16 @@ def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
     repository = server.repositories[REPO]
     assert repository.history("state") == 1 and pushed(server, "state")["metrics.jsonl"] == b""
     assert manifest.read(run).branches["state"].commit == repository.branches["state"]
-    server.faults = [Fault("super-squash", 403)]
-    shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / "step-000000020")
+    server.faults = [Fault("super-squash", 403, 1), Fault("super-squash", "cut", 1)]
+    for step in (20, 24):
+        shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / f"step-{step:09d}")
+        run.metrics.write_text(f"{step}")
+        push.push(run)
+        assert not manifest.pending(run)
+    assert repository.history("state") == 3
+    run.metrics.write_text("")
     push.push(run)
-    assert not manifest.pending(run)
+    assert repository.history("state") == 1 and not server.faults[1].times
 
 
 REQUESTS = [
@@ -244,7 +250,6 @@ REQUESTS = [
     "POST .*/lfs/objects/batch",
     "PUT /lfs/",
     "POST .*/commit/",
-    "POST .*/super-squash/",
     "GET .*/tree/",
     "(GET|HEAD) .*/resolve/",
 ]
@@ -339,8 +344,8 @@ def test_training_ends_though_the_outbox_is_a_file(
         and "warning: the Hub was not reached" in out
         and "not pushed  main" in out
     )
-    with pytest.raises(UserError, match="hub cannot be written: "):
-        push.push(payload.open_run(folder))
+    push.push(payload.open_run(folder))
+    assert "model.safetensors" in pushed(server)
 
 
 def test_a_signal_ends_the_wait_for_uploads_of_a_finished_run(server: Hub, run: Run) -> None:
@@ -514,10 +519,11 @@ cli.pretrain({words!r})
 """
 
 
-def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twice(
+def test_training_that_is_killed_while_it_pushes_goes_on_and_commits_nothing_twice(
     server: Hub, tmp_path: Path
 ) -> None:
-    """Killed between its milestone and its next step, where it is held, once the push has begun."""
+    """Killed between its milestone and its next step, where it is held, once the push has begun,
+    which goes on beside the run that resumes."""
     server.faults = [Fault("PUT /lfs/", "slow", 2, seconds=3.0)]
     words = altered(
         [*TINY, "name=mpp", f"out={tmp_path}/runs"],
@@ -540,8 +546,6 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
     repository = server.repositories[REPO]
     histories = {branch: repository.history(branch) for branch in repository.branches}
     assert histories == {"main": 2, "step-000000008": 2, "state": 1}
-    uploads = [request for request in server.requests if request.startswith("PUT /lfs/")]
-    assert len(uploads) == len(set(uploads))
 
 
 def test_what_a_pull_says_to_type_can_be_typed(
