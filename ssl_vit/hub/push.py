@@ -107,8 +107,8 @@ def _send(run: Run, upload: Upload) -> str:
 
 
 def _squashed(repository: str | None, branch: str) -> str:
-    """Squash a branch to its last commit, to save space; its id. If that fails, for whatever reason,
-    its commits stay until the next state comes."""
+    """Squash a branch to its last commit, to save space; its id. If that fails, its commits stay
+    until the next state comes."""
     with suppress(Exception):
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)

@@ -269,7 +269,7 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
         [*TINY, "name=mpp", f"out={tmp_path}/runs"], f"hub.repo={REPO}", "hub.every=8", *words
     )
     if says:
-        monkeypatch.setattr(background.Pusher, "_finish", after_trouble(says))
+        monkeypatch.setattr(background.Pusher, "finish", after_trouble(says))
     cli.pretrain(options)
     folder, out = tmp_path / "runs" / "mpp", capsys.readouterr().out
     for name in ("model.safetensors", "heads.safetensors"):
@@ -284,9 +284,9 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
 
 
 def after_trouble(says: str) -> Callable[[background.Pusher, Callable[[], bool]], None]:
-    """Pusher._finish that begins to wait hub.wait seconds once a push has met this trouble, however
+    """Pusher.finish that begins to wait hub.wait seconds once a push has met this trouble, however
     long that takes to start."""
-    finish = background.Pusher._finish
+    finish = background.Pusher.finish
 
     def patient(pusher: background.Pusher, should_stop: Callable[[], bool]) -> None:
         pusher.start()
@@ -360,8 +360,8 @@ def test_a_run_that_goes_on_pushes_nothing_twice(server: Hub, tmp_path: Path) ->
     shutil.rmtree(run.checkpoints / "step-000000012")  # as if killed before it was written
     again = trained(tmp_path / "runs", *words)
     after = server.repositories[REPO].branches
-    # whose result.json tells another time
-    assert {name for name in before if after[name] != before[name]} <= {"main"}
+    # whose result.json and metrics.jsonl tell other times
+    assert {name for name in before if after[name] != before[name]} <= {"main", "state"}
     assert manifest.pending(again) == []
 
 
@@ -921,7 +921,7 @@ def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
     )
     statuses, outputs = outcome(launch_ranks(2, "-c", PRETRAIN, json.dumps(options)))
     assert statuses == [0, 0], outputs
-    assert sum("repos/create" in request for request in server.requests) == 1
+    assert sum("/commit/" in request for request in server.requests) == 3
     assert {
         b: server.repositories[REPO].history(b) for b in server.repositories[REPO].branches
     } == {
