@@ -2,8 +2,9 @@
 
 HF_TOKEN=... python docs/examples/real_hub.py USER/NAME
 
-USER/NAME must not exist yet. It is made as a private repository and stays; remove it on the website.
-What a pass proves of huggingface.co, with Xet if hf_xet is installed (HF_HUB_DISABLE_XET=1 for LFS):
+USER/NAME must not exist yet. It is made as a private repository and stays: remove it on the
+website. What a pass proves of huggingface.co, with Xet if hf_xet is installed (for LFS set
+HF_HUB_DISABLE_XET=1):
 
 1. a run pushes its milestone, its end and its state, each to a branch of its own in one commit
    (the branch begins at the repository's first commit, so that makes two; the state is squashed);
@@ -22,10 +23,12 @@ import time
 from pathlib import Path
 
 import timm
-import torch
 from huggingface_hub import HfApi, snapshot_download
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from ssl_vit.hub.state_io import pack_newest  # noqa: E402
+
 API = HfApi()
 
 
@@ -70,12 +73,8 @@ def main(repo: str) -> None:
     step = Path(snapshot_download(repo, revision="step-000000008"))
     check("the milestone has weights of its own", (step / "model.safetensors").exists())
     tool("pull", f"hf-hub:{repo}", f"out={out}/pulled")
-    ours, theirs = (
-        torch.load(folder / "checkpoints/step-000000012/state.pt", weights_only=True)["model"]
-        for folder in (run, out / "pulled" / "run")
-    )
-    equal = all(torch.equal(theirs[name], value) for name, value in ours.items())
-    check("the pulled checkpoint has these bits", equal and ours.keys() == theirs.keys())
+    ours, theirs = (pack_newest(folder / "checkpoints") for folder in (run, out / "pulled" / "run"))
+    check("the pulled checkpoint has these bits", ours == theirs)
     tool("push", str(run))
     check("another push makes no commit", branches(repo) == there)
     # other bytes after the tensors, which a reader of the header never reaches

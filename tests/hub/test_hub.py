@@ -931,6 +931,14 @@ def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
+def test_the_script_for_the_real_hub_runs(server: Hub) -> None:
+    script = [sys.executable, ROOT / "docs" / "examples" / "real_hub.py", "someone/real"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok ") == 17
+
+
 def test_the_server_keeps_what_it_is_given(server: Hub) -> None:
     """The referee itself: sums as git and LFS count them, an empty file as git knows it."""
     assert oid("a.json", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
