@@ -103,13 +103,7 @@ def _send(run: Run, upload: Upload) -> str:
     )
     if branch != "state" or made.oid == parent:
         return str(made.oid)
-    return _squashed(repository, branch)
-
-
-def _squashed(repository: str | None, branch: str) -> str:
-    """Squash a branch to its last commit, to save space; its id. If that fails, its commits stay
-    until the next state comes."""
-    with suppress(Exception):
+    with suppress(Exception):  # to save space; else its commits stay until the next state comes
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 

@@ -261,13 +261,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._branch(
                 repository, rest, json.loads(body or b"{}").get("startingPoint", "main")
             )
-        if verb == "refs":
-            names = repository.branches.items()
-            refs = [
-                {"name": name, "ref": f"refs/heads/{name}", "targetCommit": oid}
-                for name, oid in names
-            ]
-            return self._answer(200, {"branches": refs, "converts": [], "tags": []})
         revision = {"": "main", "revision": rest}.get(verb, rest)
         if verb == "resolve":
             revision, _, rest = rest.partition("/")

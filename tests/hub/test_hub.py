@@ -936,7 +936,7 @@ def test_the_script_for_the_real_hub_runs(server: Hub) -> None:
     script = [sys.executable, ROOT / "docs" / "examples" / "real_hub.py", "someone/real"]
     done = subprocess.run(script, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == 17
+    assert done.stdout.count("ok ") == 16
 
 
 def test_the_server_keeps_what_it_is_given(server: Hub) -> None:
