@@ -1,105 +1,78 @@
-"""hub.json in the run folder: what was uploaded, by commit, and the last problem. Damaged entries
-count as missing: the Hub itself knows what it has."""
+"""hub.json in the run folder: what was uploaded where, by commit; and what is pending: what the
+folder has beside that. A damaged file counts as none: the Hub itself knows what it has."""
 
-import json
-import shlex
 import sys
-from typing import Any
 
-from ..formatting import option_text, tool_command
+from pydantic import Field
+
+from ..formatting import option_text, shell_command, tool_command
 from ..recipe import records
-from ..recipe.parsing import read_json
 from ..recipe.records.checkpoint import PushedBranch
 from ..runs.files import write_atomically
 from ..runs.folder import Run
-from .payload import Upload, open_run, uploads
+from .payload import Upload, uploads
 
-LISTED = 3  # milestones that are named one by one
+LISTED = 4  # branches that are named one by one
+ERROR, WAITING = "error: ", "waiting: "  # lines of hub/log.txt on what keeps an upload
 
 
-def read(run: Run) -> dict[str, Any]:
-    """The content of hub.json, with `pushed` as {repository: {branch: {stamp, commit}}} and
-    `last_error`, why the last upload failed, or None."""
+class Pushed(records.Record):
+    """hub.json."""
+
+    repo: str | None = None  # the last one that was pushed to
+    branches: dict[str, PushedBranch] = Field(default={})  # what it holds
+    pulled: str | None = None  # hf-hub:USER/NAME@COMMIT that the run was downloaded from
+
+
+def read(run: Run) -> Pushed:
+    """What hub.json says of the run's repository; of another one it says nothing."""
     try:
-        value = read_json(run.ledger)
+        found = records.read(run.ledger, Pushed)
     except (OSError, ValueError):
-        value = {}
-    value = value if isinstance(value, dict) else {}
-    pushed = value.get("pushed")
-    last_error = value.get("last_error")
-    pushed_branches = {
-        name: _branches(there)
-        for name, there in (pushed if isinstance(pushed, dict) else {}).items()
-    }
-    return value | {
-        "pushed": pushed_branches,
-        "last_error": last_error if isinstance(last_error, str) else None,
-    }
+        return Pushed()
+    return found if found.repo == run.recipe.hub.repo else Pushed(pulled=found.pulled)
 
 
-def _branches(there: Any) -> dict[str, dict[str, str]]:
-    entries = there.items() if isinstance(there, dict) else ()
-    return {branch: entry for branch, entry in entries if records.fits(entry, PushedBranch)}
+def record(run: Run, upload: Upload, commit: str) -> None:
+    """Record an upload to the run's repository."""
+    branch = {upload.branch: PushedBranch(stamp=upload.stamp, commit=commit)}
+    known = read(run)
+    made = Pushed(repo=run.recipe.hub.repo, branches=known.branches | branch, pulled=known.pulled)
+    write_atomically(run.ledger, made.model_dump_json(indent=2, exclude_none=True) + "\n")
 
 
-def write(run: Run, **what: Any) -> None:
-    """Update hub.json."""
-    write_atomically(run.ledger, json.dumps(read(run) | what, indent=2) + "\n")
+def pending(run: Run) -> list[str]:
+    """The branches that are to be uploaded; none without hub.repo."""
+    if run.recipe.hub.repo is None:
+        return []
+    # a milestone lies in the outbox until it is uploaded, also where it was uploaded before
+    done = {name: there.stamp for name, there in read(run).branches.items() if there.stamp}
+    return [one.branch for one in uploads(run) if done.get(one.branch) != one.stamp]
 
 
-def pushed_branches(run: Run) -> dict[str, dict[str, str]]:
-    """What was uploaded to the run's repository, by branch."""
-    there: dict[str, dict[str, str]] = read(run)["pushed"].get(run.recipe.hub.repo, {})
-    return there
-
-
-def record_branches(run: Run, branches: dict[str, dict[str, str]]) -> None:
-    """Record what was uploaded to the run's repository."""
-    write(run, pushed=read(run)["pushed"] | {run.recipe.hub.repo: branches})
-
-
-def due(run: Run) -> list[Upload]:
-    """The uploads that are pending."""
-    there = pushed_branches(run)
-    return [
-        upload
-        for upload in uploads(run)
-        if there.get(upload.branch, {}).get("stamp") != upload.stamp
-    ]
-
-
-def owed(run: Run) -> list[str]:
-    """The branches that are pending."""
-    return [upload.branch for upload in due(run)]
+def problem(run: Run) -> str:
+    """Why the last upload that training started is not complete."""
+    try:
+        lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return "it has not been tried yet"
+    told = [line for line in lines if line.startswith((ERROR, WAITING))]
+    return told[-1].partition(": ")[2] if told else "an upload began and has not ended"
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:
     """(name, text) to print: what was uploaded, what is pending, why, and the command for it."""
-    left = owed(run)
-    done = sorted(set(pushed_branches(run)) - set(left))
-    where = [("hub", f"{run.recipe.hub.repo}: pushed {_listed(done)}")] if done else []
-    if not left:
-        return where
-    why = read(run)["last_error"] or "it has not been tried yet"
-    return [*where, ("not pushed", f"{_listed(left)}: {why}"), ("then type", _command(run))]
+    left, hub = pending(run), run.recipe.hub
+    done = sorted(read(run).branches.keys() - left)
+    lines = [("hub", f"{hub.repo}: pushed {_listed(done)}")] if done else []
+    if left:
+        chosen = {"repo": hub.repo, "private": hub.private, "state": hub.state}
+        options = [f"hub.{key}={option_text(value)}" for key, value in chosen.items()]
+        command = shell_command(sys.executable, *tool_command("push"), run.folder, *options)
+        lines += [("not pushed", f"{_listed(left)}: {problem(run)}"), ("then type", command)]
+    return lines
 
 
 def _listed(branches: list[str]) -> str:
-    """The branches by name; of many milestones the number."""
-    steps = [branch for branch in branches if branch.startswith("step-")]
-    rest = [branch for branch in branches if branch not in steps]
-    if len(steps) <= LISTED:
-        return ", ".join(branches)
-    return " and ".join([f"{len(steps)} milestones", *([", ".join(rest)] if rest else [])])
-
-
-def _command(run: Run) -> str:
-    """The command that uploads the rest, with the hub.* options that the folder's recipe lacks."""
-    saved = open_run(run.folder).recipe.hub.model_dump()
-    given = run.recipe.hub.model_dump()
-    options = [
-        f"hub.{key}={option_text(given[key])}"
-        for key in ("repo", "private", "state")
-        if given[key] != saved[key]
-    ]
-    return shlex.join([sys.executable, *tool_command("push"), str(run.folder), *options])
+    more = f" and {len(branches) - LISTED} more" if len(branches) > LISTED else ""
+    return ", ".join(branches[:LISTED]) + more

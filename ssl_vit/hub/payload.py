@@ -2,7 +2,6 @@
 training state."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,13 @@ from ..errors import UserError
 from ..recipe.identity import FACTS
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build, dump, without_private
+from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import TRAINED_ON, Run
-from . import card, card_figure
+from . import card
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
 BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
-STEP = re.compile(r"step-(\d{9,})")
+Files = dict[str, bytes | Path]  # by their names in the repository
 
 
 class Upload(NamedTuple):
@@ -26,7 +26,7 @@ class Upload(NamedTuple):
     branch: str
     stamp: str
     message: str
-    files: Callable[[], dict[str, bytes | Path]]
+    files: Callable[[], Files]
 
 
 def open_run(folder: Path) -> Run:
@@ -39,10 +39,9 @@ def open_run(folder: Path) -> Run:
         raise UserError(f"{folder} is no run: it holds no recipe.yaml")
     try:
         recipe = build(flatten(load_yaml(folder / "recipe.yaml")))
-    except Exception as error:  # a recipe of another version, or no recipe at all
-        raise UserError(
-            f"{folder}/recipe.yaml cannot be read: {' '.join(str(error).split())[:200]}"
-        ) from None
+    except Exception as error:  # no recipe at all, or another program's
+        text = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder}/recipe.yaml cannot be read: {text}") from None
     if recipe.objective == "probe":
         raise UserError(f"{folder} holds an evaluation, which made no encoder that could be pushed")
     recipe.out = str(folder.resolve().parent)
@@ -50,30 +49,19 @@ def open_run(folder: Path) -> Run:
     return Run(recipe)
 
 
-def step_branch(step: int) -> str:
-    """The branch of the milestone of a step."""
-    return f"step-{step:09d}"
-
-
 def uploads(run: Run) -> Iterator[Upload]:
     """Everything that can be uploaded: milestones by step, the finished run, the newest training
     state."""
     name = run.recipe.name
-    for step, folder in steps(run.outbox):
+    for folder in list_checkpoints(run.outbox):
+        step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Upload(folder.name, "", message, partial(_export, run, folder, step))
     if result := run.result():
         yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
-    if run.recipe.hub.state and (saved := steps(run.checkpoints)):
-        yield Upload(
-            "state", saved[-1][1].name, f"{name}, the training state", partial(_state, run)
-        )
-
-
-def steps(folder: Path) -> list[tuple[int, Path]]:
-    """The folders step-... in a folder, by step; others are ignored."""
-    found = ((STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
-    return sorted((int(name[1]), path) for name, path in found if name)
+    if run.recipe.hub.state and (saved := list_checkpoints(run.checkpoints)):
+        message = f"{name}, the training state"
+        yield Upload("state", saved[-1].name, message, partial(_state, run))
 
 
 def identity(run: Run) -> dict[str, Any]:
@@ -82,37 +70,28 @@ def identity(run: Run) -> dict[str, Any]:
     return {key: known[key] for key in FACTS if known.get(key)}
 
 
-def _description(run: Run) -> dict[str, bytes | Path]:
+def _description(run: Run) -> Files:
     """Files that every branch has."""
-    recipe = dump(without_private(run.recipe))
     return {
-        "recipe.yaml": recipe.encode(),
+        "recipe.yaml": dump(without_private(run.recipe)).encode(),
         "run.json": f"{json.dumps(identity(run), indent=2)}\n".encode(),
     }
 
 
-def _export(run: Run, folder: Path, step: int | None = None) -> dict[str, bytes | Path]:
+def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     """An export and its model card."""
-    return {path.name: path for path in folder.iterdir()} | {
-        "README.md": card.write(run, folder, step).encode(),
-        **_description(run),
-    }
+    files: Files = {path.name: path for path in folder.iterdir()}
+    return files | {"README.md": card.write(run, folder, step).encode()} | _description(run)
 
 
-def _finished(run: Run) -> dict[str, bytes | Path]:
+def _finished(run: Run) -> Files:
     figures = {f"figures/{path.name}": path for path in run.figures.glob("*.png")}
-    files = {**_export(run, run.export), "result.json": run.folder / "result.json", **figures}
-    drawn = card_figure.draw(run)
-    if drawn:
-        files["figures/curves.png"] = drawn
-    return files
+    return _export(run, run.export) | {"result.json": run.folder / "result.json"} | figures
 
 
-def _state(run: Run) -> dict[str, bytes | Path]:
+def _state(run: Run) -> Files:
     from .state_io import pack_newest  # torch
 
-    names = ["environment.json", "metrics.jsonl"]
-    if (run.folder / TRAINED_ON).exists():
-        names.append(TRAINED_ON)
-    known = {name: run.folder / name for name in names}
-    return {**known, **_description(run), **pack_newest(run.checkpoints)}
+    names = ("environment.json", "metrics.jsonl", TRAINED_ON)
+    known = {name: run.folder / name for name in names if (run.folder / name).exists()}
+    return known | _description(run) | pack_newest(run.checkpoints)

@@ -10,7 +10,7 @@ from ..errors import UserError, reason
 from ..formatting import shell_command
 from ..recipe.images import EMBEDDED
 from ..recipe.load import from_untrusted
-from ..recipe.schema import Recipe, dump
+from ..recipe.schema import dump
 from ..recipe.tool import parse
 from ..recipe.tools import PullOptions
 from ..runs.files import replacing
@@ -40,19 +40,14 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
             f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true "
             f"pushes one"
         )
-    run = Run(_recipe(source, place, out, name))
+    try:  # checked as any other; its name cannot lead out of `out`
+        run = Run(from_untrusted(source / "recipe.yaml", out, name))
+    except UserError as error:
+        raise UserError(f"{place}: its recipe.yaml: {error}") from None
     if run.folder.exists():
         raise UserError(f"{place}: {run.folder} is there already; say name= or remove it")
     _write(source, run, place)
     return run
-
-
-def _recipe(source: Path, place: str, out: str, name: str | None) -> Recipe:
-    """The uploaded recipe, checked as any other; its name cannot lead out of `out`."""
-    try:
-        return from_untrusted(source / "recipe.yaml", out, name)
-    except UserError as error:
-        raise UserError(f"{place}: its recipe.yaml: {error}") from None
 
 
 def _write(source: Path, run: Run, place: str) -> None:
@@ -88,14 +83,10 @@ def main(arguments: list[str]) -> None:
     if not options.repository.startswith(hub_files.SCHEME):
         raise UserError(f"{options.repository}: expected a place on the Hub, hf-hub:USER/NAME")
     run = pull(options.repository, options.out, options.name)
-    resume_options = [
-        f"recipe={run.folder}/recipe.yaml",
-        f"name={run.recipe.name}",
-        f"out={run.recipe.out}",
-    ]
-    resume_options += (
-        [] if run.recipe.data.name == EMBEDDED or run.recipe.data.hub else ["data.path=IMAGES"]
-    )
+    recipe = run.recipe
+    words = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
+    if recipe.data.name != EMBEDDED and not recipe.data.hub:
+        words.append("data.path=IMAGES")
+    tool = formatting.tool_command(recipe.training_tool)
     print(f"pulled      {run.folder}")
-    tool = formatting.tool_command(run.recipe.training_tool)
-    print(f"go on       {shell_command('accelerate', 'launch', *tool, *resume_options)}")
+    print(f"go on       {shell_command('accelerate', 'launch', *tool, *words)}")

@@ -1,167 +1,109 @@
 """Upload of a run to the Hugging Face Hub. Torch is imported only for the training state.
 
-Training exports milestones to the outbox, hub/step-.../; everything else is in the run folder.
-Uploads run in a process of their own (tools/push.py), so that the network cannot affect training.
-Nothing on the Hub is deleted, and only the same run is overwritten: commits pass `parent_commit`,
-so a concurrent write fails.
+Every push uploads all that the folder has: milestones that wait in hub/, the finished run, the
+training state. The Hub makes no commit where nothing differs, so what an earlier push has not
+uploaded is uploaded by the next one, and no record of it is needed. Nothing on the Hub is deleted,
+and only the same run is overwritten. Of two pushes at once one commits first (`parent_commit`), and
+the other looks again.
+
+A branch is one `create_commit`: it appears whole or not at all. `upload_folder` is not used, as
+with Xet (huggingface_hub 2.4, _upload_pipeline.py) it commits in batches by number, size and time,
+of which only the first is checked against `parent_commit`.
 """
 
-import fcntl
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
 from ..errors import UserError
 from ..recipe.identity import computed_values, counts, differences, facts
 from ..recipe.parsing import flatten, load_yaml
-from ..recipe.schema import all_keys, build, without_private
+from ..recipe.schema import build, without_private
 from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..recipe.words import typed
-from ..runs import lock
 from ..runs.folder import Run
 from . import manifest
-from .payload import STEP, Upload, identity, open_run, uploads
+from .payload import Upload, identity, open_run, uploads
 
 WAITS = (2.0, 8.0)  # seconds before each retry
 PATIENCE = 300.0  # seconds to wait at most where the Hub limits the rate
-BLANK = {
-    ".gitattributes",
-    ".gitignore",
-    "README.md",
-    "LICENSE",
-}  # files that the Hub's form for new repositories makes
+# files that the Hub's form for new repositories makes
+BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
+WHOSE = ("recipe.yaml", "run.json")  # by which the run of a commit is known
+Say = Callable[[str], None]
 T = TypeVar("T")
 
 
-def push(
-    run: Run,
-    again: bool = False,
-    wait: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Upload what is pending, each branch in one commit.
+def push(run: Run, say: Say = lambda line: None) -> None:
+    """Upload a run, each branch in one commit.
 
     Args:
-        run: as `open_run` reads it.
-        again: upload the finished run too, where only changes make a commit.
-        wait: for another process that uploads this run.
-        say: called with a line for each branch.
+        run: as `open_run` reads it, with `hub.repo`.
+        say: called with a line for each branch, and for each time that is waited.
 
     Raises:
-        UserError: not logged in, the Hub rejects it or cannot be reached, or another process
-            uploads this run.
+        UserError: not logged in, the Hub rejects it or cannot be reached, or as `Run.check_own`.
     """
-    with _locked(run, wait):
-        if not _pending(run, again):
-            return
-        problem: str | None = "a push began and has not ended"
-        manifest.write(run, last_error=problem)
-        try:
-            _push(run, again, say)
-            problem = None
-        except UserError as error:
-            problem = str(error)
-            raise UserError(problem) from None
-        except Exception as error:
-            problem = hub_files.why(error)
-            raise UserError(f"hub.repo={run.recipe.hub.repo}: {problem}") from None
-        finally:
-            manifest.write(run, last_error=problem)
-
-
-def _pending(run: Run, again: bool) -> list[Upload]:
-    """What is to be uploaded now."""
-    branches = manifest.owed(run)
-    if again:
-        branches.append("main")
-    return [upload for upload in uploads(run) if upload.branch in branches]
-
-
-def _push(run: Run, again: bool, say: Callable[[str], None]) -> None:
-    """Upload one branch after the other, looking for new milestones each time. A branch that fails
-    for a reason of its own does not stop the others."""
+    place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
         text = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it and push again"
-        raise UserError(f"hub.repo={run.recipe.hub.repo}: {text}")
+        raise UserError(f"{place}: {text}")
     if hub_files.token() is None:
-        raise UserError(f"hub.repo={run.recipe.hub.repo}: nobody is logged in; {hub_files.LOGIN}")
+        raise UserError(f"{place}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
-    with_retries(run, partial(_prepare, run))
-    tried: dict[str, Exception | None] = {}
-    while upload := _next(run, again, tried):
+    run.check_own()
+    try:
+        _push(run, say)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{place}: {hub_files.why(error)}") from None
+
+
+def _push(run: Run, say: Say) -> None:
+    """Upload one branch after the other. One that fails for a reason of its own does not stop the
+    others."""
+    hub = run.recipe.hub
+    create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
+    _with_retries(create, say)
+    _with_retries(partial(_parent, run, "main"), say)  # before any branch is made
+    failed: list[Exception] = []
+    for upload in uploads(run):
+        milestone = None if upload.stamp else run.outbox / upload.branch
         try:
-            tried[upload.branch] = None
-            commit = with_retries(run, partial(_send, run, upload))
-            entry = {"stamp": upload.stamp, "commit": commit}
-            manifest.record_branches(run, manifest.pushed_branches(run) | {upload.branch: entry})
-            say(f"{upload.branch} is at commit {commit[:12]}")
+            commit = _with_retries(partial(_send, run, upload), say)
         except Exception as error:
             if hub_files.passing(error):
                 raise
-            if STEP.fullmatch(upload.branch) and not (run.outbox / upload.branch).exists():
-                continue  # training has dropped it meanwhile
-            tried[upload.branch] = error
-        _sweep(run)
-    failed = [error for error in tried.values() if error]
+            if milestone is None or milestone.exists():  # else another push was faster
+                failed.append(error)
+            continue
+        manifest.record(run, upload, commit)
+        if milestone:
+            shutil.rmtree(milestone, ignore_errors=True)
+        say(f"pushed      {hub.repo}: {upload.branch} is at commit {commit[:12]}")
     if failed:
         raise failed[0]
-
-
-def _next(run: Run, again: bool, tried: Collection[str]) -> Upload | None:
-    untried = (upload for upload in _pending(run, again) if upload.branch not in tried)
-    return next(untried, None)
-
-
-def _sweep(run: Run) -> None:
-    """Remove uploaded milestones from the outbox."""
-    for branch in {upload.branch for upload in uploads(run)} - set(manifest.owed(run)):
-        if STEP.fullmatch(branch):
-            # training may be writing it again
-            shutil.rmtree(run.outbox / branch, ignore_errors=True)
-
-
-def _prepare(run: Run) -> None:
-    """Check that the repository is blank or this run's; create it, with everything pending, if it
-    does not exist."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    try:
-        _parent(run, "main")
-        return
-    except RepositoryNotFoundError:
-        _api().create_repo(run.recipe.hub.repo, private=run.recipe.hub.private, exist_ok=True)
-    manifest.record_branches(run, {})
-    _parent(run, "main")
 
 
 def _send(run: Run, upload: Upload) -> str:
     """Commit an upload; the commit's id. No commit is made where nothing differs."""
     from huggingface_hub import CommitOperationAdd
 
-    repository = run.recipe.hub.repo
-    branch = upload.branch
+    repository, branch = run.recipe.hub.repo, upload.branch
     parent = _parent(run, branch)
-    operations = [
-        CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())
-    ]
+    files = [CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())]
     made = _api().create_commit(
-        repository, operations, commit_message=upload.message, revision=branch, parent_commit=parent
+        repository, files, commit_message=upload.message, revision=branch, parent_commit=parent
     )
-    return str(made.oid) if branch != "state" else _squashed(repository, branch)
-
-
-def _squashed(repository: str | None, branch: str) -> str:
-    """Squash a branch to its last commit, to save space; its id. All commits stay if the Hub does
-    not allow it."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    with suppress(HfHubHTTPError):
+    if branch != "state" or made.oid == parent:
+        return str(made.oid)
+    with suppress(Exception):  # to save space; else its commits stay until the next state comes
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 
@@ -175,8 +117,7 @@ def _parent(run: Run, branch: str) -> str:
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
-    api = _api()
-    repository = run.recipe.hub.repo
+    api, repository = _api(), run.recipe.hub.repo
     try:
         info = api.repo_info(repository, revision=branch)
     except RevisionNotFoundError:
@@ -196,37 +137,27 @@ def _check_whose(run: Run, info: Any) -> None:
     Raises:
         UserError: it holds something else, or the run of another recipe or of other data.
     """
-    repo = f"hub.repo={run.recipe.hub.repo}"
+    repo, another = f"hub.repo={run.recipe.hub.repo}", "say another hub.repo="
     names = {file.rfilename for file in info.siblings}
-    if "recipe.yaml" not in names:
+    if not names.issuperset(WHOSE):
         if other := sorted(names - BLANK):
-            raise UserError(
-                f"{repo}: it holds what is no run ({', '.join(other[:3])}); say another hub.repo="
-            )
+            raise UserError(f"{repo}: it holds what is no run ({', '.join(other[:3])}); {another}")
         return
-    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, ["recipe.yaml", "run.json"])
-    there = flatten(_mapping(source / "recipe.yaml"))
+    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
+    try:
+        there, was = (load_yaml(source / name) for name in WHOSE)
+    except UserError:
+        text = f"it holds what is no run (its {' or '.join(WHOSE)} cannot be read)"
+        raise UserError(f"{repo}: {text}; {another}") from None
+    compared = {key: value for key, value in flatten(there).items() if counts(key)}
     here = computed_values(without_private(run.recipe))
-    # earlier versions wrote keys too that the objective does not use
-    idle = {key for key in all_keys() if not run.recipe.holds(key)}
-    compared = {k: value for k, value in there.items() if counts(k) and k not in idle}
     if differ := [one.key for one in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
-        raise UserError(f"{repo}: {text}; say another hub.repo=")
-    was = _mapping(source / "run.json")
+        raise UserError(f"{repo}: {text}; {another}")
     for kind, now in identity(run).items():
-        before = was.get(kind, {})
-        if not isinstance(before, dict) or differences(facts(kind, before), facts(kind, now)):
-            text = f"it holds a run of this recipe with another {kind}"
-            raise UserError(f"{repo}: {text}; say another hub.repo=")
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a downloaded file; empty if it is none."""
-    try:
-        return load_yaml(path)
-    except UserError:
-        return {}
+        before = was.get(kind)
+        if differences(facts(kind, before if isinstance(before, dict) else {}), facts(kind, now)):
+            raise UserError(f"{repo}: it holds a run of this recipe with another {kind}; {another}")
 
 
 def _api() -> Any:
@@ -235,37 +166,18 @@ def _api() -> Any:
     return HfApi()
 
 
-def with_retries(run: Run, do: Callable[[], T]) -> T:
-    """Call `do`, and retry where the Hub is busy or cannot be reached, after the time that it
-    requests; hub.json has the reason meanwhile."""
+def _with_retries(do: Callable[[], T], say: Say) -> T:
+    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first,
+    after the time that it requests."""
     for wait in WAITS:
         try:
             return do()
         except Exception as error:
             if not hub_files.passing(error):
                 raise
-            manifest.write(run, last_error=hub_files.why(error))
+            say(f"{manifest.WAITING}{hub_files.why(error)}")
             time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
     return do()
-
-
-@contextmanager
-def _locked(run: Run, wait: bool) -> Iterator[None]:
-    """Allow one upload of a run at a time; the system releases the lock with the process."""
-    try:
-        run.check_own()
-        run.outbox.mkdir(exist_ok=True)
-        file = lock.open_file(run.outbox / "lock")
-    except OSError as error:
-        raise UserError(f"{run.outbox} cannot be written: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            raise UserError(
-                f"{run.folder} is being pushed by another process; wait for it"
-            ) from None
-        yield
 
 
 def main(arguments: list[str]) -> None:
@@ -277,12 +189,6 @@ def main(arguments: list[str]) -> None:
     options = parse(PushOptions, arguments)
     run = open_run(options.folder)
     run.recipe = build(run.recipe.values() | typed(options.overrides))
-    repository = run.recipe.hub.repo
-    if repository is None:
+    if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing; expected USER/NAME on the Hugging Face Hub")
-    push(
-        run,
-        again=not options.quiet,
-        wait=options.quiet,
-        say=lambda text: print(f"pushed      {repository}: {text}", flush=True),
-    )
+    push(run, say=partial(print, flush=True))

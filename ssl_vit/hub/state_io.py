@@ -64,36 +64,35 @@ def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
 
 def pack_newest(root: Path) -> dict[str, bytes]:
     """The newest intact checkpoint of a run and, where checkpoint.best has chosen another one, that
-    one: packed, by the names of their files.
+    one (unless it is damaged: a run that is resumed from this state says so): packed, by the names
+    of their files.
 
     Raises:
         UserError: all are damaged.
     """
-    for path in reversed(checkpoint.list_checkpoints(root)):
-        if checkpoint.is_intact(path):
-            state = checkpoint.load(path)
-            return _files("state", state) | _best(root, state)
-    raise UserError(f"{root} holds no intact checkpoint; the next one will be pushed")
+    newest = filter(checkpoint.is_intact, reversed(checkpoint.list_checkpoints(root)))
+    path = next(newest, None)
+    if path is None:
+        raise UserError(f"{root} holds no intact checkpoint; the next one will be pushed")
+    states = {"state": checkpoint.load(path)}
+    step = _best_step(states["state"])
+    if step is not None and checkpoint.is_intact(checkpoint.folder(root, step)):
+        states["best"] = checkpoint.load(checkpoint.folder(root, step))
+    files = {}
+    for name, state in states.items():
+        files[f"{name}.json"], files[f"{name}.safetensors"] = pack(state)
+    return files
 
 
-def _files(name: str, state: Any) -> dict[str, bytes]:
-    structure, tensors = pack(state)
-    return {f"{name}.json": structure, f"{name}.safetensors": tensors}
+def _best_step(state: dict[str, Any]) -> int | None:
+    """The step of the checkpoint that a state names as the best one; None for itself or none."""
+    step: int | None = (state.get("best") or {}).get("step")
+    return None if step == state["step"] else step
 
 
-def _best(root: Path, state: Any) -> dict[str, bytes]:
-    """The checkpoint that a state names as the best one, unless that is itself; nothing if it is
-    damaged: a run that is resumed from this state says so."""
-    step = (state.get("best") or {}).get("step")
-    if step in (None, state["step"]):
-        return {}
-    path = checkpoint.folder(root, step)
-    return _files("best", checkpoint.load(path)) if checkpoint.is_intact(path) else {}
-
-
-def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> int:
+def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None:
     """Write the packed state of a folder, and the best one that it names, as the checkpoints that
-    they were; its step.
+    they were.
 
     Args:
         root: the run's folder of checkpoints.
@@ -106,13 +105,11 @@ def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> int:
         OSError, RuntimeError: it cannot be written.
     """
     state = _unpacked(source, "state", place, steps)
-    step = (state.get("best") or {}).get("step")
-    if step != state["step"] and (source / "best.json").exists():
+    if (step := _best_step(state)) is not None and (source / "best.json").exists():
         best = _unpacked(source, "best", place, steps)
         if best["step"] == step:  # another one is left from an earlier push
             checkpoint.save(root, step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
-    return int(state["step"])
 
 
 def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:

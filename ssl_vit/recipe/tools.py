@@ -290,7 +290,6 @@ class PushOptions(ToolOptions):
         RecipeKeys(("hub.state",), "Upload the resumable training state too."),
     )
     folder: Path = key(..., "The run's folder.", form=WORD, metavar="FOLDER")
-    quiet: bool = flag("Upload only what is missing; wait while another process uploads this run.")
 
 
 class PullOptions(ToolOptions):

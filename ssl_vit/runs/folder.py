@@ -48,7 +48,6 @@ OWN = (
     "lock",
     "hub.json",
     "hub",
-    "hub/lock",
     "hub/log.txt",
 )
 # What it has written before it does anything

@@ -7,7 +7,6 @@ import torch
 
 from helpers.hub_server import Hub
 from helpers.options import TINY, altered
-from ssl_vit.hub import payload
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.load import resolve
@@ -30,7 +29,7 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
 
 
 def milestone(run: Run, step: int) -> None:
-    shutil.copytree(run.export, run.outbox / payload.step_branch(step))
+    shutil.copytree(run.export, run.outbox / f"step-{step:09d}")
 
 
 def exported(

@@ -2,8 +2,8 @@
 the rest, stop training."""
 
 import errno
-import fcntl
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -43,10 +43,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def refused(run: Run, **more: bool) -> str:
+def refused(run: Run) -> str:
     """The line with which a push is refused."""
     with pytest.raises(UserError, match=f"^hub.repo={run.recipe.hub.repo}: ") as caught:
-        push.push(run, **more)
+        push.push(run)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -57,10 +57,14 @@ NOT_A_RUN: dict[str, tuple[dict[str, bytes], str]] = {
         "what is no run (config.json",
     ),
     "an unknown file": ({"notes.txt": b"mine"}, "what is no run (notes.txt)"),
-    "a recipe that is none": ({"recipe.yaml": b"- bread\n- butter\n"}, "the run of another recipe"),
+    "a recipe alone": ({"recipe.yaml": b"seed: 0\n"}, "what is no run (recipe.yaml)"),
+    "a recipe that is none": (
+        {"recipe.yaml": b"- bread\n- butter\n", "run.json": b"{}"},
+        "what is no run (its recipe.yaml or run.json cannot be read)",
+    ),
     "a recipe of something else": (
-        {"recipe.yaml": b"bread: butter\n"},
-        "the run of another recipe",
+        {"recipe.yaml": b"bread: butter\n", "run.json": b"{}"},
+        "the run of another recipe (bread, ",
     ),
 }
 
@@ -73,7 +77,7 @@ def test_what_is_no_run_is_not_written_over(
     before = dict(server.repositories[REPO].branches)
     milestone(run, 4)
     run.recipe.hub.state = True
-    assert says in refused(run, again=True) and server.repositories[REPO].branches == before
+    assert says in refused(run) and server.repositories[REPO].branches == before
 
 
 def test_what_the_hubs_own_form_makes_is_taken(server: Hub, run: Run) -> None:
@@ -110,14 +114,14 @@ def test_other_data_under_the_same_recipe_is_another_run(server: Hub, run: Run) 
     )
     path.write_text(json.dumps(known | {"init": {"weights": "another"}}))
     push.push(run)  # what the pushed one did not know is not compared
-    assert not manifest.owed(run)
+    assert not manifest.pending(run)
 
 
 def test_two_recipes_at_once_do_not_both_write(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other's commit comes between the look and the commit."""
-    theirs = {"recipe.yaml": b"seed: 7\n", "README.md": b"theirs"}
+    theirs = {"recipe.yaml": b"seed: 7\n", "run.json": b"{}", "README.md": b"theirs"}
     look, looks = push._parent, iter(range(100))
 
     def parent(run: Run, branch: str) -> str:
@@ -160,21 +164,27 @@ def test_a_milestone_that_comes_late_holds_nothing_of_the_end(server: Hub, run: 
     }
 
 
-def test_a_milestone_laid_while_others_are_pushed_goes_before_the_end(
+def test_a_milestone_that_another_push_has_uploaded_meanwhile_is_no_error(
     server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     milestone(run, 4)
-    send, sent = push._send, []
+    write = payload.card.write
 
-    def sending(run: Run, parcel: payload.Upload) -> str:
-        if not sent:
-            milestone(run, 8)
-        sent.append(parcel.branch)
-        return send(run, parcel)
+    def slow(run: Run, folder: Path, step: int | None = None) -> str:
+        if step and folder.exists():
+            with monkeypatch.context() as patch:
+                patch.setattr(payload.card, "write", write)
+                push.push(run)  # the other one
+        return write(run, folder, step)
 
-    monkeypatch.setattr(push, "_send", sending)
+    monkeypatch.setattr(payload.card, "write", slow)
     push.push(run)
-    assert sent == ["step-000000004", "step-000000008", "main"] and not manifest.owed(run)
+    repository = server.repositories[REPO]
+    assert {branch: repository.history(branch) for branch in repository.branches} == {
+        "main": 2,
+        "step-000000004": 2,
+    }
+    assert not manifest.pending(run)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
@@ -185,7 +195,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     (run.checkpoints / "step-tmp").mkdir()
     run.recipe.hub.state = True
     push.push(run)
-    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {"main", "state"}
+    assert not manifest.pending(run) and set(server.repositories[REPO].branches) == {
+        "main",
+        "state",
+    }
     pulled = pull.pull(f"hf-hub:{REPO}", f"{tmp_path}/pulled")
     assert [path.name for path in pulled.checkpoints.iterdir()] == ["step-000000008"]
     record = (run.folder / TRAINED_ON).read_bytes()
@@ -201,7 +214,7 @@ def test_one_part_that_cannot_be_pushed_keeps_no_other_back(server: Hub, run: Ru
     run.recipe.hub.state = True
     with pytest.raises(UserError, match=r"config\.json"):
         push.push(run)
-    assert manifest.owed(run) == ["step-000000004", "state"]
+    assert manifest.pending(run) == ["step-000000004", "state"]
     assert "model.safetensors" in pushed(server) and "model.safetensors" in pushed(
         server, "step-000000008"
     )
@@ -215,11 +228,17 @@ def test_of_the_states_only_the_last_stays(server: Hub, run: Run) -> None:
     push.push(run)
     repository = server.repositories[REPO]
     assert repository.history("state") == 1 and pushed(server, "state")["metrics.jsonl"] == b""
-    assert manifest.pushed_branches(run)["state"]["commit"] == repository.branches["state"]
-    server.faults = [Fault("super-squash", 403)]
-    shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / "step-000000020")
+    assert manifest.read(run).branches["state"].commit == repository.branches["state"]
+    server.faults = [Fault("super-squash", 403, 1), Fault("super-squash", "cut", 1)]
+    for step in (20, 24):
+        shutil.copytree(run.checkpoints / "step-000000012", run.checkpoints / f"step-{step:09d}")
+        run.metrics.write_text(f"{step}")
+        push.push(run)
+        assert not manifest.pending(run)
+    assert repository.history("state") == 3
+    run.metrics.write_text("")
     push.push(run)
-    assert not manifest.owed(run)
+    assert repository.history("state") == 1 and not server.faults[1].times
 
 
 REQUESTS = [
@@ -231,7 +250,6 @@ REQUESTS = [
     "POST .*/lfs/objects/batch",
     "PUT /lfs/",
     "POST .*/commit/",
-    "POST .*/super-squash/",
     "GET .*/tree/",
     "(GET|HEAD) .*/resolve/",
 ]
@@ -248,7 +266,6 @@ def test_a_hang_at_any_request_is_given_up(
         run.ledger.unlink()
     server.faults = [Fault(match, "hang")]
     assert "the Hub cannot be reached" in refused(run)
-    assert "the Hub cannot be reached" in dict(manifest.status_lines(run))["not pushed"]
 
 
 @pytest.mark.parametrize("match", ["GET .*/revision/main", "GET .*/tree/"])
@@ -282,7 +299,9 @@ def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
         if line.startswith(("not", "then"))
     )
     assert lines["not"] == "main: it has not been tried yet"
-    assert shlex.split(lines["then"])[2:] == [str(folder), f"hub.repo={REPO}", "hub.private=false"]
+    assert shlex.split(lines["then"])[2:] == [
+        *(str(folder), f"hub.repo={REPO}", "hub.private=false", "hub.state=false")
+    ]
     done = subprocess.run(
         lines["then"], shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600
     )
@@ -295,9 +314,10 @@ def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(
 
 STRAY: dict[str, Callable[[Path], object]] = {
     "a folder in the outbox": lambda folder: (folder / "hub" / "step-tmp").mkdir(parents=True),
-    "a list in the ledger": lambda folder: (folder / "hub.json").write_text('{"pushed": []}'),
-    "nothing in the ledger": lambda folder: (folder / "hub.json").write_text(
-        '{"pushed": {"someone/vit": {"main": null}}}'
+    "no JSON in hub.json": lambda folder: (folder / "hub.json").write_text("{"),
+    "a list in hub.json": lambda folder: (folder / "hub.json").write_text('{"branches": []}'),
+    "another repository's": lambda folder: (folder / "hub.json").write_text(
+        '{"repo": "someone/else", "branches": {"old": {"stamp": "", "commit": "1"}}}'
     ),
 }
 
@@ -324,34 +344,44 @@ def test_training_ends_though_the_outbox_is_a_file(
         and "warning: the Hub was not reached" in out
         and "not pushed  main" in out
     )
-    with pytest.raises(UserError, match="hub cannot be written: "):
-        push.push(payload.open_run(folder))
-
-
-def test_a_push_beside_training_waits_for_the_one_before(server: Hub, run: Run) -> None:
-    code = (
-        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
-        "print(flush=True); time.sleep(4)"
-    )
-    run.outbox.mkdir()
-    save(run)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, run.outbox / "lock"], stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout and holder.stdout.readline()
-        background.Pusher(run).finish()
-    assert not manifest.owed(run) and "model.safetensors" in pushed(server)
+    push.push(payload.open_run(folder))
+    assert "model.safetensors" in pushed(server)
 
 
 def test_a_signal_ends_the_wait_for_uploads_of_a_finished_run(server: Hub, run: Run) -> None:
     run.outbox.mkdir()
     save(run)
-    with (run.outbox / "lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        pusher = background.Pusher(run)
-        pusher.finish(should_stop=lambda: True)
-    assert manifest.owed(run)
+    pusher = background.Pusher(run)
+    server.faults = [Fault("/", "hang")]
+    pusher.finish(should_stop=lambda: True)
+    assert manifest.pending(run) == ["main"]
     assert pusher.process is not None and pusher.process.returncode == -signal.SIGKILL
+    assert dict(manifest.status_lines(run))["not pushed"] == (
+        "main: an upload began and has not ended"
+    )
+
+
+@pytest.mark.parametrize("match", ["POST .*/preupload/", "PUT /lfs/", "POST .*/commit/main"])
+def test_an_upload_that_is_killed_leaves_the_whole_or_the_former(
+    server: Hub, run: Run, match: str
+) -> None:
+    """A former push of the same run is there; the next one completes it."""
+    push.push(run)
+    former = pushed(server)
+    for path in run.export.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes() + b" " * 8)  # other files of other sums
+    (run.folder / "hub.json").unlink()
+    save(run)
+    server.faults = [Fault(match, "hang")]
+    server.requests.clear()
+    pusher = background.Pusher(run)
+    pusher.finish(lambda: any(re.search(match, request) for request in server.requests))
+    assert pusher.process is not None and pusher.process.returncode == -signal.SIGKILL
+    assert pushed(server) == former and manifest.pending(run) == ["main"]
+    server.faults = []
+    push.push(run)
+    whole = {path.name: path.read_bytes() for path in run.export.iterdir()}
+    assert pushed(server) == former | whole and not manifest.pending(run)
 
 
 def test_a_push_without_the_network_says_so_at_once(
@@ -359,7 +389,7 @@ def test_a_push_without_the_network_says_so_at_once(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set, so nothing can be uploaded"):
-        push.push(run, again=True)
+        push.push(run)
     assert not quick and not server.requests
 
 
@@ -395,7 +425,7 @@ def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None
     del server.repositories[REPO]
     milestone(run, 4)
     push.push(run)
-    assert not manifest.owed(run) and set(server.repositories[REPO].branches) == {
+    assert not manifest.pending(run) and set(server.repositories[REPO].branches) == {
         "main",
         "step-000000004",
     }
@@ -420,10 +450,12 @@ def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
     assert not server.requests
 
 
-def test_many_milestones_are_counted(run: Run) -> None:
+def test_of_many_branches_some_are_named(run: Run) -> None:
     for step in range(1, 30):
         milestone(run, step)
-    assert dict(manifest.status_lines(run))["not pushed"].startswith("29 milestones and main: ")
+    assert dict(manifest.status_lines(run))["not pushed"].startswith(
+        "step-000000001, step-000000002, step-000000003, step-000000004 and 26 more: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,7 +475,7 @@ def test_the_hubs_limit_is_waited_for(
 ) -> None:
     server.faults = [Fault("repos/create", 429, 1, headers)]
     push.push(run)
-    assert quick[0] == seconds and not manifest.owed(run)
+    assert quick[0] == seconds and not manifest.pending(run)
 
 
 def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> None:
@@ -487,10 +519,11 @@ cli.pretrain({words!r})
 """
 
 
-def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twice(
+def test_training_that_is_killed_while_it_pushes_goes_on_and_commits_nothing_twice(
     server: Hub, tmp_path: Path
 ) -> None:
-    """Killed between its milestone and its next step, where it is held, once the push has begun."""
+    """Killed between its milestone and its next step, where it is held, once the push has begun,
+    which goes on beside the run that resumes."""
     server.faults = [Fault("PUT /lfs/", "slow", 2, seconds=3.0)]
     words = altered(
         [*TINY, "name=mpp", f"out={tmp_path}/runs"],
@@ -513,8 +546,6 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_pushes_nothing_twic
     repository = server.repositories[REPO]
     histories = {branch: repository.history(branch) for branch in repository.branches}
     assert histories == {"main": 2, "step-000000008": 2, "state": 1}
-    uploads = [request for request in server.requests if request.startswith("PUT /lfs/")]
-    assert len(uploads) == len(set(uploads))
 
 
 def test_what_a_pull_says_to_type_can_be_typed(
@@ -539,24 +570,20 @@ def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_r
     for step in range(1, 8):
         assert milestones(step, {}, nn.Linear(2, 2)) == ()
     assert sorted(path.name for path in run.outbox.iterdir()) == [
-        f"step-{step:09d}" for step in range(4, 8)
+        f"step-{step:09d}" for step in range(1, 5)
     ]
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == [
-        "step-000000001",
-        "step-000000002",
-        "step-000000003",
+    assert lines == [
+        f"warning: the milestone of step {step} is left out: 4 wait for the Hub"
+        for step in range(5, 8)
     ]
-    usage, most = (
-        shutil.disk_usage("."),
-        max(path.stat().st_size for path in run.checkpoints.glob("step-*/*")),
-    )
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=most))
-    milestones(8, {}, nn.Linear(2, 2))
-    assert (
-        not list(run.outbox.iterdir())
-        and "the milestone of step 8 is left out" in capsys.readouterr().out
-    )
+    shutil.rmtree(run.outbox)
+    usage, weights = shutil.disk_usage("."), 4 * (2 * 2 + 2)  # float32 of a Linear(2, 2)
+    for step, room in ((8, 9 * weights - 1), (9, 9 * weights)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=room))  # noqa: B023
+        milestones(step, {}, nn.Linear(2, 2))
+    assert [path.name for path in run.outbox.iterdir()] == ["step-000000009"]
+    assert "step 8 is left out: the disk has no room for it" in capsys.readouterr().out
 
 
 def test_an_export_that_finds_no_room_leaves_nothing(

@@ -275,12 +275,10 @@ def spoil(kind: str, folder: Path) -> None:
         save_file({}, folder / "export" / "model.safetensors")
     elif kind == "pending":
         (folder / "hub" / "step-000000001").mkdir(parents=True)
-        pushed = {"a/b": {"main": {"stamp": "other", "commit": "1"}}}
-        (folder / "hub.json").write_text(json.dumps({"pushed": pushed}))
-    elif kind == "ledger":
-        (folder / "hub.json").write_text("{")
-    elif kind == "failed":
-        (folder / "hub.json").write_text(json.dumps({"pushed": {}, "last_error": "no network"}))
+        path = folder / "recipe.yaml"
+        path.write_text(path.read_text().replace("repo: null", "repo: a/b"))
+        branches = {"main": {"stamp": "other", "commit": "1"}}
+        (folder / "hub.json").write_text(json.dumps({"repo": "a/b", "branches": branches}))
     elif kind == "recipe":
         path = folder / "recipe.yaml"
         path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
@@ -301,9 +299,7 @@ def spoil(kind: str, folder: Path) -> None:
         ("unfinished", "it has not finished"),
         ("export", "export/config.json is missing or damaged"),
         ("weights", "export/model.safetensors has no weights"),
-        ("pending", "pushes to a/b are pending: step-000000001, main"),
-        ("ledger", "is not known"),
-        ("failed", "no network"),
+        ("pending", "pushes are pending: step-000000001, main"),
         ("recipe", "another recipe"),
         ("own file", "step-000000001 holds what is no part of a checkpoint: notes.txt"),
         ("own step", "step-000000009"),

@@ -1,7 +1,7 @@
 """Removes the checkpoints of finished runs, whose export holds what later runs read. No torch."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import safe_open
@@ -10,7 +10,6 @@ from ...errors import UserError
 from ...hub import manifest
 from ...hub.payload import open_run
 from ...pages.run_record import read_run
-from ...recipe import records
 from ...runs import lock
 from ...runs.checkpoint_files import STEP, delete, list_checkpoints, other_files, remove
 from ...runs.files import leftovers, sweep
@@ -43,7 +42,7 @@ def clean(run: ListedRun) -> Cleaned | None:
         return None
     found = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
     try:
-        if lock.is_held(folder) or lock.is_held(folder / "hub"):
+        if lock.is_held(folder):
             return found._replace(kept="a process holds its lock")
         if (folder.parent / FILE).exists() and lock.is_held(folder.parent):
             return found._replace(kept=f"its study {folder.parent.name} is going on")
@@ -91,17 +90,9 @@ def why_kept(run: ListedRun) -> str:
 
 
 def _pending_pushes(folder: Path) -> str:
-    """Why uploads still need the run as it is; empty without any. The repositories are the
-    recipe's and those that the push tool was given."""
+    """Why uploads still need the run as it is; empty without any."""
     try:
-        run = open_run(folder)
-        if run.ledger.exists():
-            records.read(run.ledger, dict[str, Any])  # manifest.read takes damage for absence
-        known = manifest.read(run)
-        for repo in dict.fromkeys((run.recipe.hub.repo, *known["pushed"])):
-            run.recipe.hub.repo = repo
-            if repo and (pending := manifest.owed(run)):
-                return f"pushes to {repo} are pending: {', '.join(pending)}"
+        pending = manifest.pending(open_run(folder))
     except (OSError, ValueError) as error:  # a UserError is a ValueError
         return f"whether its uploads are complete is not known: {error}"
-    return f"its last push failed: {known['last_error']}" if known["last_error"] else ""
+    return f"pushes are pending: {', '.join(pending)}" if pending else ""
