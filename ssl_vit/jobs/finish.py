@@ -38,9 +38,7 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
     best = best_checkpoint.restore(job)
     if job.probes and not job.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(
-            job.probes, job.state, {}, loop_settings(job.recipe), job.accelerator, callbacks
-        )
+        loop.evaluate(job.probes, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
