@@ -121,7 +121,8 @@ class ZeroStrategy(ShardedStrategy):
         }
         self.init_moments(self.local_shards)
         if self.stage < 3:
-            _view_moments(self.zero)
+            # the views of the moments are lazy; a private name (0.19; bounded in pyproject)
+            self.zero._lazy_init_hp_params_optimizer_state()
         return engine
 
     def facts(self) -> dict[str, Any]:
@@ -223,12 +224,6 @@ class ZeroStrategy(ShardedStrategy):
         padding = size * self.batch_layout.processes - value.numel()
         flat = F.pad(value.flatten(), (0, padding))
         return flat.narrow(0, size * self.batch_layout.rank, size)
-
-
-def _view_moments(zero: Any) -> None:
-    """Create DeepSpeed's views of each weight's moments, which are lazy. A private name (0.19;
-    bounded in pyproject)."""
-    zero._lazy_init_hp_params_optimizer_state()
 
 
 def _used(offload: Any) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from pydantic import ConfigDict
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
@@ -18,35 +17,7 @@ from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
-from ..recipe.records import Number, Record, Whole, fits
-from ..recipe.records.run import Best
 from .strategy import Strategy
-
-
-class BestSoFar(Best):
-    """That of checkpoint.best, and of how many images it is."""
-
-    images: Whole
-
-
-class SavedState(Record):
-    """A checkpoint, without the states of schedule and average."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    objective: dict[str, Any]
-    moments: dict[str, Any]
-    step: Whole
-    seconds: Number
-    device_seconds: Number
-    names: list[str]
-    sums: Tensor | None
-    norms: Tensor | None
-    skipped: list[bool]
-    images_seen: Whole
-    images_unreadable: Whole
-    device_batch: Whole
-    best: BestSoFar | None
 
 
 @dataclass
@@ -127,11 +98,9 @@ class State:
         """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
-            UserError: it holds something else, a stream was read by another number of processes, or
-                as `_check_masks`.
+            UserError: a stream was read by another number of processes, or as `_check_masks`.
+            Exception: it holds something else.
         """
-        if not fits(saved, SavedState):
-            raise UserError("resume=true: the checkpoint holds no training state; remove it")
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             raise UserError(
