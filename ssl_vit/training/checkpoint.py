@@ -174,14 +174,18 @@ class Saver:
         """
         self.wait()
         self.step = step
-        try:
-            whole = _copied(state) if self.settings.background else state
-            self.thread = threading.Thread(target=self._save, args=(step, whole))
-            self.thread.start()
-        except (MemoryError, RuntimeError) as error:  # torch raises the latter without memory
-            self.error, self.thread = error, None
-        if self.thread is None or not self.settings.background:
+        if not self.settings.background:
+            self._save(step, state)
             self.wait()
+            return
+        try:
+            copy = _copied(state)
+        except (MemoryError, RuntimeError) as error:  # torch raises the latter without memory
+            self.error = error
+            self.wait()
+            return
+        self.thread = threading.Thread(target=self._save, args=(step, copy))
+        self.thread.start()
 
     def wait(self) -> None:
         """Wait for the running save, and report it if it failed.
