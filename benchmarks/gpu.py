@@ -212,7 +212,7 @@ def measure_step(model: str, side: int, batch: int, device: str) -> dict[str, An
                     loop_settings(job.recipe), steps=count, log_every=count
                 )
                 batches = itertools.repeat(images)
-                loop.train(job.state, batches, settings, job.batch_layout, job.accelerator)
+                loop.train(job.state, batches, settings)
 
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()

@@ -267,7 +267,7 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
             def train(batches: Iterable[batching.Batch]) -> float:
                 job.state.step = 0
                 before = time.process_time()
-                loop.train(job.state, batches, settings_, job.batch_layout, accelerator)
+                loop.train(job.state, batches, settings_)
                 return time.process_time() - before
 
             fixed = list(batches(decoded))

@@ -33,9 +33,7 @@ def print_banner(job: Job) -> None:
     recipe, batch_layout = job.recipe, job.batch_layout
     one = job.held_out.batches[0]
     batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
-    pace = loop.seconds_per_step(
-        job.state, batch, loop_settings(recipe), batch_layout, job.accelerator
-    )
+    pace = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
         return
     for text in _early_warnings(job):

@@ -39,7 +39,7 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
     if job.online and not job.online.probes.has_run:  # resumed after the last step
         callbacks = loop.Callbacks([WarningLog(job.run)])
         settings = loop_settings(job.recipe)
-        loop.evaluate(job.online.probes, job.state, {}, settings, job.accelerator, callbacks)
+        loop.evaluate(job.online.probes, job.state, {}, settings, callbacks)
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # resumed after the last step
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):

@@ -124,8 +124,6 @@ def _steps(job: Job) -> list[float]:
             job.state,
             passes,
             setup.loop_settings(recipe),
-            job.batch_layout,
-            job.accelerator,
             callbacks=loop.Callbacks([StepEnds()]),
             stop=settled,
         )

@@ -297,7 +297,7 @@ def _restore(job: Job, path: Path) -> None:
         same_step = saved["step"] == checkpoint.step_of(path)
         if saved.get("recipe") not in (None, *expected) or not same_step:
             raise UserError(f"{prefix} is another run's, or another step's; remove it")
-        job.state.load(saved, job.accelerator)
+        job.state.load(saved)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and each part of the state raise their own

@@ -136,7 +136,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         saved = state.step
         if best.is_on:
             distributed.on_main(accelerator, best.drop_unsaved)
-        whole = state.save(accelerator) | {"recipe": recipe_hash(job.recipe)}
+        whole = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather() and accelerator.is_main_process:
             callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
         distributed.on_main(accelerator, lambda: _save(job, saver, saved, whole, callbacks))
@@ -148,8 +148,6 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 state,
                 job.trained_on.watch(watchdog.track(batches, state.step)),
                 loop_settings(job.recipe),
-                job.batch_layout,
-                accelerator,
                 _evaluators(job),
                 callbacks,
                 save,
@@ -173,7 +171,7 @@ def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
-    found = loop.evaluate(job.collapse, job.state, {}, settings, job.accelerator, callbacks)
+    found = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
     if all(row["step"] for row in job.run.rows()):  # or it was stopped before its first checkpoint
         callbacks.notify(methodcaller("on_row", {"step": 0} | found))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..recipe.operation import Checkpoint
 from ..recipe.records import read
 from ..recipe.records.checkpoint import Manifest
@@ -68,7 +68,8 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
         keep: checkpoints to keep.
 
     Raises:
-        OSError, RuntimeError: it cannot be written; earlier checkpoints are left as they are.
+        OSError, RuntimeError: it cannot be written, such as on a full disk; earlier checkpoints are
+            left as they are.
     """
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
@@ -106,15 +107,18 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
     """Write and sync a checkpoint's files; after a failure remove them, to free a full disk."""
     folder.mkdir()
     try:
-        torch.save(state, folder / STATE)
+        with (folder / STATE).open("wb") as file:
+            torch.save(state, file)
         manifest = {"step": step, "files": {STATE: _facts(folder / STATE)}}
         if best := state.get("best"):
             manifest["best"] = best["step"]
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         for path in (folder / STATE, folder / MANIFEST, folder):
             _sync(path)
-    except Exception:  # torch raises a RuntimeError where the disk is full
+    except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error.__context__, OSError):  # a full disk: torch raises a RuntimeError of it
+            raise error.__context__ from None
         raise
 
 
@@ -190,13 +194,13 @@ class Saver:
             UserError: as `save`.
         """
         self.close()
-        error = self.error
-        if error is None:
+        if self.error is None:
             return
+        why = reason(self.error) or type(self.error).__name__
         self.error = None
         self.failed += 1
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        text = f"step {self.step} could not be saved, the checkpoints before it are kept: {why}"
+        kept = ", ".join(path.name for path in list_checkpoints(self.root)) or "none"
+        text = f"step {self.step} could not be saved in {self.root}: {why}; kept: {kept}"
         self.warn(text)
         if self.failed >= MAX_FAILED_SAVES:
             raise UserError(f"{self.failed} saves in a row failed; {text}")

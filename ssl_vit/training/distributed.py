@@ -35,10 +35,9 @@ COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# seconds that processes wait for others at the start until they report it, and until they exit
-RENDEZVOUS_NOTICE = 10.0
-RENDEZVOUS_TIMEOUT = 1800.0
-ARRIVED = "ssl_vit/arrived/"  # beginning of the keys of processes that wait
+# for which processes wait for others at the start until they report it, and until they exit
+RENDEZVOUS_NOTICE = timedelta(seconds=10)
+RENDEZVOUS_TIMEOUT = timedelta(minutes=30)
 
 
 class WatchedAccelerator(Accelerator):
@@ -114,7 +113,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     with _rendezvous():
         state = PartialState(
             cpu=cpu and not sharded,
-            timeout=COLLECTIVE_TIMEOUT,
+            timeout=RENDEZVOUS_TIMEOUT,
             **({"backend": "gloo"} if cpu and sharded else {}),
         )
     _check_processes(state.num_processes)
@@ -143,69 +142,35 @@ def _check_deepspeed_start() -> None:
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Around the start of the process group: reports where it waits after RENDEZVOUS_NOTICE, and
-    exits after RENDEZVOUS_TIMEOUT.
+    """Around the start of the process group: says where it waits after RENDEZVOUS_NOTICE, and
+    lifts the time-out at the end.
 
     Raises:
-        UserError: the processes cannot connect.
+        UserError: the processes cannot connect, or not all come within RENDEZVOUS_TIMEOUT.
     """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
-    choices = (
-        "is that the first process's machine, reached from here, the port free, and every "
-        "process started?"
-    )
-    waiting = []
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        waiting = _rendezvous_timers(f"MASTER_ADDR:MASTER_PORT={place}", choices)
-    for timer in waiting:
-        timer.daemon = True
-        timer.start()
+    text = f"waiting for {count} processes at MASTER_ADDR:MASTER_PORT={place}"
+    notice = threading.Timer(RENDEZVOUS_NOTICE.total_seconds(), print, [text], {"flush": True})
+    notice.daemon = True
+    if count > 1 and os.environ.get("LOCAL_RANK", "0") == "0":  # one line for each machine
+        notice.start()
     try:
         yield
     except distributed.DistError as error:
+        choices = (
+            "is that the first process's machine, reached from here, the port free, and every "
+            "process started?"
+        )
         raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}; {choices}") from None
     finally:
-        for timer in waiting:
-            timer.cancel()
-
-
-def _rendezvous_timers(place: str, choices: str) -> list[threading.Timer]:
-    """Timers for a rendezvous that takes long; one process of each machine prints."""
-    count = os.environ["WORLD_SIZE"]
-    prints = os.environ.get("LOCAL_RANK", "0") == "0"
-
-    def print_notice() -> None:
-        if prints:
-            print(f"waiting for {count} processes at {place}", flush=True)
-        _arrived(int(count))
-
-    def abort() -> None:
-        if prints:
-            came = _arrived(int(count))
-            known = "" if came is None else f": {came} did"
-            text = f"not all of {count} processes came in {RENDEZVOUS_TIMEOUT:g} s{known}"
-            sys.stderr.write(f"error: {place}: {text}; {choices}\n")
-            sys.stderr.flush()
-        os._exit(2)  # the main thread is blocked in C code
-
-    return [
-        threading.Timer(RENDEZVOUS_NOTICE, print_notice),
-        threading.Timer(RENDEZVOUS_TIMEOUT, abort),
-    ]
-
-
-def _arrived(count: int) -> int | None:
-    """Mark this process as there in the first process's key-value store; how many of `count` are
-    marked, None where the store is not reached. Called only while the start takes long, beside the
-    main thread, which waits in C code."""
-    try:
-        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        patience = timedelta(seconds=10)
-        store = distributed.TCPStore(*place, None, False, patience, wait_for_workers=False)
-        store.set(f"{ARRIVED}{os.environ['RANK']}", "")
-        return sum(store.check([f"{ARRIVED}{rank}"]) for rank in range(count))
-    except (KeyError, ValueError, RuntimeError):  # whatever torch raises is a RuntimeError
-        return None
+        notice.cancel()
+    if distributed.is_initialized():
+        c10d = distributed.distributed_c10d
+        c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
+        # torch 2.11 has it under a private name, which 2.14 deprecates
+        set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout
+        set_timeout(COLLECTIVE_TIMEOUT)
 
 
 def _prepare_deepspeed_on_cpu() -> None:

@@ -1,25 +1,25 @@
-"""Watchdog over the processes of a run: names the one that died, hangs or failed, and ends the
-others. A single process is watched by a thread of its own.
+"""Watchdog over the processes of a run: names the one that died, failed or did not arrive at a
+collective, and ends the others.
 
-Every INTERVAL seconds each rank writes a heartbeat with its progress counter to the process group's
-key-value store on the CPU. Every rank counts up before each collective, in the same order, so the
-lowest count identifies the straggler. Rank 0 watches all ranks; the others watch rank 0 and read
-its verdict.
+Every rank counts up before each collective, in the same order, and a thread writes the count to the
+process group's key-value store every INTERVAL seconds. Rank 0 reads all counts: the rank with the
+lowest one is what the others wait for. The others read rank 0's verdict, and watch rank 0, which
+hosts the store.
+
+Time is counted in intervals in which nothing has changed: a run that was suspended has not waited.
 """
 
 import json
 import multiprocessing
-import os
 import shutil
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import inf
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from torch import distributed
 
@@ -28,15 +28,13 @@ from .preemption import exit_process, key_value_store
 
 LOST = LostError.status  # exit status: another process was lost; the same command resumes
 INTERVAL = 2.0  # seconds between heartbeats
-DEAD_AFTER = 60.0  # seconds without one, or the patience where that is less
-DEAD_AFTER_ERROR = 3 * INTERVAL  # the same once a connection to another process has broken
+SILENT_AFTER_ERROR = 3 * INTERVAL  # seconds without one, once a collective has failed
 # Limits as multiples of the patience, which is for one rank behind the others within a step.
 BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
 STALLED_FACTOR = 3  # within a step, where no rank moves at all
 SHARED = "/dev/shm"  # through which data workers hand over batches
-FINISHED = "left"
+FINISHED = "finished"
 RESUME_HINT = "the same command resumes from the last checkpoint"
-END = object()
 Item = TypeVar("Item")
 
 
@@ -44,58 +42,63 @@ class Heartbeat(NamedTuple):
     """What a rank writes to the store."""
 
     beats: int = 0
-    ticks: int = 0  # progress counter
+    ticks: int = 0  # of the collectives that it has come to
     allowed: float = inf  # seconds that it may stay behind others
     host: str = "?"
-    end: str = ""  # FINISHED or the error by which it ended
+    end: str = ""  # FINISHED, or the error by which it ended
 
 
-class PeerStatus(NamedTuple):
-    """The last new heartbeat of a rank, and when it arrived (time.monotonic)."""
+class Peer(NamedTuple):
+    """The last heartbeat read of a rank."""
 
-    heartbeat: Heartbeat
-    received_at: float
-    moved_at: float  # when its ticks last changed
+    heartbeat: Heartbeat = Heartbeat()
+    silent: float = 0.0  # seconds since it has changed
+    stood: float = 0.0  # seconds since its ticks have changed
+
+    def after_interval(self, heartbeat: Heartbeat) -> "Peer":
+        """The peer one interval later."""
+        silent = 0.0 if heartbeat != self.heartbeat else self.silent + INTERVAL
+        stood = 0.0 if heartbeat.ticks != self.heartbeat.ticks else self.stood + INTERVAL
+        return Peer(heartbeat, silent, stood)
 
 
 class Watchdog:
-    """Context manager that watches the processes while its body runs.
+    """Context manager that watches the processes while its body runs; of a single process it
+    watches the wait for batches.
 
     The time before the first step is not limited.
 
     Args:
         rank: of this process.
         processes: of the run.
-        patience: seconds that a rank may stay behind the others within a step, and that a single
-            process waits for a batch.
+        patience: seconds that a rank may stay behind the others within a step, or give no sign of
+            life, and that a single process waits for a batch.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
         self.rank = rank
         self.processes = processes
-        self.patience = patience
-        self.dead_after = min(DEAD_AFTER, patience)
-        self.sent = self.ticks = self.step = self.batches_read = 0
-        self.waiting_for_data = False
+        self.patience = self.silence_limit = patience
+        self.ticks = self.step = self.batches = 0
+        self.waits_for_batch = False
         self.allowed = inf
-        self.verdict = ""
         self.end = FINISHED
-        now = time.monotonic()
-        self.peers = {
-            other: PeerStatus(Heartbeat(), now, now)
-            for other in (range(processes) if rank == 0 else (0,))
-        }
+        self.verdict = ""
+        watched = range(processes) if rank == 0 else range(1)
+        self.read = {other: Heartbeat() for other in watched}
+        self.peers = {other: Peer() for other in watched}
         self.done = threading.Event()
-        self.exchange_thread = threading.Thread(target=self._exchange_loop, daemon=True)
-        self.watch_thread = threading.Thread(
+        # apart from the watch: it blocks while rank 0 is stopped
+        self.exchange = threading.Thread(target=self._exchange_loop, daemon=True)
+        self.watch = threading.Thread(
             target=self._watch if processes > 1 else self._watch_alone, daemon=True
         )
 
     def __enter__(self) -> "Watchdog":
         if self.processes > 1:
-            self.store: Any = key_value_store("watchdog")
-            self.exchange_thread.start()
-        self.watch_thread.start()
+            self.store = key_value_store("watchdog")
+            self.exchange.start()
+        self.watch.start()
         return self
 
     def __exit__(
@@ -104,19 +107,17 @@ class Watchdog:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Report how this rank ended. A RuntimeError may be a connection broken by a lost process:
-        wait until the watch has named it."""
-        if self.processes == 1:
-            self.done.set()
-            self.watch_thread.join()
-            return
-        if isinstance(error, RuntimeError):
-            self.dead_after = min(self.dead_after, DEAD_AFTER_ERROR)
-            time.sleep(self.dead_after + 3 * INTERVAL)  # the watch ends this process if it is so
+        """Report how this rank ended. A RuntimeError may be a collective that failed because
+        another process was lost: wait until the watch has named it, and ended this process."""
+        if isinstance(error, RuntimeError) and self.processes > 1:
+            self.silence_limit = min(self.silence_limit, SILENT_AFTER_ERROR)
+            time.sleep(self.silence_limit + 3 * INTERVAL)
         if error is not None and not isinstance(error, SystemExit | ReportedError):
             self.end = one_line(error)
         self.done.set()
-        self.watch_thread.join()
+        self.watch.join()
+        if self.processes > 1:
+            self.exchange.join(SILENT_AFTER_ERROR)  # it blocks where the store has gone
 
     def tick(self) -> None:
         """Count progress of this rank; called before each collective."""
@@ -125,177 +126,106 @@ class Watchdog:
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
         """Yield the passes of the steps from `step` on. From the request of a pass until
         `note_step` this rank counts as within a step."""
-        self.step = step
-        self._within()
+        self._enter(step, self.patience)
         for item in self.watch_loader(items):
             self.tick()
             yield item
-            self._within()
+            self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield a loader's items; a single process waits `patience` seconds for each at most."""
-        left = iter(items)
-        while True:
-            with self._waiting():
-                item = next(left, END)
-            if item is END:
-                return
-            yield cast(Item, item)
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        self.batches_read += 1
-        self.waiting_for_data = True
+        self.waits_for_batch = True
         try:
-            yield
+            for item in items:
+                self.waits_for_batch = False
+                yield item
+                self.batches += 1
+                self.waits_for_batch = True
         finally:
-            self.waiting_for_data = False
-
-    def _within(self) -> None:
-        self.allowed = self.patience
-        self.tick()
+            self.waits_for_batch = False
 
     def note_step(self, step: int) -> None:
         """Mark the end of a step; the time until the next one has the longer limit."""
+        self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
+
+    def _enter(self, step: int, allowed: float) -> None:
         self.step = step
-        self.allowed = BETWEEN_STEPS_FACTOR * self.patience
+        self.allowed = allowed
         self.tick()
 
     def _exchange_loop(self) -> None:
-        """Write and read heartbeats. Blocks while rank 0, which hosts the store, is stopped."""
+        """Write and read heartbeats until the end, which is the last one."""
         with suppress(distributed.DistError):
             self.store = self.store.clone()  # a connection of its own
-        while True:
-            with suppress(distributed.DistError):
-                self._exchange()
-            if self.done.wait(INTERVAL):
-                break
-        self._send(self.end)
+        beats = 0
+        while not self.done.wait(INTERVAL if beats else 0):
+            beats += 1
+            self._exchange(beats, "")
+        self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
-            self._linger()
+            for _ in range(20):  # its store goes with it: the others read first how it ended
+                if all(heartbeat.end for rank, heartbeat in self.read.items() if rank):
+                    return
+                time.sleep(INTERVAL / 10)
+                self._exchange(beats + 1, self.end)
 
-    def _linger(self) -> None:
-        """Keep rank 0, which hosts the store, alive until the others have read how it ended."""
-        for _ in range(20):
-            if all(peer.heartbeat.end for rank, peer in self.peers.items() if rank):
-                return
-            time.sleep(INTERVAL / 10)
-            for rank in self.peers:
-                self._receive(rank, self._get(str(rank)))
-
-    def _exchange(self) -> None:
-        self.sent += 1
-        self._send()
-        for rank in self.peers:
-            self._receive(rank, self._get(str(rank)))
-        self.verdict = self._get("verdict")
-
-    def _send(self, end: str = "") -> None:
-        heartbeat = Heartbeat(self.sent, self.ticks, self.allowed, socket.gethostname(), end)
-        self._set(str(self.rank), json.dumps(heartbeat))
-
-    def _set(self, key: str, text: str) -> None:
-        with suppress(distributed.DistError):  # the store went with the first process
-            self.store.set(key, text)
-
-    def _get(self, key: str) -> str:
-        return self.store.get(key).decode() if self.store.check([key]) else ""
-
-    def _receive(self, rank: int, text: str) -> None:
-        last = self.peers[rank]
-        now = time.monotonic()
-        heartbeat = Heartbeat(*json.loads(text)) if text else Heartbeat()
-        if heartbeat != last.heartbeat:
-            moved = heartbeat.ticks != last.heartbeat.ticks
-            self.peers[rank] = PeerStatus(heartbeat, now, now if moved else last.moved_at)
+    def _exchange(self, beats: int, end: str) -> None:
+        """Write this rank's heartbeat; read the others' and the verdict. Nothing is read where the
+        store has gone, with rank 0."""
+        heartbeat = Heartbeat(beats, self.ticks, self.allowed, socket.gethostname(), end)
+        with suppress(distributed.DistError):
+            self.store.set(str(self.rank), json.dumps(heartbeat))
+            for rank in self.read:
+                if self.store.check([str(rank)]):
+                    self.read[rank] = Heartbeat(*json.loads(self.store.get(str(rank))))
+            if self.store.check(["verdict"]):
+                self.verdict = self.store.get("verdict").decode()
 
     def _watch(self) -> None:
-        """Look for a lost process until this one is done. Where the exchange blocks, the others
-        count as silent."""
-        while not self.done.is_set():
-            verdict = self.verdict or self._diagnose()
-            if not self.exchange_thread.is_alive():
-                verdict = f"this process can no longer exchange heartbeats; {RESUME_HINT}"
-            if verdict:
-                self._abort(verdict)
-            self.done.wait(INTERVAL)
-        self.exchange_thread.join(DEAD_AFTER_ERROR)  # it blocks where the store has gone
-
-    def _watch_alone(self) -> None:
-        """Counts intervals without progress, not wall-clock time: a process that was suspended
-        and resumed has not been waiting."""
-        before = (0, 0, False)
-        stood = 0.0
+        """Look for a lost process until this one is done; then end this one."""
         while not self.done.wait(INTERVAL):
-            now = (self.ticks, self.batches_read, self.waiting_for_data)
-            stood = 0.0 if now != before else stood + INTERVAL
-            before = now
-            if verdict := self._diagnose_alone(stood):
+            for rank, peer in self.peers.items():
+                self.peers[rank] = peer.after_interval(self.read[rank])
+            verdict = self.verdict or self._diagnose()
+            if verdict and self.rank == 0:
+                with suppress(distributed.DistError):
+                    self.store.set("verdict", verdict)
+                time.sleep(2 * INTERVAL)  # it hosts the store: the others read it first
+            if verdict:
                 exit_process(LOST, f"error: {verdict}")
-
-    def _diagnose_alone(self, stood: float) -> str:
-        """The error message if this single process is stuck, else ""."""
-        if self.waiting_for_data and stood > self.patience:
-            text = f"no data came for so many seconds, {_loader()}"
-            return f"compute.patience={self.patience:g}: {text}; {RESUME_HINT}"
-        if self.allowed == self.patience and stood > STALLED_FACTOR * self.patience:
-            limit = STALLED_FACTOR * self.patience
-            return (
-                f"this process has not moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
-            )
-        return ""
 
     def _diagnose(self) -> str:
         """The error message that names a lost rank, else ""."""
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
-        verdict = self._ended(active) or self._silent(active)
-        if not verdict and self.rank == 0 and active:
-            verdict = self._behind(active)
-        return verdict
-
-    def _ended(self, active: dict[int, PeerStatus]) -> str:
-        """A rank that ended by an error, one interval after its report: an error that all ranks
-        meet is reported by each itself."""
-        for rank, peer in active.items():
-            if rank == self.rank or self.done.is_set():
-                continue
-            if peer.heartbeat.end and time.monotonic() - peer.received_at > INTERVAL:
-                return f"process {rank} on {peer.heartbeat.host} ended: {peer.heartbeat.end}"
-        return ""
-
-    def _silent(self, active: dict[int, PeerStatus]) -> str:
-        for rank, peer in active.items():
-            if rank != self.rank and time.monotonic() - peer.received_at > self.dead_after:
-                where = f"process {rank} on {peer.heartbeat.host}"
-                return f"{where} gave no sign of life for {self.dead_after:g} s; {RESUME_HINT}"
-        return ""
-
-    def _behind(self, active: dict[int, PeerStatus]) -> str:
-        """The live rank with the lowest tick count, or all where the counts are equal, if it has
-        not moved for too long."""
-        rank, last = min(active.items(), key=lambda item: item[1].heartbeat.ticks)
-        stood = time.monotonic() - last.moved_at
-        if time.monotonic() - last.received_at > 2 * INTERVAL:
+        for rank, (heartbeat, silent, _) in active.items():
+            where = f"process {rank} on {heartbeat.host}"
+            # an interval later: an error that all ranks meet is reported by each itself
+            if heartbeat.end and rank != self.rank and silent > INTERVAL:
+                return f"{where} ended: {heartbeat.end}"
+            if silent > self.silence_limit:
+                return f"{where} gave no sign of life for {self.silence_limit:g} s; {RESUME_HINT}"
+        if self.rank or not active:
             return ""
-        if any(peer.heartbeat.ticks > last.heartbeat.ticks for peer in active.values()):
-            allowed = last.heartbeat.allowed
-            if stood <= allowed:
-                return ""
-            where = f"process {rank} on {last.heartbeat.host} has not moved for {allowed:g} s"
-            return f"{where}; the others wait for it; {RESUME_HINT}"
-        within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
+        lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
+        heartbeat, _, stood = active[lowest]
+        if any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values()):
+            limit = heartbeat.allowed
+            what = f"process {lowest} on {heartbeat.host} has not moved for {limit:g} s"
+            return f"{what}; the others wait for it; {RESUME_HINT}" if stood > limit else ""
+        within = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
-        if not within_step or stood <= limit:
-            return ""
-        return f"no process has moved for {limit:g} s, after step {self.step}; {RESUME_HINT}"
+        what = f"no process has moved for {limit:g} s, after step {self.step}"
+        return f"{what}; {RESUME_HINT}" if within and stood > limit else ""
 
-    def _abort(self, verdict: str) -> None:
-        if self.rank == 0:
-            self._set("verdict", verdict)
-        print(f"error: {verdict}", file=sys.stderr, flush=True)
-        # rank 0 hosts the store: let the others read the verdict first
-        time.sleep(2 * INTERVAL if self.rank == 0 else 0)
-        os._exit(LOST)
+    def _watch_alone(self) -> None:
+        """End a single process that waits too long for one batch."""
+        waited, batches = 0.0, 0
+        while not self.done.wait(INTERVAL):
+            same = self.waits_for_batch and self.batches == batches
+            waited, batches = waited + INTERVAL if same else 0.0, self.batches
+            if waited > self.patience:
+                text = f"no data came for so many seconds, {_loader()}; {RESUME_HINT}"
+                exit_process(LOST, f"error: compute.patience={self.patience:g}: {text}")
 
 
 def _loader() -> str:
@@ -303,11 +233,8 @@ def _loader() -> str:
     workers = len(multiprocessing.active_children())
     if not workers:
         return "read by this process itself"
-    try:
+    with suppress(OSError):
         room = shutil.disk_usage(SHARED)
-    except OSError:
-        return f"from {workers} data workers"
-    return (
-        f"from {workers} data workers, {SHARED} with {room.free >> 20} of {room.total >> 20} "
-        f"MiB free"
-    )
+        free = f"{room.free >> 20} of {room.total >> 20} MiB free"
+        return f"from {workers} data workers, {SHARED} with {free}"
+    return f"from {workers} data workers"

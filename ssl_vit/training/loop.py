@@ -20,7 +20,6 @@ from torch import Tensor
 
 from .. import rng
 from ..callbacks import Callbacks, Row
-from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.workers import Interrupted
 from ..objectives.base import Objective, Output
@@ -59,23 +58,25 @@ class LoopSettings:
 
 
 class Clock:
-    """Seconds of training since the last row, and those of them spent waiting for data, without
+    """Steps and seconds of training since the last row, and those spent waiting for data, without
     evaluation and checkpoints."""
 
     def __init__(self) -> None:
+        self.steps = 0
         self.spent = 0.0
         self.waited = 0.0
 
     @contextmanager
-    def running(self, state: State, processes: int) -> Iterator[None]:
+    def running(self, state: State) -> Iterator[None]:
         start = time.perf_counter()
         yield
         took = time.perf_counter() - start
+        self.steps += 1
         self.spent += took
         state.seconds += took
-        state.device_seconds += took * processes
+        state.device_seconds += took * state.accelerator.num_processes
 
-    def wait(self, batches: Iterator[Batch]) -> Batch:
+    def next_batch(self, batches: Iterator[Batch]) -> Batch:
         start = time.perf_counter()
         batch = next(batches)
         self.waited += time.perf_counter() - start
@@ -86,8 +87,6 @@ def train(
     state: State,
     batches: Iterable[Batch],
     settings: LoopSettings,
-    batch_layout: BatchLayout,
-    accelerator: Accelerator,
     evaluators: Collection[Scheduled] = (),
     callbacks: Callbacks | None = None,
     save: Callable[[], None] = lambda: None,
@@ -101,11 +100,9 @@ def train(
 
     Args:
         state: what is trained.
-        batches: this process's batches from state.step on, batch_layout.accumulation_steps to a
-            step.
+        batches: this process's batches from state.step on, as many to a step as the batch layout
+            has accumulation steps.
         settings: values of the recipe.
-        batch_layout: how a global batch is divided.
-        accelerator: of the run.
         evaluators: called at their intervals.
         callbacks: get steps, rows and warnings.
         save: writes a checkpoint of `state`.
@@ -116,32 +113,31 @@ def train(
     Raises:
         UserError: too many images cannot be read.
     """
-    micro_batches = iter(batches)
+    batches = iter(batches)
     clock = Clock()
     callbacks = callbacks or Callbacks([])
     while state.step < settings.steps:
         if stop(state.step):
             save()
             return
+        row: Row = {}
         try:
-            with clock.running(state, batch_layout.processes):
-                _update(state, micro_batches, settings, batch_layout, accelerator, clock, callbacks)
+            with clock.running(state):
+                _update(state, batches, settings, clock, callbacks)
                 last = state.step == settings.steps
-                values = {}
                 if last or state.step % settings.log_every == 0:
-                    values = _read(state, accelerator, on_nonfinite)
+                    row = _read(state, on_nonfinite)
         except Interrupted:  # while waiting for data: nothing of the step was done
             stop(state.step)
             save()
             return
-        row = _row(values, state, settings, accelerator, clock) if values else {}
-        if values:
+        if row:
+            row = _row(row, state, settings, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
         due = [one.evaluator for one in evaluators if last or state.step % one.every == 0]
         for evaluator in due:
-            measured = evaluate(evaluator, state, row, settings, accelerator, callbacks)
-            row |= {"step": state.step} | measured
+            row |= {"step": state.step} | evaluate(evaluator, state, row, settings, callbacks)
         if row:
             callbacks.notify(methodcaller("on_row", row))
         best = bool(due) and is_best(row)
@@ -153,50 +149,48 @@ def _update(
     state: State,
     batches: Iterator[Batch],
     settings: LoopSettings,
-    batch_layout: BatchLayout,
-    accelerator: Accelerator,
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """One optimiser step on batch_layout.accumulation_steps micro-batches."""
-    if not state.objective.training:
-        state.objective.train()
+    """One optimiser step on the micro-batches of this process."""
+    objective, strategy, accelerator = state.objective, state.strategy, state.accelerator
+    layout = strategy.batch_layout
+    if not objective.training:
+        objective.train()
     # all of them before the first forward: an interruption while waiting for data must not leave
     # half a step behind, and the labels of the whole step are counted first
     micro_batches = [
-        to_device(clock.wait(batches), accelerator.device)
-        for _ in range(batch_layout.accumulation_steps)
+        to_device(clock.next_batch(batches), accelerator.device)
+        for _ in range(layout.accumulation_steps)
     ]
-    _report_unreadable(state, micro_batches, settings, callbacks)
-    progress = state.step / settings.steps
-    state.objective.start_step(progress)
-    optim.set_weight_decay(state.schedule.optimizer, state.strategy.settings, state.step)
-    frozen = optim.frozen_weights(state.objective, progress)
-    if frozen:
-        optim.hold(state.schedule.optimizer)
+    _report_unreadable(state, micro_batches, settings.data, callbacks)
     if settings.learns_labels:
         micro_batches = _with_label_counts(micro_batches, accelerator)
-    results: list[Output] = []
+    progress = state.step / settings.steps
+    objective.start_step(progress)
+    optim.set_weight_decay(state.schedule.optimizer, strategy.settings, state.step)
+    frozen = optim.frozen_weights(objective, progress)
+    if frozen:
+        optim.hold(state.schedule.optimizer)
+    outputs: list[Output] = []
     for i, batch in enumerate(micro_batches):
         # dropout and drop path depend on the chunk of the global batch, not on the process
-        chunk = batch_layout.chunk_index(i)
-        torch.manual_seed(int(rng.key(settings.seed, state.step, chunk)[0]))
-        last = i == batch_layout.accumulation_steps - 1
+        torch.manual_seed(int(rng.key(settings.seed, state.step, layout.chunk_index(i))[0]))
         cast = autocast(settings.precision, accelerator)
-        results.append(state.strategy.run_pass(batch, cast, last=last))
-    norm, found_inf = state.strategy.update()
-    state.strategy.restart(frozen)
-    state.strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
-    _accumulate(state, results, norm, found_inf)
+        outputs.append(strategy.run_pass(batch, cast, last=i == len(micro_batches) - 1))
+    norm, found_inf = strategy.update()
+    strategy.restart(frozen)
+    strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
+    _accumulate(state, outputs, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
     if state.average:
-        state.average.update_parameters(state.objective)
+        state.average.update_parameters(objective)
     state.step += 1
 
 
 def _report_unreadable(
-    state: State, micro_batches: list[Batch], settings: LoopSettings, callbacks: Callbacks
+    state: State, micro_batches: list[Batch], data: Data, callbacks: Callbacks
 ) -> None:
     """Report the images of this process that could not be read, each once, and count them.
 
@@ -211,11 +205,7 @@ def _report_unreadable(
                 callbacks.warn(f"an image was replaced by the next: {text}")
             state.unreadable[text] += 1
             check_unreadable(
-                state.images_unreadable,
-                state.images_seen,
-                settings.data,
-                text,
-                len(state.unreadable),
+                state.images_unreadable, state.images_seen, data, text, len(state.unreadable)
             )
 
 
@@ -239,13 +229,13 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
     return [batch._replace(loss_denominator=per_pass) for batch in micro_batches]
 
 
-def _accumulate(state: State, results: list[Output], norm: Tensor, found_inf: Tensor) -> None:
+def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
     """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
     skipped (`found_inf`)."""
-    for step in results:
-        pairs = [torch.stack([a.double(), b.double()]) for a, b in step.metrics.values()]
+    for output in outputs:
+        pairs = [torch.stack([a.double(), b.double()]) for a, b in output.metrics.values()]
         sums = torch.stack(pairs).masked_fill(found_inf, 0)
-        state.names = list(step.metrics)
+        state.names = list(output.metrics)
         state.sums = sums if state.sums is None else state.sums + sums
     norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
     state.norms = norms if state.norms is None else state.norms + norms
@@ -259,54 +249,39 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 
 
-def _read(
-    state: State, accelerator: Accelerator, on_nonfinite: Callable[[list[int]], None]
-) -> dict[str, float]:
+def _read(state: State, on_nonfinite: Callable[[list[int]], None]) -> Row:
     """The means of the metrics and of the gradient norm since the last row; reports skipped
     steps."""
     assert state.sums is not None and state.norms is not None
-    averaged = means(state.names, state.sums, accelerator)
-    values: dict[str, float] = {name: value for name, (value, _) in averaged.items()}
+    averaged = means(state.names, state.sums, state.accelerator)
     norm, count = state.norms.tolist()
-    steps = len(state.skipped)
-    first = state.step - steps
     flags = torch.stack(state.skipped).tolist()
-    bad = [first + i for i, flag in enumerate(flags) if flag]
-    state.sums = None
-    state.norms = None
-    state.skipped = []
-    if bad:
-        on_nonfinite(bad)
-    unreadable = torch.tensor(state.images_unreadable, device=accelerator.device)
-    total_unreadable = int(accelerator.reduce(unreadable, "sum"))
+    skipped = [step for step, flag in enumerate(flags, state.step - len(flags)) if flag]
+    state.sums, state.norms, state.skipped = None, None, []
+    if skipped:
+        on_nonfinite(skipped)
+    unreadable = torch.tensor(state.images_unreadable, device=state.accelerator.device)
+    total_unreadable = int(state.accelerator.reduce(unreadable, "sum"))
+    row: Row = {name: value for name, (value, _) in averaged.items()}
     if count:
-        values["grad_norm"] = norm / count
-    values["steps"] = steps
+        row["grad_norm"] = norm / count
     if total_unreadable:
-        values["unreadable"] = total_unreadable
-    if bad:
-        values["left_out"] = len(bad)
-    return values
+        row["unreadable"] = total_unreadable
+    if skipped:
+        row["left_out"] = len(skipped)
+    return row
 
 
-def _row(
-    values: dict[str, float],
-    state: State,
-    settings: LoopSettings,
-    accelerator: Accelerator,
-    clock: Clock,
-) -> Row:
+def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
     """A row of metrics.jsonl: position, means since the last row, throughput."""
-    steps = values.pop("steps")
-    batch = settings.batch
     return {
         "step": state.step,
-        "images": state.step * batch,
+        "images": state.step * settings.batch,
         **values,
         "lr": state.lr,
-        "images_per_s": round(steps * batch / clock.spent, 1),
+        "images_per_s": round(clock.steps * settings.batch / clock.spent, 1),
         "data_wait": round(clock.waited / clock.spent, 4),
-        "memory_gib": round(_memory(accelerator.device), 3),
+        "memory_gib": round(_memory(state.accelerator.device), 3),
         "seconds": round(state.seconds, 2),
     }
 
@@ -320,26 +295,20 @@ def _memory(device: torch.device) -> float:
 
 
 def evaluate(
-    evaluator: Evaluator,
-    state: State,
-    row: Row,
-    settings: LoopSettings,
-    accelerator: Accelerator,
-    callbacks: Callbacks,
+    evaluator: Evaluator, state: State, row: Row, settings: LoopSettings, callbacks: Callbacks
 ) -> Row:
     """Run an evaluator on the objective in evaluation mode; {name: value}, with a warning if it
     fails, of what it had measured before."""
     found: Row = {}
-    gpus = [accelerator.device] if accelerator.device.type == "cuda" else []
+    device = state.accelerator.device
     with state.evaluation_model() as model:
         try:
             with (
                 torch.no_grad(),
-                autocast(settings.precision, accelerator),
-                torch.random.fork_rng(gpus),
+                autocast(settings.precision, state.accelerator),
+                torch.random.fork_rng([device] if device.type == "cuda" else []),
             ):
-                for name, value in evaluator(state.step, row, model.eval()):
-                    found[name] = value
+                found.update(evaluator(state.step, row, model.eval()))
         except Exception as error:
             callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
         finally:
@@ -347,15 +316,10 @@ def evaluate(
     return found
 
 
-def seconds_per_step(
-    state: State,
-    batch: Batch,
-    settings: LoopSettings,
-    batch_layout: BatchLayout,
-    accelerator: Accelerator,
-) -> float:
+def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> float:
     """Measured seconds of one step: forward and backward of one batch (the second of two; the first
     warms up) times the accumulation steps. Buffers, such as running means, are restored."""
+    accelerator = state.accelerator
     batch = _as_trained(batch, settings, accelerator)
     took = 0.0
     kept = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
@@ -367,7 +331,7 @@ def seconds_per_step(
         took = time.perf_counter() - start
     for buffer, value in kept:
         buffer.copy_(value)
-    return took * batch_layout.accumulation_steps
+    return took * state.strategy.batch_layout.accumulation_steps
 
 
 def _as_trained(batch: Batch, settings: LoopSettings, accelerator: Accelerator) -> Batch:

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import nn
@@ -71,17 +72,10 @@ def _layer_id(name: str) -> int:
     return 0 if inside and "encoder.backbone.norm." not in name else HEAD
 
 
-class _Drops:
-    """Share of the peak learning rate at a step: linear warm-up, then a tenth after each share of
-    the run (Kolesnikov et al., 2020, section 3)."""
-
-    def __init__(self, warmup: int, steps: int, drops: Sequence[float]) -> None:
-        self.warmup = warmup
-        self.ends = [share * steps for share in drops]
-
-    def __call__(self, step: int) -> float:
-        warm = min(1.0, step / max(1, self.warmup))
-        return warm * 0.1 ** sum(step >= end for end in self.ends)
+def _share_of_lr(warmup: int, drops: list[float], step: int) -> float:
+    """Share of the peak learning rate at a step: linear warm-up, then a tenth after each of
+    `drops`, in steps (Kolesnikov et al., 2020, section 3)."""
+    return min(1.0, step / max(1, warmup)) * 0.1 ** sum(step >= drop for drop in drops)
 
 
 def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
@@ -101,7 +95,8 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     if optim.schedule == "cosine":
         return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
     if optim.schedule == "steps":
-        return optimizer, LambdaLR(optimizer, _Drops(optim.warmup, optim.steps, optim.drops))
+        drops = [share * optim.steps for share in optim.drops]
+        return optimizer, LambdaLR(optimizer, partial(_share_of_lr, optim.warmup, drops))
     end = min(LINEAR_END, optim.lr / 2)  # transformers refuses an end that is not below lr
     return optimizer, get_polynomial_decay_schedule_with_warmup(
         optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0

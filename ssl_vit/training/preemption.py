@@ -106,26 +106,17 @@ class StopConsensus:
     """Called before each step, at the same steps on all ranks: returns the reason why all stop
     before this step, or "".
 
-    A round is a step at which all ranks vote: the first call, then every CONSENSUS_EVERY steps.
-
-    - Each rank writes its signal, if it got one, and increments the round's count; the rank that
-      completes the count writes the result, which all ranks read and so act on alike.
-    - The result is read one round later: by then all have voted, so no rank waits for a slower
-      one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first round has none
-      before it and waits for its own result, so that a run that was signalled during its setup
-      stops before it trains.
-    - Every rank reads round n-1 before it votes in round n. So the rank that completes the count of
-      round n, and only that one, knows that nobody reads the keys of round n-1 again, and deletes
-      them.
-
-    A result is "=" and the reason, so that no store has to hold an empty value.
+    At the first call and then at every CONSENSUS_EVERY steps each rank writes the signal that it
+    got, if any, and reads what all wrote one round before: by then all have, so no rank waits for a
+    slower one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first round waits for
+    its own votes, so that a run that was signalled during its setup stops before it trains.
     """
 
     def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
         self.signals = signals
         self.rank = rank
         self.processes = processes
-        self.last_round: int | None = None  # its step
+        self.rounds: list[int] = []  # steps of the rounds whose votes are kept, three at most
         self.reason = ""  # why the run stops, once all ranks agree
         if processes > 1:
             self.store = key_value_store("stop")
@@ -139,42 +130,20 @@ class StopConsensus:
         return bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
-        if self.reason:
-            return self.reason
-        if self.processes == 1:
+        if not self.reason and self.processes == 1:
             self.reason = self.signals.reason
-        else:
+        elif not self.reason and (not self.rounds or step % CONSENSUS_EVERY == 0):
             self.reason = self._agreed_reason(step)
         return self.reason
 
     def _agreed_reason(self, step: int) -> str:
-        previous = self.last_round
-        if previous is None:
-            self.last_round = step
-            self._vote(step)
-            return self._result(step)
-        if step % CONSENSUS_EVERY:
-            return ""
-        self.last_round = step
-        reason = self._result(previous)
-        if self._vote(step):
-            for key in ("request", "count", "result"):
-                self.store.delete_key(f"{previous}/{key}")
-        return reason
-
-    def _vote(self, step: int) -> bool:
-        """Write this rank's vote, and the round's result if this vote is the last; whether it
-        was."""
-        if self.signals.reason:
-            self.store.set(f"{step}/request", f"{self.signals.reason} on process {self.rank}")
-        if self.store.add(f"{step}/count", 1) != self.processes:
-            return False
-        reason = ""
-        if self.store.check([f"{step}/request"]):
-            reason = self.store.get(f"{step}/request").decode()
-        self.store.set(f"{step}/result", f"={reason}")
-        return True
-
-    def _result(self, step: int) -> str:
-        """The result of a round; blocks until all ranks have voted in it."""
-        return self.store.get(f"{step}/result").decode()[1:]
+        signalled = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
+        # "=": no store has to hold an empty value
+        self.store.set(f"{step}/{self.rank}", f"={signalled}")
+        self.rounds.append(step)
+        previous = self.rounds[-2:][0]
+        votes = self.store.multi_get([f"{previous}/{rank}" for rank in range(self.processes)])
+        if len(self.rounds) > 3:
+            # all have voted in the previous round, so have ended the call that read this one
+            self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
+        return next((vote.decode()[1:] for vote in votes if len(vote) > 1), "")

@@ -23,7 +23,7 @@ from ..errors import UserError
 from ..objectives.base import Objective
 from ..recipe.schema import Optim
 from . import optim
-from .strategy import Saved, Strategy
+from .strategy import Strategy
 
 # sections of a DeepSpeed file on what the recipe sets
 RECIPE_SECTIONS = ("optimizer", "scheduler", "amp")
@@ -38,84 +38,56 @@ class ShardedStrategy(Strategy, ABC):
 
     @abstractmethod
     def gather(self, p: nn.Parameter) -> Tensor:
-        """A whole weight. Collective, as the next three."""
+        """A whole weight. Collective, as `scatter`."""
 
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
-        """Copy a whole weight into the shards."""
-
-    @abstractmethod
-    def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """The whole moments of a weight."""
-
-    @abstractmethod
-    def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        """Copy a weight's whole moments into the shards."""
-
-    def watch_progress(self, tick: Callable[[], None]) -> None:
-        self._watch_forward(tick)
+        """Copy a whole weight, on the device, into the shards."""
 
     def after_scatter(self) -> None:
         """Called when all weights have been scattered."""
         return
+
+    def watch_progress(self, tick: Callable[[], None]) -> None:
+        self._watch_forward(tick)
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:
         if self.full_copy is None:
             yield self.objective
             return
-        self._copy_all(self.gather, self.full_copy.state_dict())
+        with torch.no_grad():
+            into = self.full_copy.state_dict()
+            for name, value in self.objective.named_buffers():
+                if name in into:
+                    into[name].copy_(value)
+            for name, p in self.objective.named_parameters():
+                into[name].copy_(self.gather(p))
         try:
             yield self.full_copy.to(self.accelerator.device)
         finally:
             self.full_copy.cpu()
 
-    @torch.no_grad()
-    def _copy_all(self, get: Callable[[nn.Parameter], Tensor], into: dict[str, Tensor]) -> None:
-        """Copy all buffers and, with `get`, all weights into a state of the same names."""
-        for name, value in self.objective.named_buffers():
-            if name in into:
-                into[name].copy_(value)
-        for name, p in self.objective.named_parameters():
-            into[name].copy_(get(p))
+    def keep(self, value: Tensor) -> Tensor | None:
+        """On the first process a copy on the CPU, which frees the device for the next tensor."""
+        return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
-    @torch.no_grad()
-    def save(self) -> Saved:
-        main = self.accelerator.is_main_process
-        weights = self._whole_state()
-        moments = {}
-        for name, p in self.objective.named_parameters():
-            if p.requires_grad:
-                values = self.gather_moments(p)  # collective
-                if main:
-                    moments[name] = {
-                        key: value.to("cpu", copy=True) for key, value in values.items()
-                    }
-        return {"objective": weights, "moments": moments}
-
-    def _whole_state(self) -> dict[str, Tensor]:
-        """The objective's whole state on the CPU; a shared tensor under each of its names."""
-        known: dict[nn.Parameter, Tensor] = {}
-        state = {name: value.detach().cpu() for name, value in self.objective.state_dict().items()}
+    def whole_weights(self) -> dict[str, Any]:
+        weights: dict[str, Any] = self.objective.state_dict()
+        known: dict[nn.Parameter, Tensor | None] = {}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
             if p not in known:
-                known[p] = self.gather(p).detach().to("cpu", copy=True)
-            state[name] = known[p]
-        return state
+                known[p] = self.keep(self.gather(p).detach())
+            weights[name] = known[p]
+        return weights
 
-    @torch.no_grad()
-    def load(self, saved: Saved) -> None:
+    def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
         buffers = dict(self.objective.named_buffers(remove_duplicate=False))
-        state = {name: value for name, value in saved["objective"].items() if name in buffers}
+        state = {name: value for name, value in weights.items() if name in buffers}
         self.objective.load_state_dict(state, strict=False)
         for name, p in self.objective.named_parameters():
-            self.scatter(p, saved["objective"][name].to(self.accelerator.device))
+            self.scatter(p, weights[name].to(self.accelerator.device))
         self.after_scatter()
-        for name, p in self.objective.named_parameters():
-            if p.requires_grad:
-                moments = saved["moments"][name]
-                device = self.accelerator.device
-                self.scatter_moments(p, {key: value.to(device) for key, value in moments.items()})
 
 
 class ZeroStrategy(ShardedStrategy):
@@ -149,7 +121,8 @@ class ZeroStrategy(ShardedStrategy):
         }
         self.init_moments(self.local_shards)
         if self.stage < 3:
-            _view_moments(self.zero)
+            # the views of the moments are lazy; a private name (0.19; bounded in pyproject)
+            self.zero._lazy_init_hp_params_optimizer_state()
         return engine
 
     def facts(self) -> dict[str, Any]:
@@ -237,6 +210,7 @@ class ZeroStrategy(ShardedStrategy):
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
         for key, value in values.items():
+            value = value.to(self.accelerator.device)
             if not value.ndim:  # the count of steps, one for all of the flat tensor
                 self.state_of(p)[key].copy_(value)
             elif self.stage == 3:
@@ -250,12 +224,6 @@ class ZeroStrategy(ShardedStrategy):
         padding = size * self.batch_layout.processes - value.numel()
         flat = F.pad(value.flatten(), (0, padding))
         return flat.narrow(0, size * self.batch_layout.rank, size)
-
-
-def _view_moments(zero: Any) -> None:
-    """Create DeepSpeed's views of each weight's moments, which are lazy. A private name (0.19;
-    bounded in pyproject)."""
-    zero._lazy_init_hp_params_optimizer_state()
 
 
 def _used(offload: Any) -> bool:
@@ -312,8 +280,9 @@ class Fsdp2Strategy(ShardedStrategy):
         return {key: _whole(value) for key, value in self.state_of(p).items()}
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
+        device = self.accelerator.device
         for key, value in values.items():
-            self.state_of(p)[key].copy_(_cut(value, p) if value.ndim else value)
+            self.state_of(p)[key].copy_(_cut(value.to(device), p) if value.ndim else value)
 
 
 def build_strategy(

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from pydantic import ConfigDict
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
@@ -18,35 +17,7 @@ from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
-from ..recipe.records import Number, Record, Whole, fits
-from ..recipe.records.run import Best
 from .strategy import Strategy
-
-
-class BestSoFar(Best):
-    """That of checkpoint.best, and of how many images it is."""
-
-    images: Whole
-
-
-class SavedState(Record):
-    """A checkpoint, without the states of schedule and average."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    objective: dict[str, Any]
-    moments: dict[str, Any]
-    step: Whole
-    seconds: Number
-    device_seconds: Number
-    names: list[str]
-    sums: Tensor | None
-    norms: Tensor | None
-    skipped: list[bool]
-    images_seen: Whole
-    images_unreadable: Whole
-    device_batch: Whole
-    best: BestSoFar | None = None
 
 
 @dataclass
@@ -71,6 +42,11 @@ class State:
     unreadable: Counter[str] = field(default_factory=Counter)  # by name, since this start
     best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
 
+    @property
+    def accelerator(self) -> Accelerator:
+        """That of the run."""
+        return self.strategy.accelerator
+
     @contextmanager
     def evaluation_model(self) -> Iterator[Objective]:
         """The objective to evaluate and export, with the averaged weights if there are any.
@@ -86,8 +62,9 @@ class State:
             with self.strategy.full_weights() as objective:
                 yield objective
 
-    def save(self, accelerator: Accelerator) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """The state of all processes as tensors in plain containers. Collective."""
+        accelerator = self.accelerator
         counts = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
         seen, unreadable = accelerator.reduce(counts, "sum").tolist()
         stream = None
@@ -111,17 +88,51 @@ class State:
             "best": self.best,
         }
 
-    def _check_masks(self, saved: dict[str, Any]) -> None:
+    def load_weights(self, saved: dict[str, Any]) -> None:
+        """Restore weights, moments and averaged weights of a saved state. Collective."""
+        self.strategy.load(saved)
+        if self.average:
+            self.average.load_state_dict(saved["average"])
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Restore a saved state. Sums over processes are kept on rank 0 from here on.
+
+        Raises:
+            UserError: a stream was read by another number of processes, or as `_check_masks`.
+            Exception: it holds something else.
+        """
+        accelerator = self.accelerator
+        if self.stream and len(saved["stream"]) != accelerator.num_processes:
+            raise UserError(
+                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes, and a"
+                f" stream goes on only on as many, not {accelerator.num_processes}"
+            )
+        self._check_masks(saved["device_batch"])
+        self.load_weights(saved)
+        self.schedule.load_state_dict(saved["schedule"])
+        lrs = self.schedule.get_last_lr()
+        for group, lr in zip(self.schedule.optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
+        for name in ("step", "seconds", "device_seconds", "names", "best"):
+            setattr(self, name, saved[name])
+        main, device = accelerator.is_main_process, accelerator.device
+        self.images_seen = saved["images_seen"] if main else 0
+        self.images_unreadable = saved["images_unreadable"] if main else 0
+        self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
+        self.norms = None if saved["norms"] is None else saved["norms"].to(device)
+        self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
+        if self.stream:
+            self.stream.seek(self.step, Cursor(*saved["stream"][accelerator.process_index]))
+
+    def _check_masks(self, was: int) -> None:
         """Check that what is drawn for a whole device batch (masks of dropout and drop path,
-        patches of other images) is drawn as in the uninterrupted run.
+        patches of other images) is drawn as in the uninterrupted run, whose device batch was `was`.
 
         Raises:
             UserError: the device batch differs.
         """
-        settings = self.strategy.settings
         now = self.strategy.batch_layout.device_batch
-        was = saved["device_batch"]
-        rates = {name: getattr(settings, name) for name in ("dropout", "drop_path")}
+        rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}
         drawn = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
         if self.strategy.objective.mixes_images:
             drawn.append(self.strategy.objective.mixes_images)
@@ -131,44 +142,3 @@ class State:
             )
             choices = f"expected compute.batch={was}, on any number of processes that it suits"
             raise UserError(f"compute.batch={now}: {why}; {choices}")
-
-    def load_weights(self, saved: dict[str, Any]) -> None:
-        """Restore weights, moments and averaged weights of a saved state. Collective."""
-        self.strategy.load(saved)
-        if self.average:
-            self.average.load_state_dict(saved["average"])
-
-    def load(self, saved: dict[str, Any], accelerator: Accelerator) -> None:
-        """Restore a saved state. Sums over processes are kept on rank 0 from here on.
-
-        Raises:
-            UserError: it holds something else, a stream was read by another number of processes, or
-                as `_check_masks`.
-        """
-        if not fits(saved, SavedState):
-            raise UserError("resume=true: the checkpoint holds no training state; remove it")
-        if self.stream and len(saved["stream"]) != accelerator.num_processes:
-            text = (
-                f"the run was stopped on {len(saved['stream'])} processes, and a stream goes "
-                f"on only on as many"
-            )
-            raise UserError(f"data.stream=true: {text}, not {accelerator.num_processes}")
-        self._check_masks(saved)
-        main = accelerator.is_main_process
-        device = accelerator.device
-        self.load_weights(saved)
-        self.schedule.load_state_dict(saved["schedule"])
-        for group, lr in zip(
-            self.schedule.optimizer.param_groups, self.schedule.get_last_lr(), strict=True
-        ):
-            group["lr"] = lr
-        self.best = saved.get("best")  # older checkpoints have none
-        for name in ("step", "seconds", "device_seconds", "names"):
-            setattr(self, name, saved[name])
-        self.images_seen = saved["images_seen"] if main else 0
-        self.images_unreadable = saved["images_unreadable"] if main else 0
-        self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
-        self.norms = None if saved["norms"] is None else saved["norms"].to(device)
-        if self.stream:
-            self.stream.seek(self.step, Cursor(*saved["stream"][accelerator.process_index]))
-        self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]

@@ -191,18 +191,43 @@ class Strategy:
         """The objective with all weights on this process, for evaluation. Collective."""
         yield self.objective
 
+    @torch.no_grad()
     def save(self) -> Saved:
-        """Weights and moments, whole at least on the first process. Collective."""
-        named = self.objective.named_parameters()
-        moments = {
-            name: dict(self.optimizer.state[p]) for name, p in named if p in self.optimizer.state
-        }
-        return {"objective": self.objective.state_dict(), "moments": moments}
+        """Weights and moments, whole on the first process. Collective."""
+        weights = self.whole_weights()
+        moments = {}
+        for name, p in self.objective.named_parameters():
+            if p.requires_grad:
+                values = self.gather_moments(p)
+                moments[name] = {key: self.keep(value) for key, value in values.items()}
+        return {"objective": weights, "moments": moments}
 
     @torch.no_grad()
     def load(self, saved: Saved) -> None:
         """Restore what `save` returned under any strategy. Collective."""
-        self.objective.load_state_dict(saved["objective"])
+        self.load_whole_weights(saved["objective"])
         for name, p in self.objective.named_parameters():
-            for key, value in self.optimizer.state.get(p, {}).items():
-                value.copy_(saved["moments"][name][key])
+            if p.requires_grad:
+                self.scatter_moments(p, saved["moments"][name])
+
+    def keep(self, value: Tensor) -> Tensor | None:
+        """What `save` holds of a gathered tensor."""
+        return value
+
+    def whole_weights(self) -> dict[str, Any]:
+        """The objective's state; a shared tensor under each of its names. Collective, as the next
+        three."""
+        return self.objective.state_dict()
+
+    def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
+        """Restore the objective's state."""
+        self.objective.load_state_dict(weights)
+
+    def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
+        """The whole moments of a weight."""
+        return self.state_of(p)
+
+    def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
+        """Copy a weight's whole moments into what this process holds of them."""
+        for key, value in self.state_of(p).items():
+            value.copy_(values[key])

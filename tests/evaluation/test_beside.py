@@ -62,8 +62,10 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(tiny: list[st
     model = [f"model.{key}={value}" for key, value in trained.recipe.model if key != "name"]
     model = [word for word in model if not word.endswith("=None")]
     alone = evaluated(
-        altered([*MEASURED, *where, *model], "init=scratch", "seed=7", "name=alone", "data.size=16")
-        + ["probe.pool=avg"]
+        altered(
+            [*MEASURED, *where, *model],
+            *("init=scratch", "seed=7", "name=alone", "data.size=16", "probe.pool=avg"),
+        )
     )
     for measure in ("knn", "linear", "few_shot_1", "few_shot_3"):
         assert own.metrics[f"fresh_{measure}"].value == alone.metrics[measure].value

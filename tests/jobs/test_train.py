@@ -118,11 +118,7 @@ def test_a_resumption_that_forgets_does_not_end_alike(
 ) -> None:
     """The control of all tests of resuming: they would notice."""
     load = State.load
-    monkeypatch.setattr(
-        State,
-        "load",
-        lambda s, saved, accelerator: load(s, saved | FORGOTTEN[what](saved, s), accelerator),
-    )
+    monkeypatch.setattr(State, "load", lambda s, saved: load(s, saved | FORGOTTEN[what](saved, s)))
     with pytest.raises(AssertionError) if what != "nothing" else nullcontext():
         resumed(broken_off, tmp_path)
 
@@ -256,16 +252,8 @@ def test_observers_and_their_failures_leave_the_training_alone(
 
     train = train_job.loop.train
 
-    def with_nosy(state, loader, recipe, batch_layout, accelerator, evaluators, *others):
-        train(
-            state,
-            loader,
-            recipe,
-            batch_layout,
-            accelerator,
-            [Scheduled(nosy, 3), *evaluators],
-            *others,
-        )
+    def with_nosy(state, loader, settings, evaluators, *others):
+        train(state, loader, settings, [Scheduled(nosy, 3), *evaluators], *others)
 
     monkeypatch.setattr(train_job.loop, "train", with_nosy)
     folder = run([*tiny, "name=run"]).folder

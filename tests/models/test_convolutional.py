@@ -193,9 +193,7 @@ def test_running_means_are_those_of_the_steps(tmp_path: Path) -> None:
         assert any("running_mean" in name for name in before)
         one = job.held_out.batches[0]
         job.objective.train()
-        loop.seconds_per_step(
-            job.state, one, setup.loop_settings(run.recipe), job.batch_layout, accelerator
-        )
+        loop.seconds_per_step(job.state, one, setup.loop_settings(run.recipe))
         assert all(value.equal(before[name]) for name, value in job.objective.named_buffers())
 
 

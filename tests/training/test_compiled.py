@@ -135,7 +135,7 @@ class HostReads(TorchDispatchMode):
 def recorded(optimizer: torch.optim.Optimizer) -> Iterator[HostReads]:
     """Also of methods that are no operation of their own where the tensor is on the CPU."""
     with pytest.MonkeyPatch.context() as patch, HostReads(optimizer) as reads:
-        wait = loop.Clock.wait
+        wait = loop.Clock.next_batch
 
         def paused(clock, batches):
             reads.paused = True
@@ -144,7 +144,7 @@ def recorded(optimizer: torch.optim.Optimizer) -> Iterator[HostReads]:
             finally:
                 reads.paused = False
 
-        patch.setattr(loop.Clock, "wait", paused)
+        patch.setattr(loop.Clock, "next_batch", paused)
         for method in ("tolist", "numpy", "cpu"):
             patch.setattr(torch.Tensor, method, recording(method, reads))
         yield reads

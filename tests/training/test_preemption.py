@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch import distributed
 from torch.utils.data import Dataset
 
 from helpers.launching import Process, launch, launch_ranks, outcome
@@ -81,6 +82,34 @@ def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(
         with pytest.raises(SystemExit):
             run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
+
+
+def test_all_stop_before_the_same_step_however_far_they_are_apart(monkeypatch) -> None:
+    """Three ranks as threads; the one that is signalled after step 12 runs ahead or behind. Few
+    votes are kept."""
+    for signalled in (0, 2):
+        store = distributed.HashStore()
+        monkeypatch.setattr(preemption, "key_value_store", lambda purpose, store=store: store)
+        stops: dict[int, tuple[int, str]] = {}
+
+        def train(rank: int, signalled: int = signalled, stops: dict = stops) -> None:
+            signals = preemption.SignalHandler()
+            consensus = preemption.StopConsensus(signals, rank, 3)
+            for step in range(3, 100):
+                if reason := consensus(step):
+                    stops[rank] = step, reason
+                    return
+                if rank == signalled and step == 12:
+                    signals.request_stop("SIGTERM")
+                time.sleep(0.001 * rank)
+
+        ranks = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(3)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(300)
+        assert stops == dict.fromkeys(range(3), (20, f"SIGTERM on process {signalled}"))
+        assert store.num_keys() <= 3 * 3
 
 
 def until_it_ends(process: Process, number: int) -> None:

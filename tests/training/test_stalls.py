@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -235,26 +236,40 @@ def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch
     assert left == [preemption.SECOND_SIGNAL + signal.SIGINT]
 
 
-def judged(watchdog: heartbeat.Watchdog, *stood: float) -> list[str]:
-    return [watchdog._diagnose_alone(seconds) for seconds in stood]
-
-
-def test_one_process_alone_is_judged_within_a_step_only() -> None:
+def test_one_process_alone_is_watched_while_it_waits_for_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By intervals of 2 s: of training longer than the patience nothing is said, nor where batches
+    come slowly."""
+    said: list[str] = []
+    monkeypatch.setattr(heartbeat, "exit_process", lambda status, text: said.append(text))
     watchdog = heartbeat.Watchdog(0, 1, 10)
-    assert judged(watchdog, 1e6) == [""], "before the first step"
-    passes = watchdog.track(["a pass"], 3)
-    next(passes)
-    assert (
-        judged(watchdog, 30) == [""]
-        and "not moved for 30 s, after step 3" in judged(watchdog, 31)[0]
-    )
-    watchdog.note_step(4)
-    assert judged(watchdog, 1e6) == [""], "between steps"
-    with watchdog._waiting():
-        assert judged(watchdog, 10) == [""] and "no data came" in judged(watchdog, 11)[0]
+    batches = watchdog.track(range(100), 3)
+
+    def slow_batches() -> None:
+        watchdog.waits_for_batch = True
+        watchdog.batches += 1
+
+    def one_batch() -> None:
+        watchdog.waits_for_batch = True
+
+    next(batches)
+    for does, times, alarms in (
+        (lambda: None, 100, 0),
+        (slow_batches, 100, 0),
+        (one_batch, 5, 0),
+        (one_batch, 7, 1),
+    ):
+        left = iter(range(times))
+        watchdog.done = SimpleNamespace(  # type: ignore[assignment]
+            wait=lambda seconds, left=left, does=does: does() or next(left, None) is None
+        )
+        watchdog._watch_alone()
+        assert len(said) == alarms
+    assert said[0].startswith("error: compute.patience=10: no data came for so many seconds, read")
 
 
 def test_the_watch_over_one_process_ends_with_it() -> None:
     with heartbeat.Watchdog(0, 1, 1.0) as watchdog:
-        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch_thread.is_alive()
-    assert not watchdog.watch_thread.is_alive() and not watchdog.exchange_thread.is_alive()
+        assert list(watchdog.track([1, 2], 0)) == [1, 2] and watchdog.watch.is_alive()
+    assert not watchdog.watch.is_alive() and not watchdog.exchange.is_alive()
