@@ -42,7 +42,7 @@ from torch import Tensor
 from ssl_vit import costs
 from ssl_vit.data.batching import Batch
 from ssl_vit.formatting import process_environment
-from ssl_vit.jobs import resources
+from ssl_vit.jobs.session import session
 from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone
 from ssl_vit.objectives import building, corruption
@@ -201,9 +201,9 @@ def measure_step(model: str, side: int, batch: int, device: str) -> dict[str, An
         words += [f"compute.batch={batch}", f"compute.compile={str(device == 'cuda').lower()}"]
         words += ["compute.precision=bfloat16", "compute.workers=0", f"out={folder}", "name=run"]
         run = Run(resolve(words))
-        with resources.run_session(run) as accelerator:
-            splits = resources.load_splits(run.recipe, accelerator, test=False)
-            job = set_up(run, accelerator, splits)
+        with session(run) as current:
+            splits = current.load_splits(test=False)
+            job = set_up(run, current.accelerator, splits)
             images = on(device, batch_of(batch, side))
 
             def steps(count: int) -> None:

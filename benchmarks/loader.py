@@ -48,7 +48,7 @@ from torchvision.transforms import v2
 from ssl_vit.data import batching, loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.resident import DecodedImages, decode_split
-from ssl_vit.jobs import resources
+from ssl_vit.jobs.session import session
 from ssl_vit.jobs.setup import loop_settings, set_up
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
@@ -254,9 +254,9 @@ def of_a_step(data: Path, rounds: int) -> dict[str, dict[str, float]]:
     options += ["model=vit_p8", f"optim.batch={STEP_BATCH}", "compute.threads=1"]
     with tempfile.TemporaryDirectory() as out:
         run = Run(resolve([*options, f"out={out}", "name=run"]))
-        with resources.run_session(run) as accelerator:
-            splits = resources.load_splits(run.recipe, accelerator, test=False)
-            job = set_up(run, accelerator, splits)
+        with session(run) as current:
+            splits = current.load_splits(test=False)
+            job = set_up(run, current.accelerator, splits)
             decoded = decode_split(splits.train, job.recipe.data, 1e9, 1)
             settings_ = dataclasses.replace(loop_settings(job.recipe), steps=STEPS, log_every=STEPS)
 
