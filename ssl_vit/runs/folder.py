@@ -87,6 +87,7 @@ class Run:
         self.recipe = recipe
         self.recipe_file: dict[str, Any] | None = None
         self.held: lock.HeldFolder | None = None
+        self.on_lost: Callable[[str], None] = lambda why: None
         self.folder = folder = Path(recipe.out) / recipe.name
         self.checkpoints = folder / "checkpoints"
         self.export = folder / "export"
@@ -221,15 +222,16 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: called with the reason if the folder is moved or removed meanwhile.
+            on_lost: called with the reason if the folder is moved or removed meanwhile, which the
+                next line or row that is to be written in it notices.
 
         Raises:
-            UserError: a live process holds the folder, or as `check_own`.
+            UserError: another process or thread holds the folder, or as `check_own`.
         """
         self.check_own()
         existed = self.folder.exists()
-        reason = f"the loss of its folder {self.folder}"
-        with lock.hold(self.folder, self.recipe.out, lambda: on_lost(reason)) as self.held:
+        with lock.hold(self.folder, self.recipe.out) as self.held:
+            self.on_lost = on_lost
             try:
                 yield
             except UserError:
@@ -280,6 +282,7 @@ class Run:
             OSError: the folder is not where it was; another one may be there.
         """
         if self._is_moved():
+            self.on_lost(f"the loss of its folder {self.folder}")
             raise FileNotFoundError(
                 errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
             )
