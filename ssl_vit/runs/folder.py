@@ -267,12 +267,14 @@ class Run:
         Raises:
             UserError: it was moved or removed.
         """
-        if self._is_moved():
+        if self.is_moved:
             text = f"{self.folder} was moved or removed while the run wrote it"
             hint = "with name= and out= of its new place it resumes from its last checkpoint"
             raise UserError(f"name={self.recipe.name}: {text}; {hint}")
 
-    def _is_moved(self) -> bool:
+    @property
+    def is_moved(self) -> bool:
+        """Whether the folder that this process writes is not where it was."""
         return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:
@@ -281,7 +283,7 @@ class Run:
         Raises:
             OSError: the folder is not where it was; another one may be there.
         """
-        if self._is_moved():
+        if self.is_moved:
             self.on_lost(f"the loss of its folder {self.folder}")
             raise FileNotFoundError(
                 errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
