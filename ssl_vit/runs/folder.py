@@ -10,6 +10,7 @@ runs/NAME/
 
 import errno
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from ..recipe.records import LARGEST
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
-from .files import append, write_atomically
+from .files import append, sweep, write_atomically
 from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
@@ -51,6 +52,9 @@ OWN = (
     "hub/lock",
     "hub/log.txt",
 )
+# Of these files, what killed processes have left is removed by the next that takes the lock; not of
+# the page, which a report may be writing without it
+SWEPT = re.compile("|".join(re.escape(name) for name in OWN if name != "report.html"))
 # What it has written before it does anything
 UNSTARTED = ("recipe.yaml", "environment.json", "lock")
 EMPTY = ("figures", "checkpoints")
@@ -232,6 +236,7 @@ class Run:
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
+            sweep(self.folder, SWEPT, delete=Path.unlink)  # a folder of such a name is none of ours
             try:
                 yield
             except UserError:

@@ -490,17 +490,17 @@ def test_a_full_disk_leaves_the_old_text_and_nothing_beside_it(tmp_path):
     assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_process_left_of_a_file_goes_with_its_next_write(tmp_path):
-    """Not that of one which may be writing now, and nothing of another form."""
-    left, now = tmp_path / ".text.4711", tmp_path / ".text.4712"
-    others = [tmp_path / ".text.old", tmp_path / ".textual.4711", tmp_path / ".text.4713"]
-    for path in (left, now, *others[:2]):
+def test_what_a_killed_process_left_goes_when_the_lock_is_taken(tmp_path):
+    """Not what a report may be writing now, and nothing of another form."""
+    folder = tmp_path / "it"
+    folder.mkdir()
+    left = [folder / ".recipe.yaml.4711", folder / ".result.json.4712"]
+    others = [".recipe.yaml.old", ".recipes.yaml.4711", ".report.html.4711"]
+    for path in (*left, *(folder / name for name in others)):
         path.write_text("half")
-    others[2].mkdir()
-    for path in (left, *others):
-        os.utime(path, (0, 0))
-    files.write_atomically(tmp_path / "text", "whole")
-    assert set(tmp_path.iterdir()) == {tmp_path / "text", now, *others}
+    (folder / ".log.txt.4713").mkdir()
+    with Run(recipe(tmp_path)).lock():
+        assert {path.name for path in folder.iterdir()} == {*others, ".log.txt.4713", "lock"}
 
 
 @settings(max_examples=20)
