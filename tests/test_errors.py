@@ -10,12 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers.launching import interpreter
 from helpers.options import ROOT, TINY
 from ssl_vit.errors import report_errors, suggest
-from ssl_vit.runs.trackers import TensorBoard
 
 PLAN = [sys.executable, "tools/plan.py", "recipe=mpp", "--json"]
 FULL = Path("/dev/full")
@@ -109,37 +107,6 @@ def test_a_character_that_the_terminal_lacks_is_replaced() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "run         mod?le"
-
-
-def scalars(board: TensorBoard) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(board.path.parent))
-    events.Reload()
-    return [(event.step, event.value) for event in events.Scalars("train/loss")]
-
-
-@needs_full
-def test_rows_that_a_full_disk_refused_reach_tensorboard_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"step": step, "loss": float(step)} for step in range(40)]
-    board = TensorBoard(tmp_path / "board", rows[:1])
-    monkeypatch.setattr(board, "path", FULL)
-    for row in rows[1:39]:
-        board.on_row(row)
-    monkeypatch.undo()
-    board.on_row(rows[39])
-    board.close()
-    assert scalars(board) == [(row["step"], row["loss"]) for row in rows]
-
-
-def test_a_run_ends_whose_tensorboard_cannot_be_written(tmp_path: Path) -> None:
-    """Its folder is a file's name, so nothing can lie in it from beginning to end."""
-    (tmp_path / "file").write_text("")
-    board = TensorBoard(tmp_path / "file" / "board", [])
-    for step in range(40):
-        board.on_row({"step": step, "loss": 1.0})
-    board.close()
-    assert (tmp_path / "file").read_text() == ""
 
 
 def test_many_choices_are_listed_by_folder_and_never_all_hidden() -> None:

@@ -16,7 +16,7 @@ from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..recipe.which_images import OTHERS, image_notice
-from ..runs import experiment_trackers
+from ..runs import trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
 from . import reuse
@@ -98,7 +98,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if result is None:
         reuse.check_unfinished(run)
         _check_images(recipe, taken=notice is not None)
-        experiment_trackers.check_installed(recipe.log.trackers or ())
+        trackers.check_installed(recipe.log.trackers or ())
     elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
         for warning in reuse.check(run):
             print(f"warning: {warning}", flush=True)

@@ -197,7 +197,7 @@ def _held(folder: Path, run: Path | None) -> Iterator[None]:
             stack.enter_context(_output(folder).hold())
         else:
             lock.check_own(f"init={run}", run, ("lock", folder.name))
-            stack.enter_context(lock.hold(run, str(run.parent), lambda: None))
+            stack.enter_context(lock.hold(run, str(run.parent)))
             folder.mkdir(exist_ok=True)
         sweep(folder, OWN)
         yield

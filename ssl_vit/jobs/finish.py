@@ -14,10 +14,9 @@ from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result
 from ..recipe.schema import Recipe
-from ..runs import experiment_trackers
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash
-from ..runs.trackers import WarningLog, add_figures
+from ..runs.trackers import WarningLog
 from ..training import loop
 from ..training.preemption import StopConsensus
 from . import best_checkpoint, seen_images, split_images
@@ -60,7 +59,8 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | Non
     _draw(job, trained)
     tested = {name: value for name, (value, _) in test_metrics.items()}
     figures = sorted(run.figures.glob("*.png"))
-    experiment_trackers.finish_all(job.trackers, job.state.step, tested, figures, job.warn)
+    if job.trackers:
+        job.trackers.finish(job.state.step, tested, figures)
     result = _result(job, test_metrics)
     result.measured_on = split_images.measured_on(job.recipe, job.splits)
     seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
@@ -128,9 +128,6 @@ def _draw(job: Job, trained: Objective) -> None:
         with loop.autocast(job.recipe.compute.precision, job.accelerator):
             few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
             inspection.save_figures(trained, few, job.run.figures)
-        if job.writes_tensorboard:
-            figures = sorted(job.run.figures.glob("*.png"))
-            add_figures(job.run.tensorboard, job.state.step, figures)
     except Exception as error:
         job.run.write_log(f"warning: no figures: {error!r}")
         print(f"warning: no figures: {error!r}", flush=True)

@@ -45,6 +45,7 @@ def load_trained(
     path = export / "heads.safetensors" if export else None
     if path is None or not path.exists():
         return None, ""
+    export_files.check_digest(path.parent, path.name, f"init={source.place}")
     made = recipe_files.read(run / "recipe.yaml")
     if made.objective not in declaration.objectives():
         return None, f"objective={made.objective} is a plugin's; add plugin=FILE"

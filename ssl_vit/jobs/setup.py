@@ -1,7 +1,7 @@
 """Builds the parts of a training run from its recipe, and resumes from its checkpoints."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from ..objectives.building import Settings
 from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
-from ..runs.experiment_trackers import ExperimentTracker
 from ..runs.folder import Run
 from ..runs.identity import initial_weights
+from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
@@ -61,7 +61,7 @@ class Job:
     seen: list[SeenImages]  # of them, by the runs that the initial weights come from
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
-    trackers: list[ExperimentTracker] = field(default_factory=list)  # of rank 0
+    trackers: Trackers | None = None  # of rank 0
 
     @property
     def objective(self) -> Objective:
@@ -75,10 +75,6 @@ class Job:
     @property
     def recipe(self) -> Recipe:
         return self.run.recipe
-
-    @property
-    def writes_tensorboard(self) -> bool:
-        return "tensorboard" in (self.recipe.log.trackers or ())
 
     def warn(self, text: str) -> None:
         """Print a warning and write it to log.txt, where no callbacks are."""

@@ -16,11 +16,11 @@ from ..formatting import count_of_images
 from ..hub import background
 from ..recipe.records.run import Result
 from ..recipe.schema import compared_views
-from ..runs import console, experiment_trackers
+from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import TRAINED_ON, Run
 from ..runs.identity import recipe_hash
-from ..runs.trackers import MetricsLog, TensorBoard, WarningLog
+from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
@@ -66,8 +66,8 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
         _measure_baselines(job)
         if accelerator.is_main_process:
-            job.trackers = experiment_trackers.start_all(run)
-            stack.callback(experiment_trackers.end_all, job.trackers, job.warn)
+            job.trackers = Trackers(run, job.warn)
+            stack.callback(job.trackers.end)
         print_banner(job)
         consensus = preemption.StopConsensus(
             signals, accelerator.process_index, accelerator.num_processes
@@ -278,10 +278,9 @@ class _StepReporter(Callback):
 def _callbacks(job: Job) -> list[Callback]:
     """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
-    if job.writes_tensorboard:
-        callbacks.append(TensorBoard(job.run.tensorboard, job.run.rows()))
     images = min(job.recipe.eval.images, len(job.splits.validation))
-    callbacks += [tracker for tracker in job.trackers if not tracker.dropped]
+    if job.trackers:
+        callbacks.append(job.trackers)
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
     steps, probed = job.recipe.optim.steps, job.online.plan.held_out if job.online else 0
     callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))

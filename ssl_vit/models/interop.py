@@ -22,7 +22,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..recipe.export_files import read_config
+from ..recipe.export_files import read_config, with_digests
 from ..recipe.init_source import InitSource
 from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
@@ -152,7 +152,9 @@ def to_transformers(export: Path, out: Path) -> None:
     else:
         processor = _processor(data_config)
     out.mkdir(parents=True)
-    (out / "model.safetensors").write_bytes(save(state, {"format": "pt"}))
+    weights = save(state, {"format": "pt"})
+    described = with_digests(described, {"model.safetensors": weights})
+    (out / "model.safetensors").write_bytes(weights)
     (out / "config.json").write_text(json.dumps(described, indent=2) + "\n")
     if processor:
         (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")

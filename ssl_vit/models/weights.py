@@ -218,6 +218,7 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
             f"init={place}: the repository is no encoder that can be read: it has no "
             f"model.safetensors"
         )
+    export_files.check_digest(folder, "model.safetensors", f"init={place}")
     config = export_files.read(folder)
     norm = normalisation(folder)
     mean = norm.get("mean")
@@ -309,7 +310,7 @@ def export(
     classes: Sequence[str] = (),
 ) -> None:
     """Write config.json and model.safetensors, as timm's "local-dir:" reads them, and
-    heads.safetensors. An existing folder is replaced at once.
+    heads.safetensors; config.json has the digests of both. An existing folder is replaced at once.
 
     Args:
         folder: where to.
@@ -329,9 +330,11 @@ def export(
         state = exported_state(encoder)
         if classes:
             state |= heads
+        files = {"model.safetensors": _packed(state), "heads.safetensors": _packed(heads)}
+        for name, content in files.items():
+            (beside / name).write_bytes(content)
+        config = export_files.with_digests(config, files)
         (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (beside / "model.safetensors").write_bytes(_packed(state))
-        (beside / "heads.safetensors").write_bytes(_packed(heads))
         shutil.rmtree(folder, ignore_errors=True)
 
 

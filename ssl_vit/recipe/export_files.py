@@ -1,6 +1,7 @@
 """What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
 model and preprocessing. No torch here."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ ENCODER_KEYS = ("timm", "mlp", "registers", "layer_scale", "qk_norm", "activatio
 POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `pooling` tells
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
 CROP_MODE = "center"  # timm's default
+DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
@@ -55,6 +57,34 @@ def read(folder: Path, own: bool = False) -> dict[str, Any]:
     """
     kind = export.OwnExportConfig if own else export.ExportConfig
     return records.read(folder / "config.json", kind).content()
+
+
+def with_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The content of a config.json with the digests of the files {name: content} beside it; timm
+    and transformers ignore the key."""
+    return config | {DIGESTS: {name: hashlib.sha256(files[name]).hexdigest() for name in files}}
+
+
+def check_digest(folder: Path, name: str, prefix: str) -> None:
+    """Check that a file of an export is the one that was written. What config.json has no digest
+    of, as in exports that other programs made, passes.
+
+    Args:
+        folder: of the export.
+        name: of a file in it.
+        prefix: of the error, such as `init=runs/mpp`.
+
+    Raises:
+        UserError: the file was damaged or replaced.
+        OSError, ValueError: it or config.json is missing or damaged.
+    """
+    expected = (read(folder).get(DIGESTS) or {}).get(name)
+    if expected is None:
+        return
+    with (folder / name).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            text = "is damaged or was replaced: its SHA-256 is not the one that config.json records"
+            raise UserError(f"{prefix}: {folder / name} {text}; restore the file, or export again")
 
 
 def unsupported(config: dict[str, Any]) -> str | None:

@@ -4,12 +4,10 @@ import errno
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-STALE = 3600  # seconds without a write, after which an unfinished file is of a killed process
 # What a process writes beside NAME, with its number, and moves there when it is whole
 BESIDE = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
 
@@ -53,23 +51,16 @@ def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
     return []
 
 
-def sweep(
-    folder: Path,
-    own: re.Pattern[str],
-    age: float = 0.0,
-    delete: Callable[[Path], None] = remove,
-) -> None:
-    """Remove `leftovers`.
+def sweep(folder: Path, own: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
+    """Remove `leftovers`, where no other process writes the folder.
 
     Args:
         folder, own: as of `leftovers`.
-        age: seconds without a write; 0 where no other process writes the folder.
         delete: removes one; of a link only the link.
     """
     for left in leftovers(folder, own):
         with suppress(OSError):  # another process removes it, too
-            if time.time() - left.lstat().st_mtime >= age:
-                delete(left)
+            delete(left)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -78,8 +69,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    # a folder of such a name is none of ours
-    sweep(path.parent, re.compile(re.escape(path.name)), STALE, delete=Path.unlink)
     with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()

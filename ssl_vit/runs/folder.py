@@ -10,6 +10,7 @@ runs/NAME/
 
 import errno
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from ..recipe.records import LARGEST
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
-from .files import append, write_atomically
+from .files import append, sweep, write_atomically
 from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
@@ -50,6 +51,9 @@ OWN = (
     "hub",
     "hub/log.txt",
 )
+# Of these files, what killed processes have left is removed by the next that takes the lock; not of
+# the page, which a report may be writing without it
+SWEPT = re.compile("|".join(re.escape(name) for name in OWN if name != "report.html"))
 # What it has written before it does anything
 UNSTARTED = ("recipe.yaml", "environment.json", "lock")
 EMPTY = ("figures", "checkpoints")
@@ -86,6 +90,7 @@ class Run:
         self.recipe = recipe
         self.recipe_file: dict[str, Any] | None = None
         self.held: lock.HeldFolder | None = None
+        self.on_lost: Callable[[str], None] = lambda why: None
         self.folder = folder = Path(recipe.out) / recipe.name
         self.checkpoints = folder / "checkpoints"
         self.export = folder / "export"
@@ -220,15 +225,17 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: called with the reason if the folder is moved or removed meanwhile.
+            on_lost: called with the reason if the folder is moved or removed meanwhile, which the
+                next line or row that is to be written in it notices.
 
         Raises:
-            UserError: a live process holds the folder, or as `check_own`.
+            UserError: another process or thread holds the folder, or as `check_own`.
         """
         self.check_own()
         existed = self.folder.exists()
-        reason = f"the loss of its folder {self.folder}"
-        with lock.hold(self.folder, self.recipe.out, lambda: on_lost(reason)) as self.held:
+        with lock.hold(self.folder, self.recipe.out) as self.held:
+            self.on_lost = on_lost
+            sweep(self.folder, SWEPT, delete=Path.unlink)  # a folder of such a name is none of ours
             try:
                 yield
             except UserError:
@@ -264,12 +271,14 @@ class Run:
         Raises:
             UserError: it was moved or removed.
         """
-        if self._is_moved():
+        if self.is_moved:
             text = f"{self.folder} was moved or removed while the run wrote it"
             hint = "with name= and out= of its new place it resumes from its last checkpoint"
             raise UserError(f"name={self.recipe.name}: {text}; {hint}")
 
-    def _is_moved(self) -> bool:
+    @property
+    def is_moved(self) -> bool:
+        """Whether the folder that this process writes is not where it was."""
         return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:
@@ -278,7 +287,8 @@ class Run:
         Raises:
             OSError: the folder is not where it was; another one may be there.
         """
-        if self._is_moved():
+        if self.is_moved:
+            self.on_lost(f"the loss of its folder {self.folder}")
             raise FileNotFoundError(
                 errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
             )

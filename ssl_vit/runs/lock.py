@@ -1,28 +1,29 @@
-"""The lock of a run folder: one writer at a time, and notice if the folder is moved or removed. No
-torch."""
+"""The lock of a folder: one writer at a time, and notice if the folder is moved or removed. No
+torch.
+
+It is `filelock`'s flock on the file `lock`: the operating system releases it with the process,
+however it ends, and until then nothing but the holder does. Who holds it stands in the file for
+others to read; only the lock itself keeps a second writer out.
+"""
 
 import errno
-import fcntl
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..errors import UserError
 
-HEARTBEAT = 30.0  # seconds between updates of the lock file's time
-# seconds without one after which a lock of another machine is free; more than a network disk caches
-DEAD_AFTER = 100.0
-# seconds until the last of several simultaneous writes is visible, on a file system without locks
-SETTLES = 1.0
-# folders that threads of this process write: a POSIX lock keeps none of them out, and is lost once
-# any file of it is closed
-OURS: dict[Path, object] = {}
+FILE = "lock"
+NAMING = 1.0  # seconds that one who comes second waits for the first one's line
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what a file system without locks says
+OURS: set[Path] = set()  # folders that this process writes
 
 
 class HeldFolder:
@@ -43,17 +44,6 @@ class HeldFolder:
 
     def close(self) -> None:
         os.close(self.number)
-
-
-def open_file(path: Path) -> IO[str]:
-    """Open a file to read and write, or create it; not through a link.
-
-    Raises:
-        OSError: it cannot be opened, or is a link.
-    """
-    return os.fdopen(
-        os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+"
-    )
 
 
 def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
@@ -88,158 +78,104 @@ def _is_started(folder: Path) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether another process writes the folder, as far as the lock file tells: its holder is alive
-    on this machine, or updates it from another one. Nothing is locked; not for the process that
-    holds it, whose lock ends when it closes the file."""
-    path = folder / "lock"
+    """Whether a process writes the folder, as far as the lock file tells; nothing is locked."""
+    return writer(folder) is not None
+
+
+def writer(folder: Path) -> str | None:
+    """Who writes the folder, as the lock file tells: `process 12 on gpu7 since 2026-11-27 06:30`.
+
+    None where nobody does: the file is empty, or names a process of this machine that has ended.
+    Whether one of another machine lives cannot be told from here: it counts as alive.
+    """
+    path = folder / FILE
     if not path.is_file():  # reading a pipe would block
-        return False
+        return None
     try:
         holder = json.loads(path.read_text(errors="replace"))
-        age = time.time() - path.stat().st_mtime
     except (OSError, ValueError, RecursionError):
-        return False
-    if not isinstance(holder, dict):
-        return False
-    return _alive(holder) or (holder.get("host") != socket.gethostname() and age < DEAD_AFTER)
-
-
-@contextmanager
-def hold(
-    folder: Path, out: str, gone: Callable[[], None], key: str = "name"
-) -> Iterator[HeldFolder]:
-    """Keep other writers out of a folder while the body runs.
-
-    The operating system releases the lock with the process, however it ends, so a killed run can be
-    resumed at once. For machines whose locks do not reach this one, the file has host and process,
-    and its time is updated as a heartbeat; whether another machine is alive is found by waiting, as
-    clocks differ.
-
-    Args:
-        folder: created if it does not exist.
-        out: the run's out=, for errors.
-        gone: called once if the folder is moved or removed.
-        key: the option that names the folder, for errors: `name`, or `out` if that is all of it.
-
-    Raises:
-        UserError: another process that is alive holds the folder, or it cannot be written.
-    """
-    path, real, own = folder / "lock", folder.resolve(), object()
-    if OURS.setdefault(real, own) is not own:
-        raise UserError(_refusal(path, "this process", key))
-    with ExitStack() as stack:
-        stack.callback(OURS.pop, real)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open_file(path))
-            place = HeldFolder(folder)
-        except OSError as error:
-            raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
-        stack.callback(place.close)
-        _take(path, file, key)
-        done = threading.Event()
-        threading.Thread(target=_beat, args=(place, gone, done), daemon=True).start()
-        try:
-            yield place
-        finally:
-            done.set()
-            with suppress(OSError):
-                file.truncate(0)
-
-
-def _take(path: Path, file: IO[str], key: str) -> None:
-    """Lock the open file and write this process into it.
-
-    Raises:
-        UserError: another process holds it.
-    """
-    file.seek(0)
-    try:
-        holder = json.loads(file.read() or "{}")
-    except (ValueError, RecursionError):
-        holder = {}
-    holder = holder if isinstance(holder, dict) else {}
-    who = f"process {holder.get('pid')} on {holder.get('host')}"
-    try:
-        # POSIX locks belong to the process: data workers do not inherit them
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        taken = False
-        locks = True
-    except OSError as error:
-        # any other error: a file system without locks
-        locks = error.errno in (errno.EACCES, errno.EAGAIN)
-        taken = locks or _alive(holder)
-    elsewhere = holder.get("host") not in (None, socket.gethostname())
-    if taken or (elsewhere and _beats(path, who)):
-        raise UserError(_refusal(path, who, key))
-    mine = json.dumps(
-        {"host": socket.gethostname(), "pid": os.getpid(), "start": _start(os.getpid())}
-    )
-    file.truncate(0)
-    file.seek(0)
-    file.write(mine)
-    file.flush()
-    if not locks:
-        time.sleep(SETTLES)
-        if (now := path.read_text(errors="replace")) != mine:
-            raise UserError(_refusal(path, f"another process ({now[:100]})", key))
-
-
-def _refusal(path: Path, who: str, key: str) -> str:
-    value = path.parent.name if key == "name" else path.parent
-    return f"{key}={value}: {path.parent} is being written by {who}; wait, or take another {key}="
-
-
-def _start(pid: int) -> str | None:
-    """The start time of a process in clock ticks; None without /proc."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
         return None
+    if not isinstance(holder, dict) or not isinstance(holder.get("pid"), int):
+        return None
+    pid, host = holder["pid"], holder.get("host")
+    if host == socket.gethostname():
+        # a line of an ended process may have this one's number, above all in a container
+        if pid == os.getpid():
+            return "this process" if folder.resolve() in OURS else None
+        if not _is_alive(pid):
+            return None
+    since = f" since {holder['since']}" if "since" in holder else ""
+    return f"process {pid} on {host}{since}"
 
 
-def _alive(holder: dict[str, Any]) -> bool:
-    """Whether a lock's holder is another live process on this machine, with the recorded start
-    time."""
-    pid = holder.get("pid")
-    if (
-        holder.get("host") != socket.gethostname()
-        or not isinstance(pid, int)
-        or pid in (0, os.getpid())
-    ):
-        return False
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        pass
-    return holder.get("start") in (None, _start(pid))
+    except PermissionError:  # another user's
+        return True
+    return pid > 0
 
 
-def _beats(path: Path, held: str) -> bool:
-    """Whether a holder on another machine updates the lock."""
-    print(
-        f"waiting up to {DEAD_AFTER:.0f} s to see whether {held} still writes {path.parent}",
-        flush=True,
-    )
-    before = path.stat().st_mtime_ns
-    until = time.monotonic() + DEAD_AFTER
-    while time.monotonic() < until:
-        if path.stat().st_mtime_ns != before:
-            return True
-        time.sleep(min(1.0, DEAD_AFTER / 10))
-    return False
+@contextmanager
+def hold(folder: Path, out: str, key: str = "name") -> Iterator[HeldFolder]:
+    """Keep other writers out of a folder while the body runs, also other threads of this process.
+
+    Args:
+        folder: created if it does not exist.
+        out: the run's out=, for errors.
+        key: the option that names the folder, for errors: `name`, or `out` if that is all of it.
+
+    Raises:
+        UserError: another one holds the folder, it cannot be written, or its file system has no
+            locks.
+    """
+    path = folder / FILE
+    # without a stand-in where there are no locks: such a file outlives a killed process
+    lock = FileLock(path, blocking=False, fallback_to_soft=False)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            place = HeldFolder(folder)
+        except OSError as error:
+            raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
+        stack.callback(place.close)
+        try:
+            stack.enter_context(lock)
+        except Timeout:
+            value = folder.name if key == "name" else folder
+            text = f"{folder} is being written by {_named(folder)}; wait, or take another {key}="
+            raise UserError(f"{key}={value}: {text}") from None
+        except OSError as error:
+            raise UserError(f"out={out}: {_why_not(folder, error)}") from None
+        real = folder.resolve()
+        OURS.add(real)
+        stack.callback(OURS.discard, real)
+        path.write_text(json.dumps(_this_process()))
+        try:
+            yield place
+        finally:
+            if place.is_in_place():
+                with suppress(OSError):
+                    path.write_text("")
 
 
-def _beat(place: HeldFolder, gone: Callable[[], None], done: threading.Event) -> None:
-    """Update the lock's time until `done`, and report once that the folder is gone. Errors, as of a
-    network file system, are retried."""
-    reported = False
-    while not done.wait(HEARTBEAT):
-        if place.is_in_place():
-            with suppress(OSError):
-                os.utime(place.folder / "lock")
-        elif not reported:
-            reported = True
-            gone()
+def _why_not(folder: Path, error: OSError) -> str:
+    if error.errno in NO_LOCKS:
+        text = "the file system has no locks; expected a folder on one that has"
+        return f"{folder} cannot be locked: {error.strerror}: {text}"
+    return f"{folder} cannot be written: {error.strerror}"
+
+
+def _this_process() -> dict[str, Any]:
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+
+
+def _named(folder: Path) -> str:
+    """Who holds the lock; of two that begin at once, the other has not written its line yet."""
+    until = time.monotonic() + NAMING
+    while (found := writer(folder)) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return found or "another process"

@@ -52,7 +52,7 @@ class OutputFolder(Generic[Content]):
         lock.check_own(self.option, self.path, [self.record, "lock"])
         self.check()
         out = str(self.path.parent if self.key == "name" else self.path)
-        with lock.hold(self.path, out, lambda: None, self.key):
+        with lock.hold(self.path, out, self.key):
             self.check()  # another tool may have been faster
             self.read()  # or it is a folder of others
             sweep(self.path, self.own)

@@ -1,20 +1,31 @@
-"""Trackers: metrics.jsonl, log.txt and TensorBoard. TensorBoard's file is rewritten from the rows
-when a run resumes, so that both agree."""
+"""Where a run's rows go: metrics.jsonl, log.txt, and TensorBoard, Weights & Biases, trackio and
+MLflow through accelerate's tracker classes. No torch at import."""
 
-import io
+import importlib.util
+import json
 import os
-import socket
+import queue
+import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
-from .files import append
+from ..errors import UserError
+from ..recipe.operation import TRACKERS
+from ..recipe.schema import without_private
+from .files import write_atomically
 from .folder import Run
 
-EVENTS = "events.out.tfevents."  # how TensorBoard knows its files
+PATIENCE = 120.0  # seconds that one call of a tracker may take
+END = 30.0  # seconds that a run waits for what is still to be written
+
+Call = Callable[[Any], None]
 
 
 class _RetryingWriter(Callback):
@@ -66,64 +77,245 @@ def tagged(row: Row) -> dict[str, Any]:
     }
 
 
-class _EventFile(_RetryingWriter):
-    """Writes TensorBoard events to a new file of a folder.
+class Trackers(Callback):
+    """Passes rows to the trackers of log.trackers, of rank 0.
 
-    Not with SummaryWriter: on a full disk its thread ends with a traceback, and closing it may
-    hang.
+    All their calls are made in one thread, because some libraries bind their run to a thread, and
+    none may hold up training. Each call stands by itself: a tracker that raises, or takes longer
+    than PATIENCE, is left out from there on with one warning.
+
+    Args:
+        run: in whose folder they write.
+        warn: called with the warning, in the thread that uses this object.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.path = folder / f"{EVENTS}{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._add(file_version="brain.Event:2")
+    def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
+        self.run = run
+        self.warn = warn
+        self.names = list(dict.fromkeys(run.recipe.log.trackers or ()))
+        self.worker = _Worker(run)
+        for name in self.names:  # opens them
+            self._add(name, lambda tracker: None)
 
-    def add_values(self, step: int, values: list[dict[str, Any]]) -> None:
-        """Add one event; `values` are the arguments of TensorBoard's Summary.Value."""
-        from tensorboard.compat.proto.summary_pb2 import Summary  # a second of imports
-
-        summary = Summary(value=[Summary.Value(**value) for value in values])
-        self._add(step=step, summary=summary)
-
-    def _add(self, **event: Any) -> None:
-        """Write one event, whole."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        made = io.BytesIO()
-        RecordWriter(made).write(Event(wall_time=time.time(), **event).SerializeToString())
-
-        def write() -> None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            append(self.path, made.getvalue())
-
-        self._write(write)
-
-
-class TensorBoard(_EventFile):
-    """Writes rows as TensorBoard events; those of an earlier start are written anew from `rows`."""
-
-    def __init__(self, folder: Path, rows: list[Row]) -> None:
-        for before in folder.glob(f"{EVENTS}*"):
-            with suppress(OSError):
-                before.unlink()
-        super().__init__(folder)
-        for row in rows:
-            self.on_row(row)
+    def __str__(self) -> str:
+        return "log.trackers"
 
     def on_row(self, row: Row) -> None:
-        values = [{"tag": tag, "simple_value": value} for tag, value in tagged(row).items()]
-        self.add_values(row["step"], values)
+        for name in list(self.names):
+            self._add(name, methodcaller("log", tagged(row), step=row["step"]))
+
+    def finish(self, step: int, metrics: Mapping[str, float], figures: Sequence[Path]) -> None:
+        """Log the test metrics and figures of a finished run, and end the trackers."""
+        tested = {f"test/{name}": value for name, value in metrics.items()}
+        for name in list(self.names):
+            if tested:
+                self._add(name, methodcaller("log", tested, step=step))
+            for path in figures:
+                self._add(name, partial(FIGURES.get(name, _log_image), step=step, path=path))
+        self.end()
+
+    def end(self) -> None:
+        """Write what is left, for END seconds at most; once."""
+        for name in list(self.names):
+            self._add(name, methodcaller("finish"))
+        self.worker.end(END)
+        if busy := self.worker.busy:
+            self._drop(busy[0], TimeoutError(f"not done {END:.0f} s after the run's end"))
+        self._drop_failed()
+        self.names = []
+
+    def _add(self, name: str, call: Call) -> None:
+        busy = self.worker.busy
+        if busy and time.monotonic() - busy[1] > PATIENCE:
+            self._drop(busy[0], TimeoutError(f"no answer for {PATIENCE:.0f} s"))
+            self.worker = _Worker(self.run, self.worker)
+        self._drop_failed()
+        if name in self.names:
+            self.worker.calls.put((name, call))
+
+    def _drop_failed(self) -> None:
+        for name, error in list(self.worker.failed.items()):
+            self._drop(name, error)
+
+    def _drop(self, name: str, error: BaseException) -> None:
+        if name in self.names:
+            self.names.remove(name)
+            if not self.run.is_moved:  # else the run says so itself
+                self.warn(f"log.trackers=[{name}] failed and is left out from here on: {error!r}")
 
 
-def add_figures(folder: Path, step: int, figures: list[Path]) -> None:
+class _Worker:
+    """The thread of all trackers.
+
+    Args:
+        run: in whose folder they write.
+        hung: a worker whose calls, but those of the tracker that it hangs in, this one takes over;
+            it opens the trackers again.
+    """
+
+    def __init__(self, run: Run, hung: "_Worker | None" = None) -> None:
+        self.run = run
+        self.calls: queue.SimpleQueue[tuple[str, Call] | None] = queue.SimpleQueue()
+        self.failed: dict[str, BaseException] = {}
+        self.busy: tuple[str, float] | None = None  # the tracker that is called, and since when
+        rows = run.rows()  # in the thread it would race with the next row
+        self.first_step = rows[-1]["step"] + 1 if rows else 0
+        if hung and hung.busy:
+            self.failed = hung.failed | {hung.busy[0]: TimeoutError()}
+            with suppress(queue.Empty):
+                while True:
+                    self.calls.put(hung.calls.get_nowait())
+            hung.calls.put(None)
+        self.thread = threading.Thread(target=self._work, name="trackers", daemon=True)
+        self.thread.start()
+
+    def end(self, seconds: float) -> None:
+        """Wait until all calls are done, for so long at most."""
+        self.calls.put(None)
+        self.thread.join(seconds)
+
+    def _work(self) -> None:
+        opened: dict[str, Any] = {}
+        while (one := self.calls.get()) is not None:
+            name, call = one
+            if name in self.failed or self.run.is_moved:
+                continue
+            self.busy = (name, time.monotonic())
+            try:
+                if name not in opened:
+                    opened[name] = _open(name, self.run, self.first_step)
+                call(opened[name])
+            except BaseException as error:  # a library may exit the process that cannot log in
+                self.failed[name] = error
+            self.busy = None
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Check that the libraries of log.trackers are there.
+
+    Raises:
+        UserError: one is not; it names the package.
+    """
+    for name in names:
+        found = importlib.util.find_spec(name)
+        # a folder of that name in the working directory is no library
+        if found is None or found.origin is None:
+            raise UserError(
+                f"log.trackers={name}: expected an installed library; pip install {TRACKERS[name]}"
+            )
+
+
+def _open(name: str, run: Run, first_step: int) -> Any:
+    """Start or continue the run of a tracker. What TensorBoard has from `first_step` on, written
+    before a resume, is left out."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    if name == "tensorboard":
+        tracker = LOGGER_TYPE_TO_CLASS[name](
+            run.tensorboard.name, logging_dir=run.folder, purge_step=first_step
+        )
+        tracker.start()
+        return tracker
+    folder = run.folder.resolve() / "trackers"
+    known = folder / f"{name}.json"
+    folder.mkdir(exist_ok=True)
+    before = None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        before = str(json.loads(known.read_text())["id"])
+    arguments = OPENERS[name](folder, run.recipe.name, before)
+    identifier = arguments.pop("identifier", None)
+    tracker = LOGGER_TYPE_TO_CLASS[name](folder.parent.parent.name or "runs", **arguments)
+    tracker.start()
+    if name == "mlflow":
+        identifier = tracker.tracker.info.run_id
+    write_atomically(known, json.dumps({"id": identifier}) + "\n")
+    if before is None or name == "trackio":  # it replaces a continued run's configuration
+        tracker.store_init_configuration(without_private(run.recipe).values())
+    return tracker
+
+
+def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
+    """Offline unless WANDB_MODE says otherwise; `wandb sync` joins parts with one id."""
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("WANDB_CONSOLE", "off")  # it would replace the standard streams
+    identifier = before or secrets.token_hex(4)
+    return {
+        "identifier": identifier,
+        "id": identifier,
+        "name": label,
+        "dir": str(folder),
+        "resume": "allow",
+    }
+
+
+def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
+    """Its local database (TRACKIO_DIR) has all runs; nothing is sent without a Space's name."""
+    name = before or f"{label}-{secrets.token_hex(2)}"
+    return {"identifier": name, "name": name, "resume": "allow", "embed": False}
+
+
+def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
+    """A local database unless MLFLOW_TRACKING_URI names a server."""
+    import mlflow
+
+    # set_tracking_uri sets the variable too, in which a run before this one left its own
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    files = None
+    if given is None or given in _mlflow_places:
+        place = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
+        files = (folder / "mlflow").as_uri()
+        _mlflow_places.add(place)
+        mlflow.set_tracking_uri(place)
+    return {"run_id": before, "run_name": None if before else label, "logging_dir": files}
+
+
+_mlflow_places: set[str] = set()
+OPENERS = {"wandb": _wandb, "trackio": _trackio, "mlflow": _mlflow}
+
+
+def _log_image(tracker: Any, step: int, path: Path) -> None:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        tracker.log_images({f"figures/{path.stem}": [image]}, step=step)
+
+
+def _log_trackio_image(tracker: Any, step: int, path: Path) -> None:
+    """accelerate's class has no images."""
+    import trackio
+
+    tracker.log({f"figures/{path.stem}": trackio.Image(str(path))}, step=step)
+
+
+def _log_tensorboard_image(tracker: Any, step: int, path: Path) -> None:
+    """accelerate's class takes arrays of several images."""
+    _add_figure(tracker.writer, step, path)
+
+
+def _add_figure(writer: Any, step: int, path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as image:
+        pixels_HWC = np.asarray(image.convert("RGB"))
+    writer.add_image(f"figures/{path.stem}", pixels_HWC, step, dataformats="HWC")
+
+
+def add_figures(folder: Path, step: int, figures: Sequence[Path]) -> None:
     """Show PNG figures in TensorBoard, each under its file's name."""
-    from PIL import Image  # not needed to start
+    from torch.utils.tensorboard import SummaryWriter
 
-    events = _EventFile(folder)
-    for path in figures:
-        with Image.open(path) as image:
-            size = {"width": image.width, "height": image.height, "colorspace": 3}
-        figure = size | {"encoded_image_string": path.read_bytes()}
-        events.add_values(step, [{"tag": f"figures/{path.stem}", "image": figure}])
-    events.close()
+    with SummaryWriter(folder) as writer:
+        for path in figures:
+            _add_figure(writer, step, path)
+
+
+def _log_artifact(tracker: Any, step: int, path: Path) -> None:
+    tracker.log_artifact(str(path), "figures")
+
+
+FIGURES = {
+    "tensorboard": _log_tensorboard_image,
+    "trackio": _log_trackio_image,
+    "mlflow": _log_artifact,
+}

@@ -12,6 +12,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from helpers.disk import full_disk
+from helpers.exports import forget_digests
 from helpers.hub_runs import REPO, exported
 from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY
@@ -218,6 +219,7 @@ def test_a_run_does_not_go_on_from_other_first_weights(finished: Path, tmp_path:
     shutil.copytree(tmp_path / "first", tmp_path / "other")
     weights_of = tmp_path / "other" / "export" / "model.safetensors"
     save_file({name: value + 1 for name, value in load_file(weights_of).items()}, weights_of)
+    forget_digests(weights_of.parent)
     assert "holds another recipe: init" in refused(
         trained, tmp_path, *words, f"init={tmp_path}/other"
     )

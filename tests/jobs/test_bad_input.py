@@ -234,7 +234,7 @@ def test_a_folder_that_another_process_holds(
     folder = tmp_path / "runs" / "run"
     folder.mkdir(parents=True)
     code = (
-        "import fcntl, json, sys, time; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, "
+        "import fcntl, json, sys, time; f = open(sys.argv[1], 'a+'); fcntl.flock(f, "
         "fcntl.LOCK_EX); "
         "f.write(json.dumps({'host': 'there', 'pid': 12})); f.flush(); print('held', "
         "flush=True); time.sleep(60)"

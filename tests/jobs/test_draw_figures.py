@@ -1,6 +1,7 @@
 """tools/figures.py: which encoders, which images, what is written, what is refused."""
 
 import base64
+import io
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from sklearn import manifold
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
+from helpers.exports import forget_digests
 from helpers.launching import launch
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
@@ -149,7 +151,11 @@ def test_a_run_alone_has_its_figures_in_its_folder(
     events.Reload()
     (image,) = events.Images("figures/filters")
     assert image.step == 2
-    assert image.encoded_image_string == (mine / "figures" / "filters.png").read_bytes()
+    with (
+        Image.open(io.BytesIO(image.encoded_image_string)) as shown,
+        Image.open(mine / "figures" / "filters.png") as drawn,
+    ):
+        assert shown.tobytes() == drawn.convert("RGB").tobytes()
     assert f": {mine}/figures" in text and "3 of 5,000" in text
     stems = {path.stem for path in (mine / "figures").iterdir()}
     assert stems == {"predictions", "filters", "reconstruction", "figures"}
@@ -360,6 +366,7 @@ def test_damaged_heads_are_one_line(run: Path, tmp_path: Path, content: bytes) -
     mine = shutil.copytree(run, tmp_path / "mine")
     heads = mine / "export" / "heads.safetensors"
     heads.write_bytes(content)
+    forget_digests(mine / "export")
     with pytest.raises(UserError, match=f"init={mine}: {heads}: ") as caught:
         draw_figures.main([f"init={mine}", "figures=reconstruction", "images=3"])
     assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from helpers.exports import forget_digests
 from helpers.images import put, two_classes
 from helpers.options import PROBE, TUNE, altered
 from ssl_vit.data.labels import Labels
@@ -141,6 +142,7 @@ def test_an_export_whose_head_is_damaged_is_one_line(
     weights = load_file(alone / "model.safetensors")
     del weights["head.bias"]
     save_file(weights, alone / "model.safetensors")
+    forget_digests(alone)
     with pytest.raises(SystemExit):
         measured(alone, images_of(tuned), tmp_path / "runs")
     (line,) = capsys.readouterr().err.splitlines()

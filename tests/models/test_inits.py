@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from scipy.ndimage import zoom
 
 from helpers.encoders import DATA, MODEL, google_shapes, net, pixels
+from helpers.exports import forget_digests
 from helpers.options import altered
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
@@ -92,6 +93,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     made = net()
     state = dict(made.backbone.state_dict())
     folder = exported(tmp_path / "export", made)
+    forget_digests(folder)
     save_file(
         {k: v for k, v in state.items() if k != "blocks.1.norm1.bias"}, folder / "model.safetensors"
     )
@@ -114,6 +116,7 @@ def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     folder = exported(tmp_path / "export", net())
+    forget_digests(folder)
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
     refusal(net(), folder)
     (folder / "config.json").write_text("{")

@@ -8,7 +8,9 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from ssl_vit.models import encoder, weights
+from ssl_vit.errors import UserError
+from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
@@ -78,6 +80,29 @@ def test_an_export_replaces_an_older_one_whole(tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["model_args"]["global_pool"] == "avg"
     assert load_file(folder / "heads.safetensors")["mask_token"].shape == (32,)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("written_as", ["timm", "transformers"])
+def test_one_flipped_bit_is_refused(tmp_path: Path, written_as: str) -> None:
+    made = exported(tmp_path / "export", "token", Data(size=16))
+    folder = tmp_path / "export"
+    if written_as == "transformers":
+        folder = tmp_path / "vit"
+        interop.to_transformers(tmp_path / "export", folder)
+    source = InitSource(str(folder))
+    weights.load_weights(made, source)
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        weights.load_weights(made, source)
+    assert str(caught.value).startswith(f"init={folder}: {file} is damaged or was replaced: ")
+    assert "\n" not in str(caught.value)
+    config = json.loads((folder / "config.json").read_text())
+    del config["sha256"]  # as in what others wrote
+    (folder / "config.json").write_text(json.dumps(config))
+    weights.load_weights(made, source)
 
 
 def test_a_feature_of_another_pooling_is_refused() -> None:

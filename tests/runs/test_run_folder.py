@@ -3,6 +3,7 @@ written."""
 
 import copy
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,32 +102,56 @@ def take(run):
 
 HOLD = """
 import os, sys, time
+from pathlib import Path
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs import folder, lock
-lock.HEARTBEAT = 0.02
 with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
     child = os.fork() if sys.argv[2] == "with a child" else 1
     if not child:
         time.sleep(60)
         os._exit(0)
+    if sys.argv[2] == "which reads":
+        assert lock.is_held(Path(sys.argv[1]) / "it")
+        (Path(sys.argv[1]) / "it" / "lock").read_text()
     print(child, flush=True)
     sys.stdin.read()
 """
+TAKE = """
+import sys
+from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Recipe
+from ssl_vit.runs import folder
+try:
+    with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
+        print("taken")
+except UserError as error:
+    print(error)
+"""
+
+
+def variables():
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager
-def holder(out, child=""):
+def holder(out, how=""):
     """(A process that holds the lock of the run `it` until its input closes, the number of its own
     child)."""
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", HOLD, str(out), child]
+    words = [sys.executable, "-c", HOLD, str(out), how]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables()
     ) as process:
         try:
             yield process, int(process.stdout.readline())
         finally:
             process.kill()
+
+
+def taken_by_another_process(out):
+    """What another process says that tries to take the lock of the run `it`."""
+    words = [sys.executable, "-c", TAKE, str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, env=variables(), check=True)
+    return done.stdout
 
 
 def test_the_hash_tells_what_is_computed_and_nothing_else():
@@ -252,7 +278,6 @@ def test_a_file_where_the_folder_should_be_is_said(tmp_path, act, place):
 def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path):
     run = Run(recipe(tmp_path))
     with holder(tmp_path) as (process, _):
-        time.sleep(0.1)  # a few heartbeats, which must not let go of it
         text = the_error(take, run)
         assert (
             text.startswith("name=it: ")
@@ -281,46 +306,77 @@ def test_a_killed_writer_holds_nothing(tmp_path, child):
                 os.kill(number, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("ahead", [0, 86_400, -86_400])
-def test_a_folder_that_another_machine_writes_is_refused_until_it_falls_silent(
-    tmp_path, monkeypatch, ahead
-):
-    """By waiting, whatever that machine's clock says."""
-    monkeypatch.setattr(locking, "DEAD_AFTER", 0.5)
-    run, lock, done = Run(recipe(tmp_path)), tmp_path / "it" / "lock", threading.Event()
-    lock.parent.mkdir()
-    lock.write_text(json.dumps({"host": "elsewhere", "pid": 41}))
-
-    def beat():
-        while not done.wait(0.05):
-            now = time.time() + ahead
-            os.utime(lock, (now, now))
-
-    alive = threading.Thread(target=beat)
-    alive.start()
-    assert "process 41 on elsewhere" in the_error(take, run)
-    done.set()
-    alive.join()
-    with run.lock():
-        # opened here, closing it would let go of the lock
-        holds = subprocess.check_output(["cat", lock])
-    assert json.loads(holds).items() > {"host": socket.gethostname(), "pid": os.getpid()}.items()
-    assert lock.read_text() == ""
+def test_one_writer_also_after_the_folder_was_read(tmp_path):
+    """As list_runs and report do in the process that trains: a POSIX lock goes when any descriptor
+    of its file is closed."""
+    with holder(tmp_path, "which reads"):
+        assert "is being written by process" in the_error(take, Run(recipe(tmp_path)))
 
 
-def test_a_writer_gives_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
-    run, lock = Run(recipe(tmp_path)), tmp_path / "it" / "lock"
-    with run.lock():
-        os.utime(lock, (0, 0))
-        until = time.monotonic() + 10
-        while lock.stat().st_mtime == 0 and time.monotonic() < until:
-            time.sleep(0.01)
-        assert abs(lock.stat().st_mtime - time.time()) < 60
-    time.sleep(0.05)
-    os.utime(lock, (0, 0))
-    time.sleep(0.05)
-    assert lock.stat().st_mtime == 0
+def test_a_second_thread_is_refused_and_the_first_keeps_its_lock(tmp_path):
+    said = []
+    with Run(recipe(tmp_path)).lock():
+        thread = threading.Thread(
+            target=lambda: said.append(the_error(take, Run(recipe(tmp_path))))
+        )
+        thread.start()
+        thread.join()
+        said.append(the_error(take, Run(recipe(tmp_path))))  # nor the same thread twice
+        assert f"process {os.getpid()} on" in taken_by_another_process(tmp_path)
+    assert len(said) == 2 and all("is being written by this process; wait" in one for one in said)
+
+
+def test_of_two_that_start_at_once_one_says_who_writes(tmp_path):
+    """The other may not have written its line yet, and what is there may be a killed one's."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folder = tmp_path / "it"
+    folder.mkdir()
+    stale = json.dumps({"host": socket.gethostname(), "pid": ended.pid})
+    with filelock.FileLock(folder / "lock"):
+        (folder / "lock").write_text(stale)
+        line = {"host": "there", "pid": 7, "since": "2026-11-27 06:00:00"}
+        later = threading.Timer(0.05, (folder / "lock").write_text, [json.dumps(line)])
+        later.start()
+        text = the_error(take, Run(recipe(tmp_path)))
+        assert "is being written by process 7 on there since 2026-11-27 06:00:00; wait" in text
+        (folder / "lock").write_text(stale)
+        assert "by another process; wait" in the_error(take, Run(recipe(tmp_path)))
+    take(Run(recipe(tmp_path)))
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, number):
+    def flock(*values):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    text = the_error(take, Run(recipe(tmp_path)))
+    assert text.startswith(f"out={tmp_path}: {tmp_path}/it cannot be locked: ")
+    assert "the file system has no locks" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ({"host": "elsewhere", "pid": 41}, "process 41 on elsewhere"),
+        ({"host": socket.gethostname(), "pid": os.getppid()}, f"process {os.getppid()} on "),
+        ({"host": socket.gethostname(), "pid": os.getpid()}, None),  # one of the same number
+        ({"host": socket.gethostname(), "pid": 2**40}, None),
+        ({"host": socket.gethostname(), "pid": 0}, None),
+        ({"host": socket.gethostname(), "pid": "x"}, None),
+        ([], None),
+    ],
+)
+def test_who_writes_is_read_from_the_file_and_a_free_folder_is_taken(tmp_path, line, held):
+    """Whatever the line says: only the lock itself keeps a writer out."""
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "lock").write_text(json.dumps(line))
+    found = locking.writer(tmp_path / "it")
+    assert found is None if held is None else found.startswith(held)
+    with Run(recipe(tmp_path)).lock():
+        assert locking.writer(tmp_path / "it") == "this process"
+    assert not locking.is_held(tmp_path / "it")
 
 
 def test_a_failing_body_lets_go(tmp_path):
@@ -434,17 +490,17 @@ def test_a_full_disk_leaves_the_old_text_and_nothing_beside_it(tmp_path):
     assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_process_left_of_a_file_goes_with_its_next_write(tmp_path):
-    """Not that of one which may be writing now, and nothing of another form."""
-    left, now = tmp_path / ".text.4711", tmp_path / ".text.4712"
-    others = [tmp_path / ".text.old", tmp_path / ".textual.4711", tmp_path / ".text.4713"]
-    for path in (left, now, *others[:2]):
+def test_what_a_killed_process_left_goes_when_the_lock_is_taken(tmp_path):
+    """Not what a report may be writing now, and nothing of another form."""
+    folder = tmp_path / "it"
+    folder.mkdir()
+    left = [folder / ".recipe.yaml.4711", folder / ".result.json.4712"]
+    others = [".recipe.yaml.old", ".recipes.yaml.4711", ".report.html.4711"]
+    for path in (*left, *(folder / name for name in others)):
         path.write_text("half")
-    others[2].mkdir()
-    for path in (left, *others):
-        os.utime(path, (0, 0))
-    files.write_atomically(tmp_path / "text", "whole")
-    assert set(tmp_path.iterdir()) == {tmp_path / "text", now, *others}
+    (folder / ".log.txt.4713").mkdir()
+    with Run(recipe(tmp_path)).lock():
+        assert {path.name for path in folder.iterdir()} == {*others, ".log.txt.4713", "lock"}
 
 
 @settings(max_examples=20)
@@ -491,8 +547,8 @@ def test_a_link_in_the_folder_is_refused_and_its_target_kept(tmp_path):
         assert precious.read_text() == "mine"
         link.unlink()
     (tmp_path / "it" / "lock").symlink_to(precious)
-    with pytest.raises(OSError, match="lock"):
-        locking.open_file(tmp_path / "it" / "lock")
+    with pytest.raises(UserError), locking.hold(tmp_path / "it", str(tmp_path)):
+        pass
     assert precious.read_text() == "mine"
 
 
@@ -523,90 +579,15 @@ def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
     assert f"{tmp_path}/it/export holds another run" in the_error(take, Run(recipe(tmp_path)))
 
 
-HOLD_UNLOCKED = HOLD.replace(
-    "from ssl_vit.runs import folder, lock\n",
-    """from ssl_vit.runs import folder, lock
-import errno, fcntl
-def lockf(*values):
-    raise OSError(errno.ENOLCK, "no locks")
-fcntl.lockf = lockf
-lock.SETTLES = 0.01
-""",
-)
-
-
-def unlocked(monkeypatch):
-    def lockf(*values):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(locking.fcntl, "lockf", lockf)
-    monkeypatch.setattr(locking, "SETTLES", 0.01)
-
-
-def test_without_locks_a_second_process_on_the_same_machine_is_refused(tmp_path, monkeypatch):
-    """By the first one's number and the time of its start; once it is killed the folder is free at
-    once."""
-    unlocked(monkeypatch)
-    monkeypatch.setitem(globals(), "HOLD", HOLD_UNLOCKED)
-    with holder(tmp_path) as (process, _):
-        text = the_error(take, Run(recipe(tmp_path)))
-        assert f"is being written by process {process.pid} on {socket.gethostname()}" in text
-        process.kill()
-        process.wait()
-        take(Run(recipe(tmp_path)))
-
-
-def test_without_locks_a_number_that_another_process_has_by_now_holds_nothing(
-    tmp_path, monkeypatch
-):
-    unlocked(monkeypatch)
-    held = {"host": socket.gethostname(), "pid": os.getppid(), "start": "1"}
-    (tmp_path / "it").mkdir()
-    (tmp_path / "it" / "lock").write_text(json.dumps(held))
-    with Run(recipe(tmp_path)).lock():
-        assert json.loads((tmp_path / "it" / "lock").read_text())["pid"] == os.getpid()
-
-
-def test_without_locks_of_two_that_begin_at_once_the_first_to_write_gives_way(
-    tmp_path, monkeypatch
-):
-    unlocked(monkeypatch)
-    sleep, path = time.sleep, tmp_path / "it" / "lock"
-
-    def meanwhile(seconds):
-        path.write_text('{"host": "here", "pid": 77}')
-        sleep(seconds)
-
-    monkeypatch.setattr(locking.time, "sleep", meanwhile)
-    assert "is being written by another process" in the_error(take, Run(recipe(tmp_path)))
-
-
-def test_signs_of_life_go_on_after_one_that_failed(tmp_path, monkeypatch):
-    utime, tried, again = os.utime, [], threading.Event()
-
-    def failing(path, *values):
-        tried.append(path)
-        if len(tried) == 1:
-            raise OSError(errno.ESTALE, "Stale file handle")
-        utime(path, *values)
-        again.set()
-
-    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
-    monkeypatch.setattr(locking.os, "utime", failing)
-    with Run(recipe(tmp_path)).lock():
-        assert again.wait(60)
-
-
-def test_a_folder_that_is_moved_is_noticed_and_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(locking, "HEARTBEAT", 0.01)
-    run, reasons, seen = Run(recipe(tmp_path)), [], threading.Event()
-    with run.lock(lambda why: (reasons.append(why), seen.set())):
+def test_a_folder_that_is_moved_is_noticed_and_not_written(tmp_path):
+    run, reasons = Run(recipe(tmp_path)), []
+    with run.lock(reasons.append):
         run.append({"step": 1})
         run.folder.rename(tmp_path / "new")
-        assert seen.wait(60) and reasons == [f"the loss of its folder {tmp_path}/it"]
         (tmp_path / "it").mkdir()  # another run's
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})
+        assert reasons == [f"the loss of its folder {tmp_path}/it"]
         text = f"name=it: {tmp_path}/it was moved or removed while the run wrote it; "
         assert the_error(run.check_not_moved).startswith(text)
     assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1]

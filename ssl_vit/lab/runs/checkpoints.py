@@ -49,9 +49,8 @@ def clean(run: ListedRun) -> Cleaned | None:
         # a run that may go on is not locked: starting it would be refused meanwhile
         if run.record.result is None:
             return found._replace(kept=why_kept(run))
-        with lock.hold(folder, str(folder.parent), lambda: None):
-            # as it is now; lock.is_held must not be asked in here, as closing the file would end
-            # this process's lock
+        with lock.hold(folder, str(folder.parent)):
+            # as it is now
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
             sweep(root, STEP, delete=delete)

@@ -36,6 +36,7 @@ class ExportConfig(Record):
     pretrained_cfg: PretrainedConfig = PretrainedConfig()
     label_names: list[str] | None = None
     pixels: Pixels | None = None
+    sha256: dict[str, str] | None = None  # of the files of weights, by their names
 
 
 class OwnPretrainedConfig(PretrainedConfig):

@@ -1,24 +1,24 @@
 """Trackers of log.trackers: what they get, that they continue, and that none ends a run."""
 
 import json
+import shutil
 import sqlite3
 import sys
 import threading
 import time
 from contextlib import closing
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from accelerate import tracking
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
 from helpers.options import TINY, altered
-from ssl_vit.callbacks import Callback, Callbacks
 from ssl_vit.errors import UserError
-from ssl_vit.runs import experiment_trackers
+from ssl_vit.runs import trackers
 from ssl_vit.runs.folder import Run
 
 OPTIONS = altered(
@@ -26,6 +26,8 @@ OPTIONS = altered(
     *("optim.steps=4", "optim.warmup=1", "checkpoint.every=2", "log.every=1", "eval.every=4"),
     "log.trackers=[wandb]",
 )
+
+FULL = Path("/dev/full")
 
 
 class Fake:
@@ -112,14 +114,6 @@ def test_a_tracker_gets_rows_recipe_and_figures_and_continues(
     assert again.images == [(4, "figures/predictions")]
 
 
-class Warnings(Callback):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on_warning(self, text: str) -> None:
-        self.texts.append(text)
-
-
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
@@ -127,9 +121,9 @@ class Warnings(Callback):
         ("log", "RuntimeError('no log')"),
         ("log_images", "RuntimeError('no log_images')"),
         ("finish", "RuntimeError('no finish')"),
-        ("hang in start", "TimeoutError('not started after 0 s')"),
-        ("hang in log", "TimeoutError('no answer for 0 s')"),
-        ("hang in finish", 'TimeoutError("not done 0 s after the run\'s end")'),
+        ("hang in start", "TimeoutError('no answer for 120 s')"),
+        ("hang in log", "TimeoutError('no answer for 120 s')"),
+        ("hang in finish", 'TimeoutError("not done 30 s after the run\'s end")'),
     ],
 )
 def test_a_tracker_that_fails_is_left_out_with_one_warning(
@@ -139,26 +133,122 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The other one, TensorBoard, has every row all the same."""
     monkeypatch.setattr(fake, "fails", fails)
-    if fails.startswith("hang"):
-        for name in ("START", "PATIENCE", "END"):
-            monkeypatch.setattr(experiment_trackers, name, 0.05)
-    run = Run(ssl_vit.resolve([*OPTIONS, f"out={tmp_path}", "name=run"]))
+    run = Run(
+        ssl_vit.resolve(
+            altered(OPTIONS, f"out={tmp_path}", "name=run", "log.trackers=[tensorboard,wandb]")
+        )
+    )
     run.folder.mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "figure.png")
-    trackers = experiment_trackers.start_all(run)
-    warnings = Warnings()
-    callbacks = Callbacks([warnings, *trackers])
+    warnings: list[str] = []
+    found = trackers.Trackers(run, warnings.append)
     for step in range(1, 5):
-        callbacks.notify(methodcaller("on_row", {"step": step, "loss": 1.0}))
-        time.sleep(0.1)  # the tracker's thread is at work
-    experiment_trackers.finish_all(
-        trackers, 4, {"top1": 0.5}, [tmp_path / "figure.png"], callbacks.warn
-    )
-    experiment_trackers.end_all(trackers, callbacks.warn)
+        settled(found, fails)
+        if found.worker.busy:  # long ago
+            found.worker.busy = ("wandb", time.monotonic() - 121)
+        run.append({"step": step, "loss": float(step)})
+        found.on_row({"step": step, "loss": float(step)})
+    settled(found, fails)
+    if fails == "hang in finish":
+        monkeypatch.setattr(trackers._Worker, "end", lambda *_: settled(found, fails))
+    found.finish(4, {"top1": 0.5}, [tmp_path / "figure.png"])
+    found.end()
     fake.hold.set()
-    expected = f"log.trackers=[wandb] failed and is left out from here on: {says}"
-    assert warnings.texts == [expected]
+    assert warnings == [f"log.trackers=[wandb] failed and is left out from here on: {says}"]
+    assert [(one.step, one.value) for one in board_of(run).Scalars("train/loss")] == [
+        (step, float(step)) for step in range(1, 5)
+    ]
+
+
+def settled(found: trackers.Trackers, fails: str) -> None:
+    """Wait until the thread has done its calls, or hangs in one."""
+    until, done = time.monotonic() + 60, threading.Event()
+    found.worker.calls.put(("tensorboard", lambda tracker: done.set()))
+    while not done.wait(0.01) and "tensorboard" not in found.worker.failed:
+        assert time.monotonic() < until
+        busy = found.worker.busy
+        if fails.startswith("hang") and busy and busy[0] == "wandb":
+            return
+
+
+def board_of(run: Run) -> EventAccumulator:
+    found = EventAccumulator(str(run.tensorboard))
+    found.Reload()
+    return found
+
+
+def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
+    """A run of four rows, killed, that resumes from its checkpoint of step 2."""
+    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    run.folder.mkdir()
+    (run.folder / "tensorboard").mkdir()
+    (run.folder / "tensorboard" / "notes.txt").write_text("mine")
+    Image.new("RGB", (8, 8)).save(tmp_path / "figure.png")
+    warnings: list[str] = []
+    for first, last in ((1, 4), (3, 5)):
+        run.truncate_metrics(first - 1)
+        found = trackers.Trackers(run, warnings.append)
+        for step in range(first, last + 1):
+            row = {"step": step, "loss": 10.0 * first + step, "validation/loss": float("nan")}
+            run.append(row)
+            found.on_row(row)
+        found.finish(last, {}, [tmp_path / "figure.png"])
+        time.sleep(1.1)  # TensorBoard's files are ordered by the second that they were begun in
+    board = board_of(run)
+    assert warnings == []
+    assert [(one.step, one.value) for one in board.Scalars("train/loss")] == [
+        (1, 11.0),
+        (2, 12.0),
+        (3, 33.0),
+        (4, 34.0),
+        (5, 35.0),
+    ]
+    assert len(board.Scalars("validation/loss")) == 5
+    assert [one.step for one in board.Images("figures/figure")] == [5]
+    assert (run.folder / "tensorboard" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
+    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    warnings: list[str] = []
+    with run.lock():
+        found = trackers.Trackers(run, warnings.append)
+        found.on_row({"step": 1, "loss": 1.0})
+        settled(found, "")
+        if how == "moved":
+            run.folder.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(run.folder)
+        found.on_row({"step": 2, "loss": 1.0})
+        found.end()
+    assert not run.folder.exists() and warnings == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+def test_a_full_disk_ends_tensorboard_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    run.tensorboard.mkdir(parents=True)
+    warnings: list[str] = []
+    found = trackers.Trackers(run, warnings.append)
+    found.on_row({"step": 1, "loss": 1.0})
+    settled(found, "")
+    (events,) = run.tensorboard.iterdir()
+    events.unlink()
+    events.symlink_to(FULL)
+    for step in range(2, 5):
+        found.on_row({"step": step, "loss": 1.0})
+        settled(found, "")
+    found.end()
+    (line,) = warnings
+    assert line.startswith(
+        "log.trackers=[tensorboard] failed and is left out from here on: OSError(28"
+    )
 
 
 def test_a_run_ends_whose_tracker_fails(
@@ -176,9 +266,9 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_training(
 ) -> None:
     (tmp_path / "trackio").mkdir()  # a folder in the working directory is no library
     monkeypatch.syspath_prepend(str(tmp_path))
-    known = experiment_trackers.importlib.util.find_spec
+    known = trackers.importlib.util.find_spec
     monkeypatch.setattr(
-        experiment_trackers.importlib.util,
+        trackers.importlib.util,
         "find_spec",
         lambda name: known(name) if name == "tensorboard" else None,
     )
