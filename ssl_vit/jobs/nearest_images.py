@@ -130,10 +130,23 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
         print(f"nearest     {text_line(query.text)}: cosine similarity, image; itself left out")
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
+        if text := no_nearer(found, among.pairs):
+            print(f"warning: {text_line(query.text)}: {text}")
     if among.command:
         print(f"compare     {among.command}")
     write_atomically(folder / PAGE, _page(answers, among))
     print(f"page        {folder / PAGE}", flush=True)
+
+
+def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
+    """That a query's best neighbours are no nearer than pairs of images at random, where 1% of
+    those are as similar as they; empty where they are nearer, or that is not known."""
+    if pairs is None or not found or max(one.similarity for one in found) > pairs.high:
+        return ""
+    text = (
+        f"1% of pairs of images at random are more similar than {pairs.high:.4f}, none of these is"
+    )
+    return f"{text}: by these features they are no nearer than images at random"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
@@ -180,6 +193,8 @@ def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterab
     name = text_line(query.path.name)
     own = thumbnail(query.pixels_CHW, among.data)
     text = f"The query: {name}"
+    if warning := no_nearer(found, among.pairs):
+        yield Text(f"{warning}.", warning=True)
     yield Gallery(
         [
             blocks.Image(own, text, text, href=query.path.resolve().as_uri()),
