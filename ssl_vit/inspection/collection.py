@@ -5,7 +5,7 @@ Legend: B images, L blocks, H heads, N patches, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -110,7 +110,8 @@ def _draw_filters(data: Labelled) -> Figure:
 def _positions(subject: Subject) -> Arrays:
     found = embeddings.position_similarity(subject.encoder)
     rows, columns = subject.encoder.grid
-    arrays = {"patches": found.patch_NN.cpu().numpy().reshape(rows, columns, rows, columns)}
+    arrays: dict[str, np.ndarray] = {}
+    arrays["patches"] = found.patch_NN.cpu().numpy().reshape(rows, columns, rows, columns)
     if found.class_N is not None:
         arrays["class"] = found.class_N.cpu().numpy().reshape(rows, columns)
     return arrays
@@ -221,7 +222,7 @@ def _draw_attention_rollout(data: Labelled) -> Figure:
             mask = np.asarray(smooth.resize(image.shape[1::-1], Image.Resampling.BILINEAR))
             dimmed.append((image * mask[..., None]).round().astype(np.uint8))
         feature = {"token": "class token", "avg": "mean of the patches"}[arrays["pool"].item()]
-        columns = {"input": arrays["images"], "rollout": dimmed}
+        columns = {"input": arrays["images"], "rollout": np.stack(dimmed)}
         groups.append(PanelGroup(label, columns, f"in the {feature}"))
     return panels(groups, "input x rollout / its largest value")
 
@@ -310,7 +311,7 @@ def _draw_image_map(data: Labelled) -> Figure:
         names = arrays["classes"]
         for number in np.unique(arrays["label"][arrays["label"] >= 0]):
             classes[number] = str(names[number]) if number < len(names) else str(number)
-    shades: Sequence[object] = COLOURS
+    shades: Sequence[Any] = COLOURS
     if len(classes) > len(COLOURS):
         shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
     colours = dict(zip(sorted(classes), shades, strict=False))

@@ -40,7 +40,7 @@ class PanelGroup(NamedTuple):
     opacity; `note` is a line under the label."""
 
     label: str
-    columns: Mapping[str, Sequence[np.ndarray]]
+    columns: Mapping[str, np.ndarray | Sequence[np.ndarray]]
     note: str = ""
 
 

@@ -84,8 +84,9 @@ def _groups(folder: Path, runs: Sequence[ListedRun], studies: Studies) -> list[S
     groups: dict[tuple[Path, str, str, str], list[ListedRun]] = {}
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
     for run in newest:
-        question = [COLUMNS[key].text(run) for key in ("objective", "data")]
-        groups.setdefault((*_study_of(folder, run, studies), *question), []).append(run)
+        objective, data = (COLUMNS[key].text(run) for key in ("objective", "data"))
+        key = (*_study_of(folder, run, studies), objective, data)
+        groups.setdefault(key, []).append(run)
     order = sorted(groups, key=lambda key: key[0] in studies)
     most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
     sections = []
@@ -112,7 +113,7 @@ def _study_of(folder: Path, run: ListedRun, studies: Studies) -> tuple[Path, str
 def _table(folder: Path, above: Path, runs: Sequence[ListedRun]) -> list[Block]:
     """The table of runs of one question; what all share is said once, over it."""
     columns, shared = of_page(runs)
-    rows = []
+    rows: list[list[str | Cell]] = []
     for run in runs:
         name = named(above, run.record).name
         link = Cell(name, f"{_relative(folder, run.record.folder)}{PAGE}")
