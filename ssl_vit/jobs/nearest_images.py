@@ -131,7 +131,7 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
         if text := no_nearer(found, among.pairs):
-            print(f"warning: {text_line(query.text)}: {text}")
+            print(f"warning: {text}")
     if among.command:
         print(f"compare     {among.command}")
     write_atomically(folder / PAGE, _page(answers, among))
@@ -139,14 +139,16 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """That a query's best neighbours are no nearer than pairs of images at random, where 1% of
-    those are as similar as they; empty where they are nearer, or that is not known."""
-    if pairs is None or not found or max(one.similarity for one in found) > pairs.high:
+    """How many of a query's best neighbours are no nearer than images at random, of which 1% of the
+    pairs are as similar; empty where all are nearer, or that is not known."""
+    above = sum(one.similarity > pairs.high for one in found) if pairs else len(found)
+    if pairs is None or above == len(found):
         return ""
+    level = f"{pairs.high:.4f}, which 1% of pairs of images at random exceed"
     text = (
-        f"1% of pairs of images at random are more similar than {pairs.high:.4f}, none of these is"
+        f"of these {len(found):,} images {above or 'none'} exceed{'' if above > 1 else 's'} {level}"
     )
-    return f"{text}: by these features they are no nearer than images at random"
+    return f"{text}; {'the others' if above else 'they'} are no nearer than images at random"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
@@ -194,7 +196,7 @@ def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterab
     own = thumbnail(query.pixels_CHW, among.data)
     text = f"The query: {name}"
     if warning := no_nearer(found, among.pairs):
-        yield Text(f"{warning}.", warning=True)
+        yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
     yield Gallery(
         [
             blocks.Image(own, text, text, href=query.path.resolve().as_uri()),

@@ -410,3 +410,13 @@ def test_few_images_to_look_at_are_said_with_where_more_are(
     assert f"warning: {says}" in capsys.readouterr().out
     draw_figures.main([*words, "name=train", "split=train"])
     assert "few to look at" not in capsys.readouterr().out
+
+
+def test_weights_that_are_not_finite_are_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+    mine = shutil.copytree(run, tmp_path / "mine")
+    weights = load_file(mine / "export" / "model.safetensors")
+    weights["pos_embed"][0, 0, 0] = torch.nan
+    save_file(weights, mine / "export" / "model.safetensors", {"format": "pt"})
+    place = [f"out={tmp_path}", "name=f", "images=2"]
+    assert "expected weights that are finite; some are not" in refusal(f"init={mine}", *place)
+    assert not (tmp_path / "f").exists()
