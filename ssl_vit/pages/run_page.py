@@ -306,9 +306,9 @@ def go_on(record: RunRecord) -> Iterator[Block]:
 # The page, in this order; the first one has no title
 SECTIONS = (
     ("", first),
-    ("Figures", figures),
     ("Results", results),
     ("Is it still helping?", still_helping),
+    ("Figures", figures),
     ("Curves", learning_curves),
     ("Recipe", recipe),
     ("How it was made", how),

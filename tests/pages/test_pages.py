@@ -29,7 +29,7 @@ from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
 from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import listed
-from ssl_vit.pages import blocks, curves, figure_blocks, run_page
+from ssl_vit.pages import blocks, curves, figure_blocks, figure_style, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
 from ssl_vit.pages.curves import Curve, thinned
 from ssl_vit.pages.run_record import read_run
@@ -180,18 +180,18 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
     assert not {"step", "images", "seconds"} & charted
 
 
-def test_a_page_opens_with_what_was_learned(tmp_path):
-    """Predictions, then the other figures, before any table or chart."""
+def test_what_it_predicts_is_the_first_figure(tmp_path):
+    """Below the results, before the other figures and the curves."""
     folder = make_run(tmp_path / "made")
     for name in ("filters", "attention_rollout", "reconstruction", "aaa"):
         (folder / "figures" / f"{name}.svg").write_text(SVG)
     sections = run_page.build(read_run(folder))
-    assert [one.title for one in sections][:5] == ["", "Figures", "Results", "Curves", "Recipe"]
-    titles = [one.title for one in sections[1].blocks]
+    assert [one.title for one in sections][:5] == ["", "Results", "Figures", "Curves", "Recipe"]
+    titles = [one.title for one in sections[2].blocks]
     assert titles == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
     page = page_of(folder)
-    assert [one for one in page.linked if one.startswith("#")][:3] == [
-        *("#section-1", "#figure-1", "#figure-2")
+    assert [one for one in page.linked if one.startswith("#")][:4] == [
+        *("#section-1", "#section-2", "#figure-1", "#figure-2")
     ], "its table of contents names them too"
 
 
@@ -468,6 +468,37 @@ def test_nothing_is_loaded_and_nothing_else_runs(tmp_path):
         assert f"{directive} {allowed};" in page.policy and len(texts) == 2
     assert page.policy.startswith("default-src 'none'; img-src data:;")
     assert "Leon Sorokin" in page.scripts[0], "the licence of uPlot goes along"
+
+
+def contrast(one, other):
+    """The contrast ratio of two #rrggbb colours (WCAG 2.2, section 1.4.3)."""
+
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_lines_stand_out_from_their_ground_light_and_dark():
+    """4.5 of text (WCAG 1.4.3), 3 of a chart's lines (1.4.11); figures' one ink has the most that
+    it can have with both grounds."""
+    assert contrast("#000000", "#ffffff") == 21
+    style = (blocks.ASSETS / "page.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w{6})\b", part)) for part in style.split("@media")[:2]
+    )
+    for theme in (light, light | dark):
+        for ground in (theme["paper"], theme["band"]):
+            assert all(contrast(theme[name], ground) >= 4.5 for name in ("ink", "quiet", "link"))
+        lines = [theme[f"c{number}"] for number in range(8)]
+        assert all(contrast(colour, theme["paper"]) >= 3 for colour in (*lines, theme["warn"]))
+    inked = [contrast(figure_style.INK, ground) for ground in (light["paper"], dark["paper"])]
+    assert min(inked) > 4.2
 
 
 @pytest.mark.parametrize("finished", [True, False])
