@@ -18,14 +18,6 @@ class UnavailableError(Exception):
     """An encoder lacks what a figure shows; the message says what."""
 
 
-class OtherFigureError(UnavailableError):
-    """Another figure shows what this one would of an encoder's objective."""
-
-
-class UnknownError(UnavailableError):
-    """Whether an encoder has what a figure shows is not known here."""
-
-
 @torch.no_grad()
 def predictions(objective: Objective, batch: Batch) -> Arrays:
     """What an objective makes of images: {title: uint8 (B, H, W, 3)}."""

@@ -1,37 +1,68 @@
 """The figures of an encoder: how each is computed and drawn. To add one: two functions and a line
-in FIGURES."""
+in FIGURES.
+
+Legend: B images, L blocks, H heads, N patches, D width.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 import torch
 from einops import rearrange
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from PIL import Image
 from torch import Tensor
 
 from ..data.pixel_values import shown_image
-from ..objectives import corruption, reconstruction
+from ..formatting import figure_label
+from ..objectives import corruption
+from ..objectives.base import Objective
 from ..objectives.patches import PatchPrediction
-from . import attention, embeddings, plots, projections
-from .base import (
-    Arrays,
-    OtherFigureError,
-    Subject,
-    UnavailableError,
-    UnknownError,
-    predictions,
-)
+from ..objectives.reconstruction import TITLES, reconstruct
+from ..pages.figure_style import COLOURS, INK
+from . import attention, embeddings, projections
+from .base import Arrays, Subject, UnavailableError, predictions
+from .drawing import HEAT, WIDTH, PanelGroup, framed, heat, panels, row, tiled, title_of
 
+Labelled = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
 DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
+MOST_TILES = 16  # patches on a side of the grid of tiles
+MOST_NUMBERS = 8  # of them that are numbered
+ERROR_HEAT = "magma"
+LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
+SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
+MOST_CLASSES = 12  # that a legend names
 
 
 class FigureKind(NamedTuple):
-    """`compute` gives the data of one encoder, or raises UnavailableError; `draw` takes those of
-    fresh weights and of the encoder, each with its label."""
+    """A figure.
+
+    Attributes:
+        compute: gives the data of one encoder, or raises UnavailableError; `drawn` among them says
+            how the figure shows what it shows, where that is not the same of every encoder.
+        draw: takes those of fresh weights and of the encoder.
+        pixels: whether channels of images are seen in it.
+    """
 
     compute: Callable[[Subject], Arrays]
-    draw: Callable[[Sequence[tuple[str, Arrays]]], Figure]
+    draw: Callable[[Labelled], Figure]
+    pixels: bool = True
+
+
+def usual(objective: Objective | None) -> list[str]:
+    """The names of all figures but one: of the two that show what an objective predicts, that of
+    other objectives."""
+    other = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
+    return [name for name in FIGURES if name != other]
+
+
+def _titles(data: Labelled, notes: Sequence[str]) -> list[str]:
+    """The title of each encoder's part."""
+    width = WIDTH / len(data)
+    return [title_of(label, note, width) for (label, _), note in zip(data, notes, strict=True)]
 
 
 def _images(subject: Subject) -> np.ndarray:
@@ -48,23 +79,82 @@ def _first(subject: Subject, most: int) -> Iterator[Tensor]:
         most -= len(batch.image)
 
 
+# ---- the embedding of patches -------------------------------------------------------------------
+
+
 def _filters(subject: Subject) -> Arrays:
-    found = embeddings.filter_components(subject.encoder)
-    return {
-        "components": found.component_KPPC.cpu().numpy(),
-        "variance": found.variance_K.cpu().numpy(),
-    }
+    component_KPP3, variance_K = embeddings.filter_components(subject.encoder)
+    return {"components": component_KPP3.cpu().numpy(), "variance": variance_K.cpu().numpy()}
+
+
+def _draw_filters(data: Labelled) -> Figure:
+    """Principal components in a grid of 7 columns; zero is grey, and each is scaled by its largest
+    entry (paper, Figure 7, left)."""
+    figure, axes = row(len(data), 3.2)
+    notes = [
+        f"{len(one['components'])} components, {one['variance'].sum():.0%} of the variance"
+        for _, one in data
+    ]
+    for axis, (_, arrays), title in zip(axes[0], data, _titles(data, notes), strict=True):
+        component = arrays["components"]
+        image = 0.5 + component / np.abs(component).max((1, 2, 3), keepdims=True).clip(1e-12) / 2
+        opaque = np.concatenate([image, np.ones_like(image[..., :1])], -1)
+        missing = np.zeros((-len(image) % 7, *opaque.shape[1:]))
+        grid = np.concatenate([opaque, missing])
+        axis.imshow(tiled(grid.reshape(-1, 7, *grid.shape[1:]), 0), interpolation="none")
+        axis.set_axis_off()
+        axis.set_title(title)
+    return figure
 
 
 def _positions(subject: Subject) -> Arrays:
     found = embeddings.position_similarity(subject.encoder)
     rows, columns = subject.encoder.grid
-    similarity_NN = found.patch_NN.cpu().numpy()
     arrays: dict[str, np.ndarray] = {}
-    arrays["patches"] = similarity_NN.reshape(rows, columns, rows, columns)
+    arrays["patches"] = found.patch_NN.cpu().numpy().reshape(rows, columns, rows, columns)
     if found.class_N is not None:
         arrays["class"] = found.class_N.cpu().numpy().reshape(rows, columns)
     return arrays
+
+
+def _draw_positions(data: Labelled) -> Figure:
+    """A tile for each patch: similarity of its position embedding with those of all (paper, Figure
+    7, centre); of large grids every second or third patch. Below, the class token's."""
+    rows = 1 + any("class" in arrays for _, arrays in data)
+    figure, axes = row(
+        len(data), WIDTH / 2 + 1.4 * (rows - 1), nrows=rows, height_ratios=[4, 1][:rows]
+    )
+    titles = _titles(data, ["patches by row and column"] * len(data))
+    scale = {"vmin": -1, "vmax": 1, "cmap": HEAT, "interpolation": "none"}
+    for column, (_, arrays), title in zip(axes.T, data, titles, strict=True):
+        step = -(-len(arrays["patches"]) // MOST_TILES)
+        tiles = arrays["patches"][::step, ::step]
+        axis = column[0]
+        shown = axis.imshow(tiled(tiles, np.nan), **scale)
+        axis.set_xticks(*_numbers(tiles.shape[1], tiles.shape[3] + 1, step))
+        axis.set_yticks(*_numbers(tiles.shape[0], tiles.shape[2] + 1, step))
+        axis.xaxis.tick_top()
+        axis.tick_params(length=0, pad=1)
+        axis.spines[:].set_visible(False)
+        axis.set_title(title)
+        for below in column[1:]:
+            below.set_axis_off()
+            if "class" in arrays:
+                below.imshow(arrays["class"], **scale)
+                below.set_title("class token")
+                below.set_anchor("C")
+    figure.colorbar(shown, ax=axes, shrink=0.6, aspect=30, label="cosine similarity")
+    return figure
+
+
+def _numbers(count: int, size: int, step: int) -> tuple[np.ndarray, list[str]]:
+    """Places and numbers, from 1, of at most MOST_NUMBERS of the patches on a side of the grid, at
+    even distances; each tile is `size` wide and the `step`-th patch after the one before."""
+    chosen = np.arange(0, count, -(-count // MOST_NUMBERS))
+    return (chosen + 0.5) * size - 1, [str(number * step + 1) for number in chosen]
+
+
+# ---- attention ----------------------------------------------------------------------------------
 
 
 def _attention_distance(subject: Subject) -> Arrays:
@@ -84,6 +174,31 @@ def _attention_distance(subject: Subject) -> Arrays:
     }
 
 
+def _draw_attention_distance(data: Labelled) -> Figure:
+    """Each head a dot, by depth; the line is what equal attention to all patches would give (paper,
+    Figures 7, right, and 11)."""
+    figure, axes = row(len(data), 3.4, sharey=True)
+    notes = [
+        f"{one['distance'].shape[1]} heads, {one['images'].item():,} images" for _, one in data
+    ]
+    for axis, (_, arrays), title in zip(axes[0], data, _titles(data, notes), strict=True):
+        distance_LH = arrays["distance"]
+        blocks, heads = distance_LH.shape
+        axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*SEEN, heads)))
+        axis.plot(np.arange(1, blocks + 1), distance_LH, ".", markersize=7)
+        axis.axhline(arrays["uniform"].item(), color=INK, linestyle="--", linewidth=1)
+        axis.set_xlabel("block")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid()
+        axis.set_title(title)
+    tallest = max(np.nanmax([*arrays["distance"].flat, arrays["uniform"]]) for _, arrays in data)
+    axes[0, 0].set_ylim(0, 1.08 * tallest)
+    axes[0, 0].set_ylabel("mean attention distance (pixels)")
+    handle = Line2D([], [], color=INK, linestyle="--", label="equal attention to all patches")
+    figure.legend(handles=[handle], loc="outside lower center")
+    return figure
+
+
 def _attention_rollout(subject: Subject) -> Arrays:
     encoder = subject.encoder
     rolled_BTT = attention.rollout(attention.attention_maps(encoder, subject.shown.image))
@@ -94,6 +209,22 @@ def _attention_rollout(subject: Subject) -> Arrays:
         "rollout": share_BN.unflatten(1, encoder.grid).cpu().numpy(),
         "pool": np.array(pool),
     }
+
+
+def _draw_attention_rollout(data: Labelled) -> Figure:
+    """Images, and the same multiplied by their rollout over its largest value (paper, Figures 6 and
+    14)."""
+    groups = []
+    for label, arrays in data:
+        dimmed = []
+        for image, share in zip(arrays["images"], arrays["rollout"], strict=True):
+            smooth = Image.fromarray((share / share.max().clip(1e-12)).astype(np.float32))
+            mask = np.asarray(smooth.resize(image.shape[1::-1], Image.Resampling.BILINEAR))
+            dimmed.append((image * mask[..., None]).round().astype(np.uint8))
+        feature = {"token": "class token", "avg": "mean of the patches"}[arrays["pool"].item()]
+        columns = {"input": arrays["images"], "rollout": np.stack(dimmed)}
+        groups.append(PanelGroup(label, columns, f"in the {feature}"))
+    return panels(groups, "input x rollout / its largest value")
 
 
 def _class_attention(subject: Subject) -> Arrays:
@@ -109,6 +240,23 @@ def _class_attention(subject: Subject) -> Arrays:
     }
 
 
+def _draw_class_attention(data: Labelled) -> Figure:
+    """Images, and the class token's attention to their patches by head of the last block, each from
+    0 to its largest value."""
+    groups = []
+    for label, arrays in data:
+        columns = {"input": arrays["images"]}
+        for head, map_BHW in enumerate(arrays["attention"].swapaxes(0, 1), 1):
+            columns[f"head {head}"] = np.stack([heat(one, one.max()) for one in map_BHW])
+        # of an encoder whose feature is the mean of the patches
+        note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
+        groups.append(PanelGroup(label, columns, note))
+    return panels(groups, "each map from 0 (dark) to its largest value (bright)")
+
+
+# ---- features -----------------------------------------------------------------------------------
+
+
 @torch.no_grad()
 def _feature_map(subject: Subject) -> Arrays:
     encoder = subject.encoder
@@ -118,12 +266,25 @@ def _feature_map(subject: Subject) -> Arrays:
 
     most = max(len(subject.shown.image), projections.FITTED // encoder.patches)
     sample_ND = torch.cat([patches(image).flatten(0, 1) for image in _first(subject, most)])
-    found = projections.patch_colors(sample_ND, patches(subject.shown.image))
+    color_BP3, variance_3 = projections.patch_colors(sample_ND, patches(subject.shown.image))
     return {
         "images": _images(subject),
-        "colors": found.color_BP3.unflatten(1, encoder.grid).cpu().numpy(),
-        "variance": found.variance_3.cpu().numpy(),
+        "colors": color_BP3.unflatten(1, encoder.grid).cpu().numpy(),
+        "variance": variance_3.cpu().numpy(),
     }
+
+
+def _draw_feature_map(data: Labelled) -> Figure:
+    """Images, and their patches' features as colours."""
+    groups = [
+        PanelGroup(
+            label,
+            {"input": arrays["images"], "features": arrays["colors"]},
+            f"{arrays['variance'].sum():.0%} of the variance",
+        )
+        for label, arrays in data
+    ]
+    return panels(groups, "first three principal components as red, green, blue")
 
 
 @torch.no_grad()
@@ -141,25 +302,66 @@ def _image_map(subject: Subject) -> Arrays:
     }
 
 
+def _draw_image_map(data: Labelled) -> Figure:
+    """Images as points, by t-SNE and along two principal components, coloured by class where they
+    have one."""
+    figure, axes = row(len(data), WIDTH, nrows=2)
+    classes: dict[int, str] = {}
+    for _, arrays in data:
+        names = arrays["classes"]
+        for number in np.unique(arrays["label"][arrays["label"] >= 0]):
+            classes[number] = str(names[number]) if number < len(names) else str(number)
+    shades: Sequence[Any] = COLOURS
+    if len(classes) > len(COLOURS):
+        shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
+    colours = dict(zip(sorted(classes), shades, strict=False))
+    for column, (label, arrays) in zip(axes.T, data, strict=True):
+        ink = [colours.get(number, INK) for number in arrays["label"]]
+        share = arrays["variance"].sum()
+        titles = {
+            "tsne": title_of(label, f"t-SNE of {len(ink):,} images", WIDTH / len(data)),
+            "components": f"two principal components, {share:.0%} of the variance",
+        }
+        for axis, (name, title) in zip(column, titles.items(), strict=True):
+            size = max(4, 14 - len(ink) // 100)
+            axis.scatter(*arrays[name].T, s=size, c=ink, linewidths=0, rasterized=True)
+            axis.set(xticks=[], yticks=[], title=title)
+    if 0 < len(classes) <= MOST_CLASSES:
+        handles = [
+            Line2D(
+                [], [], marker="o", linestyle="", color=colours[number], label=figure_label(name)
+            )
+            for number, name in classes.items()
+        ]
+        # as many columns as the longest name leaves room for
+        columns = int(WIDTH * 10 / (6 + max(map(len, classes.values()))))
+        figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(6, columns)))
+    return figure
+
+
+# ---- what the objective predicts ----------------------------------------------------------------
+
+
 def _predicted(subject: Subject) -> Arrays:
     """Of objectives whose figure is no reconstruction."""
-    if subject.unknown:
-        raise UnknownError(subject.unknown)
-    if isinstance(subject.objective, PatchPrediction):
-        raise OtherFigureError("figure reconstruction shows its predictions")
     if subject.objective is None:
-        raise UnavailableError("its objective has no figure of its own")
+        raise UnavailableError(subject.unknown or "its objective has no figure of its own")
+    if isinstance(subject.objective, PatchPrediction):
+        raise UnavailableError("figure reconstruction shows its predictions")
     return predictions(subject.objective, subject.shown)
 
 
+def _draw_predicted(data: Labelled) -> Figure:
+    """The columns that an objective makes of images; of one encoder, as fresh weights have none."""
+    return panels([PanelGroup(label, arrays) for label, arrays in data])
+
+
 def _reconstruction(subject: Subject) -> Arrays:
-    if subject.unknown:
-        raise UnknownError(subject.unknown)
-    if subject.objective is None:
-        raise UnavailableError("it has no heads that predict patches")
     if not isinstance(subject.objective, PatchPrediction):
-        raise OtherFigureError("figure predicted shows what it predicts")
-    found = reconstruction.reconstruct(subject.objective, subject.shown)
+        lacking = subject.unknown or "it has no heads that predict patches"
+        other = "figure predicted shows what it predicts"
+        raise UnavailableError(lacking if subject.objective is None else other)
+    found = reconstruct(subject.objective, subject.shown)
     kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {
         "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
@@ -167,32 +369,47 @@ def _reconstruction(subject: Subject) -> Arrays:
         "random": kind_BRC == corruption.RANDOM,
         "kept": kind_BRC == corruption.KEEP,
         "error": found.error_BHW.cpu().numpy(),
-        "drawn": np.array(subject.objective.target.drawn),
     }
+    target = subject.objective.target.drawn
+    drawn = [f"predicted and true: {target}"] if target else []
     if found.certainty_BHW is not None:
         arrays["certainty"] = found.certainty_BHW.cpu().numpy()
-    return arrays
+        text = "the probability that the model gives its prediction, 0 (dark) to 1 (bright)"
+        drawn.insert(0, f"certainty: {text}")
+    return arrays | {"drawn": np.array("; ".join(drawn))}
 
 
-def caption_end(name: str, data: plots.Labelled) -> str:
-    """What a figure's caption says of this encoder beside what it says of all."""
-    if name != "reconstruction":
-        return ""
-    ((_, arrays),) = data
-    certain = "certainty" in arrays
-    texts = ["certainty: the probability that the model gives its prediction"] if certain else []
-    return "; ".join([*texts, *filter(None, [plots.how_drawn(arrays)])])
+def _draw_reconstruction(data: Labelled) -> Figure:
+    """Images, their corruption, prediction and ground truth, the error and the certainty; of one
+    encoder, as fresh weights have no heads."""
+    ((label, arrays),) = data
+    columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))
+    marked = zip(columns["corrupted"], arrays["random"], arrays["kept"], strict=True)
+    columns["corrupted"] = [framed(*one) for one in marked]
+    columns["error"] = [heat(one, LARGEST_ERROR, ERROR_HEAT) for one in arrays["error"]]
+    if "certainty" in arrays:
+        columns["certainty"] = [heat(one, 1.0) for one in arrays["certainty"]]
+    kinds = {
+        "masked": "masked (grey)",
+        "random": "replaced by a random patch (orange frame)",
+        "kept": "kept (blue frame)",
+    }
+    there = ", ".join(text for name, text in kinds.items() if arrays[name].any())
+    above = f"corrupted: {there}; error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
+    return panels(
+        [PanelGroup(label, columns)], "; ".join(filter(None, [above, str(arrays["drawn"])]))
+    )
 
 
 # name of the files -> the figure
 FIGURES = {
-    "filters": FigureKind(_filters, plots.filters),
-    "positions": FigureKind(_positions, plots.positions),
-    "attention_distance": FigureKind(_attention_distance, plots.attention_distance),
-    "attention_rollout": FigureKind(_attention_rollout, plots.attention_rollout),
-    "class_attention": FigureKind(_class_attention, plots.class_attention),
-    "feature_map": FigureKind(_feature_map, plots.feature_map),
-    "image_map": FigureKind(_image_map, plots.image_map),
-    "reconstruction": FigureKind(_reconstruction, plots.reconstruction),
-    "predicted": FigureKind(_predicted, plots.predicted),
+    "filters": FigureKind(_filters, _draw_filters),
+    "positions": FigureKind(_positions, _draw_positions, pixels=False),
+    "attention_distance": FigureKind(_attention_distance, _draw_attention_distance, pixels=False),
+    "attention_rollout": FigureKind(_attention_rollout, _draw_attention_rollout),
+    "class_attention": FigureKind(_class_attention, _draw_class_attention),
+    "feature_map": FigureKind(_feature_map, _draw_feature_map),
+    "image_map": FigureKind(_image_map, _draw_image_map, pixels=False),
+    "reconstruction": FigureKind(_reconstruction, _draw_reconstruction),
+    "predicted": FigureKind(_predicted, _draw_predicted),
 }

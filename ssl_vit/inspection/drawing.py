@@ -1,7 +1,7 @@
-"""What the figures are drawn from: panels of images side by side, values as colours, labels; with
-matplotlib's Figure objects, without pyplot's state.
+"""How all figures are drawn: of one width and in one style, images as panels, values as colours;
+with matplotlib's Figure objects, without pyplot's state.
 
-Legend: R rows, C columns of panels; H W an image's height and width.
+Legend: B images, R rows, C columns of tiles; H W an image's height and width.
 """
 
 import io
@@ -13,23 +13,22 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
+from einops import rearrange
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from PIL import Image
 
 from ..formatting import figure_label
-from ..pages.figure_style import INK
+from ..pages.figure_style import STYLE
 from ..runs.files import write_atomically
 
+WIDTH = 9.0  # inches of every figure
 CELL = 96  # pixels of a panel's side, at least, where images are enlarged
-LARGEST_CELL = 160  # where they are reduced
-INCHES = 0.95  # of a panel's side
-GAP = 0.06  # of a panel's side: the space between panels
-GROUP_GAP = 0.3  # between the panels of two encoders
-MARGIN = 0.1  # inches around the panels
-LINE_LENGTH = 10  # characters of a label to the inch
-CAPTION_LENGTH = 13
-DPI = 110
+LARGEST_CELL = 128  # where they are reduced
+GAP = 6  # pixels between panels
+FITTING = 8  # columns of panels that a figure has room for without small ones
+MOST = 12  # that groups side by side have; with more they stand one below the other
+LINE_LENGTH = 13  # characters of a label to the inch
 HEAT = "viridis"
 # Two of Okabe and Ito's colours, which readers with any colour vision can distinguish
 RANDOM_FRAME = (213, 94, 0)
@@ -37,131 +36,86 @@ KEPT_FRAME = (86, 180, 233)
 
 
 class PanelGroup(NamedTuple):
-    """Panels of one encoder: rows of images, uint8 (H, W, 3), or (H, W, 4) with opacity, under the
-    columns' titles; `note` is a line under the label."""
+    """Panels of one encoder: {title of a column: images of it}, uint8 (H, W, 3), or (H, W, 4) with
+    opacity; `note` is a line under the label."""
 
     label: str
-    titles: Sequence[str]
-    rows: Sequence[Sequence[np.ndarray]]
+    columns: Mapping[str, np.ndarray | Sequence[np.ndarray]]
     note: str = ""
 
 
-def write(folder: Path, name: str, draw: Callable[[], Figure], forms: Sequence[str]) -> None:
-    """Write a figure as NAME.FORM.
-
-    Args:
-        folder: of the figures.
-        name: of its files.
-        draw: draws it.
-        forms: of "png" and "svg".
-    """
+def write(folder: Path, name: str, draw: Callable[[], Figure]) -> None:
+    """Write a figure as NAME.svg and NAME.png."""
     folder.mkdir(parents=True, exist_ok=True)
-    for form, content in rendered(draw, forms).items():
+    for form, content in rendered(draw).items():
         write_atomically(folder / f"{name}.{form}", content)
 
 
-def rendered(draw: Callable[[], Figure], forms: Sequence[str]) -> dict[str, bytes]:
-    """{form: the figure}, the same bytes each time: no date, and names that are hashed with a fixed
-    salt."""
+def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
+    """{form: the figure} as "svg" and "png", the same bytes each time: no date or version in
+    them."""
+    facts = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
     found = {}
-    with matplotlib.rc_context(_settings()), warnings.catch_warnings():
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
-        for form in forms:
+        for form, names in facts.items():
             file = io.BytesIO()
-            facts = ("Date", "Creator", "Format", "Type") if form == "svg" else ("Software",)
-            figure.savefig(file, format=form, dpi=DPI, metadata=dict.fromkeys(facts))
+            figure.savefig(file, format=form, metadata=dict.fromkeys(names))
             found[form] = file.getvalue()
     return found
 
 
-def _settings() -> Any:
-    """matplotlib's settings: ink on the ground of the page; ticks take theirs when they are
-    drawn."""
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    colours = dict.fromkeys(inked, INK) | dict.fromkeys(grounds, "none")
-    return colours | {"svg.hashsalt": "ssl_vit"}
+def row(count: int, height: float, **given: Any) -> tuple[Figure, np.ndarray]:
+    """A figure of `count` columns, one for each encoder, and its axes (rows, count); `given` as to
+    Figure.subplots."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(ncols=count, squeeze=False, **given)
 
 
-def panels(groups: Sequence[PanelGroup], caption: str = "", bottom: float = 0.0) -> Figure:
-    """Groups of panels side by side, a caption under them, and under that `bottom` inches of room.
-    One raster on one axis: an axis for each panel takes ten times as long."""
-    cell = _cell(groups)
-    gap = max(1, round(GAP * cell))
-    between = round(GROUP_GAP * cell)
-    blocks = [_block(group, cell, gap) for group in groups]
-    starts = np.cumsum([0, *(block.shape[1] + between for block in blocks)])
-    page = np.zeros((max(map(len, blocks)), starts[-1] - between, 4), np.uint8)
-    for start, block in zip(starts, blocks, strict=False):
-        page[: len(block), start : start + block.shape[1]] = block
-    inch = INCHES / cell
-    widths = [inch * block.shape[1] for block in blocks]
-    titles = [wrapped(one.label, width) for one, width in zip(groups, widths, strict=True)]
-    offset = 17 + (12 if any(group.note for group in groups) else 0)  # points, of the labels
-    lines = max(len(title.splitlines()) for title in titles)
-    head = (offset + 12 * lines) / 72 + 0.1
-    width = inch * page.shape[1]
-    under = wrapped(caption, width, CAPTION_LENGTH) if caption else ""
-    foot = bottom + (0.15 + 0.14 * (under.count("\n") + 1) if caption else MARGIN)
-    height = inch * len(page)
-    size = (width + 2 * MARGIN, head + height + foot)
-    figure = Figure(figsize=size)
-    axis = figure.add_axes((MARGIN / size[0], foot / size[1], width / size[0], height / size[1]))
-    axis.set_axis_off()
-    axis.imshow(page, interpolation="nearest", aspect="auto")
-    for group, title, start, block in zip(groups, titles, starts, blocks, strict=False):
-        for column, text in enumerate(group.titles):
-            _above(axis, figure_label(text), start + (cell + gap) * column + cell / 2, 4, 8)
-        middle = start + block.shape[1] / 2
-        _above(axis, figure_label(group.note), middle, 17, 8)
-        _above(axis, title, middle, offset, 9, weight="bold")
-    figure.text(0.5, (foot - 0.08) / size[1], under, ha="center", va="top", fontsize=8)
+def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
+    """Groups of panels of as many images each under a line of text, side by side as far as their
+    columns fit. One raster on one axis each: an axis for each panel takes ten times as long."""
+    count = sum(len(group.columns) for group in groups)
+    beside = count <= MOST
+    sets = max(1, FITTING // count)  # images with their columns in one row
+    pages = [_montage(group, sets) for group in groups]
+    shapes = [page.shape for page in pages]
+    wide = (sum if beside else max)(width for _, width, _ in shapes)
+    high = (max if beside else sum)(height for height, _, _ in shapes)
+    title_lines = 1 if beside else len(groups)
+    height = high * (WIDTH - 0.3 * len(groups)) / wide + 0.6 * title_lines + 0.2
+    figure = Figure(figsize=(WIDTH, height), layout="compressed")
+    shape = (1, len(groups)) if beside else (len(groups), 1)
+    axes = figure.subplots(*shape, squeeze=False).flat
+    for axis, group, page in zip(axes, groups, pages, strict=True):
+        axis.imshow(page, interpolation="none")
+        titles = [figure_label(title) for title in group.columns] * sets
+        side = (page.shape[1] + GAP) / len(titles)
+        axis.set_xticks((np.arange(len(titles)) + 0.5) * side - GAP / 2, titles)
+        axis.set_yticks([])
+        axis.xaxis.tick_top()
+        axis.tick_params(length=0, pad=1)
+        axis.spines[:].set_visible(False)
+        axis.set_title(title_of(group.label, group.note, WIDTH / shape[1]))
+    figure.suptitle(wrapped(above, WIDTH))
     return figure
 
 
-def rows_of(columns: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """The images of each row, of {title: images of its column}."""
-    return [list(row) for row in zip(*columns.values(), strict=True)]
-
-
-def _above(
-    axis: Axes, text: str, x: float, points: float, size: float, weight: str = "normal"
-) -> None:
-    """Text centred at x, so many points above the axis."""
-    axis.annotate(
-        text,
-        (x, 1),
-        (0, points),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=size,
-        fontweight=weight,
-    )
-
-
-def _cell(groups: Sequence[PanelGroup]) -> int:
-    """The side in pixels that all panels are brought to."""
-    side = max(max(image.shape[:2]) for group in groups for row in group.rows for image in row)
-    return min(LARGEST_CELL, side * -(-CELL // side))
-
-
-def _block(group: PanelGroup, cell: int, gap: int) -> np.ndarray:
+def _montage(group: PanelGroup, sets: int) -> np.ndarray:
     """A group's panels as one image, transparent between them: uint8 (H, W, 4)."""
-    rows = len(group.rows)
-    columns = len(group.titles)
-    block = np.zeros((rows * (cell + gap) - gap, columns * (cell + gap) - gap, 4), np.uint8)
-    for row, images in enumerate(group.rows):
-        for column, image in enumerate(images):
-            top = row * (cell + gap)
-            left = column * (cell + gap)
-            panel = block[top : top + cell, left : left + cell]
+    columns = list(group.columns.values())
+    side = max(max(image.shape[:2]) for images in columns for image in images)
+    cell = min(LARGEST_CELL, side * -(-CELL // side))
+    rows = -(-len(columns[0]) // sets)
+    panel_BCHW4 = np.zeros((rows * sets, len(columns), cell, cell, 4), np.uint8)
+    for column, images in enumerate(columns):
+        for number, image in enumerate(images):
+            panel = panel_BCHW4[number, column]
             panel[..., 3] = 255
             panel[..., : image.shape[2]] = resized(image, cell)
-    return block
+    return tiled(rearrange(panel_BCHW4, "(r s) c ... -> r (s c) ...", s=sets), 0, GAP)
 
 
 def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
@@ -172,36 +126,35 @@ def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
 
 
-def wrapped(text: str, width: float, characters: int = LINE_LENGTH) -> str:
+def title_of(label: str, note: str, width: float) -> str:
+    """The title of an encoder's part of a figure that is so many inches wide."""
+    return "\n".join(filter(None, [wrapped(label, width), figure_label(note)]))
+
+
+def wrapped(text: str, width: float) -> str:
     """A label in lines that fit into a width in inches, whole: a shortened one may be another's."""
-    length = max(6, round(characters * width))
-    return "\n".join(map(figure_label, textwrap.wrap(text, length)))
+    return "\n".join(map(figure_label, textwrap.wrap(text, round(LINE_LENGTH * width))))
 
 
-def heat(value_HW: np.ndarray, low: float, high: float, colours: str = HEAT) -> np.ndarray:
-    """Values as colours, NaN as a light or a dark grey, by what is below: uint8 (H, W, 4)."""
-    share_HW = (value_HW - low) / max(high - low, 1e-12)
-    color_HW4 = matplotlib.colormaps[colours](np.nan_to_num(share_HW).clip(0, 1))
-    color_HW4[np.isnan(value_HW)] = (0.5, 0.5, 0.5, 0.2)
-    return (255 * color_HW4).round().astype(np.uint8)
+def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarray:
+    """Values from 0 to the largest as colours, NaN as a light or a dark grey, by what is below:
+    uint8 (H, W, 4)."""
+    shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))
+    share_HW = Normalize(0, max(largest, 1e-12))(np.ma.masked_invalid(value_HW))
+    return np.asarray(shades(share_HW, bytes=True))
 
 
-def tiled(tile_RCHW: np.ndarray, fill: float) -> np.ndarray:
-    """Tiles (R, C, H, W, ...) as one image with a line of `fill` between them."""
-    rows, columns, height, width, *rest = tile_RCHW.shape
-    page = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1, *rest), fill)
-    for row in range(rows):
-        for column in range(columns):
-            top = row * (height + 1)
-            left = column * (width + 1)
-            page[top : top + height, left : left + width] = tile_RCHW[row, column]
-    return page
+def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
+    """Tiles (R, C, H, W, ...) as one image with `gap` pixels of `fill` between them."""
+    edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
+    padded = np.pad(tile_RCHW, edges, constant_values=fill)
+    return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]
 
 
 def framed(image_HW3: np.ndarray, random_RC: np.ndarray, kept_RC: np.ndarray) -> np.ndarray:
     """An image, enlarged to the side of a panel, with frames around the patches of two masks."""
     scale = max(1, -(-CELL // image_HW3.shape[0]))
-    image = image_HW3.repeat(scale, 0).repeat(scale, 1).copy()
+    image = image_HW3.repeat(scale, 0).repeat(scale, 1)
     side = len(image) // len(random_RC)
     line = max(1, side // 10)
     for mask, colour in ((random_RC, RANDOM_FRAME), (kept_RC, KEPT_FRAME)):

@@ -18,16 +18,12 @@ from .projections import principal_components
 COMPONENTS = 28  # paper, Figure 7 (left)
 
 
-class Filters(NamedTuple):
-    """Principal components of the filters, of unit norm, as images of the channels that are shown,
-    (K, P, P, 3), and the share of the filters' variance along each, (K,)."""
-
-    component_KPPC: Tensor
-    variance_K: Tensor
-
-
-def filter_components(encoder: Encoder) -> Filters:
+def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     """The first principal components of the D filters that embed patches of pixels.
+
+    Returns:
+        The components, of unit norm, as images of the channels that are shown, (K, P, P, 3), and
+        the share of the filters' variance along each, (K,).
 
     Raises:
         UnavailableError: patches are no patches of pixels.
@@ -39,7 +35,7 @@ def filter_components(encoder: Encoder) -> Filters:
     found = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
     images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
-    return Filters(shown_channels(images, -1), found.variance_K)
+    return shown_channels(images, -1), found.variance_K
 
 
 class PositionSimilarity(NamedTuple):

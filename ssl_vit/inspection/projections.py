@@ -37,32 +37,23 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
     x_ND = x_ND.double()
     mean_D = x_ND.mean(0)
     centred_ND = x_ND - mean_D
-    if rows > width:  # the smaller of the two problems
-        value_D, vector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
-        square_K = value_D.flip(0).clamp(min=0)
-        direction_KD = vector_DD.T.flip(0)
-    else:
-        _, scale_K, direction_KD = torch.linalg.svd(centred_ND, full_matrices=False)
-        square_K = scale_K.square()
+    value_D, vector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
+    square_K = value_D.flip(0).clamp(min=0)
     kept = max(1, min(count, rows - 1, width))
-    direction_KD = direction_KD[:kept]
+    direction_KD = vector_DD.T.flip(0)[:kept]
     largest_K1 = direction_KD.gather(1, direction_KD.abs().argmax(1, keepdim=True))
     total = square_K.sum().clamp(min=torch.finfo(torch.float64).tiny)
     return Components(mean_D, direction_KD * largest_K1.sign(), square_K[:kept] / total)
 
 
-class PatchColors(NamedTuple):
-    """Patches as colours, uint8 (B, P, 3), and the share of the variance that each channel shows,
-    (3,)."""
-
-    color_BP3: Tensor
-    variance_3: Tensor
-
-
-def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> PatchColors:
+def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor]:
     """Patch features along the first three principal components of a sample of patches, as red,
     green and blue. One projection and one range for all images: the same colour is the same feature
     in each.
+
+    Returns:
+        Patches as colours, uint8 (B, P, 3), and the share of the variance that each channel shows,
+        (3,).
 
     Raises:
         UnavailableError: features have fewer than three dimensions.
@@ -75,8 +66,7 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> PatchColors:
     span_3 = (high_3 - low_3).clamp(min=1e-12)
     # image by image: all in float64 would take several times the features' memory
     share_BP3 = torch.stack([(found.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
-    color_BP3 = (255 * share_BP3).round().clamp(0, 255).to(torch.uint8)
-    return PatchColors(color_BP3, found.variance_K)
+    return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), found.variance_K
 
 
 class ImageMap(NamedTuple):

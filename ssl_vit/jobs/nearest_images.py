@@ -130,10 +130,25 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
         print(f"nearest     {text_line(query.text)}: cosine similarity, image; itself left out")
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
+        if text := no_nearer(found, among.pairs):
+            print(f"warning: {text}")
     if among.command:
         print(f"compare     {among.command}")
     write_atomically(folder / PAGE, _page(answers, among))
     print(f"page        {folder / PAGE}", flush=True)
+
+
+def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
+    """How many of a query's best neighbours are no nearer than images at random, of which 1% of the
+    pairs are as similar; empty where all are nearer, or that is not known."""
+    above = sum(one.similarity > pairs.high for one in found) if pairs else len(found)
+    if pairs is None or above == len(found):
+        return ""
+    level = f"{pairs.high:.4f}, which 1% of pairs of images at random exceed"
+    text = (
+        f"of these {len(found):,} images {above or 'none'} exceed{'' if above > 1 else 's'} {level}"
+    )
+    return f"{text}; {'the others' if above else 'they'} are no nearer than images at random"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
@@ -180,6 +195,8 @@ def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterab
     name = text_line(query.path.name)
     own = thumbnail(query.pixels_CHW, among.data)
     text = f"The query: {name}"
+    if warning := no_nearer(found, among.pairs):
+        yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
     yield Gallery(
         [
             blocks.Image(own, text, text, href=query.path.resolve().as_uri()),

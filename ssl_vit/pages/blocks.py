@@ -11,7 +11,7 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -40,22 +40,19 @@ class Listing(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A table's cell: a link to another page, or a text that is sorted by `value`."""
+    """A table's cell: a text, which may link to another page."""
 
     text: str
     href: str = ""
-    value: float | None = None
 
 
 class Table(NamedTuple):
-    """The first `labels` columns are text, the others numbers. With `search`, its label, the HTML
-    table can be sorted and searched; it has the columns whose heads are `behind` as its last ones,
-    so that a phone shows the others."""
+    """The first `labels` columns are text, the others numbers. The HTML table has the columns whose
+    heads are `behind` as its last ones, so that a phone shows the others."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     labels: int = 1
-    search: str = ""
     behind: frozenset[str] = frozenset()
 
 
@@ -64,15 +61,13 @@ class Commands(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a chart. `kind` is "line", "points" (few values, joined), "seed" (thin, one of
-    several) or "level" (a constant, dashed); `group` is the number of its colour, None for its
-    place among the lines."""
+    """A line of a chart. `kind` is "line", "points" (few values, joined) or "level" (a constant,
+    dashed)."""
 
     name: str
     steps: Sequence[float]
     values: Sequence[float]
     kind: str = "line"
-    group: int | None = None
 
 
 class Chart(NamedTuple):
@@ -83,11 +78,13 @@ class Chart(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """SVG text, of a file at `path` from the page's folder."""
+    """SVG text, of a file at `path` from the page's folder. One with a title is in the page's table
+    of contents."""
 
     path: str
     caption: str
     svg: str
+    title: str = ""
 
 
 class Image(NamedTuple):
@@ -112,35 +109,7 @@ class Fold(NamedTuple):
     blocks: "list[Block]"
 
 
-class RunGroup(NamedTuple):
-    """Runs that belong together: a table with a row a run under a title and a sentence, which may
-    be empty."""
-
-    title: str
-    text: str
-    table: Table
-
-
-class RunComparison(NamedTuple):
-    """Tables of runs, of which the reader picks some to see their curves in one chart and how
-    their recipes differ.
-
-    Attributes:
-        groups: the tables, in which runs are searched together.
-        search: the label of that search.
-        runs: their names, in the order of all rows.
-        curves: {metric: one line a run, None where the run lacks it}.
-        recipes: {key: one value a run, as text}, of the keys whose values differ.
-    """
-
-    groups: list[RunGroup]
-    search: str
-    runs: list[str]
-    curves: dict[str, list[Line | None]]
-    recipes: dict[str, list[str]]
-
-
-Block = Text | Listing | Table | Commands | Chart | Figure | Image | Gallery | Fold | RunComparison
+Block = Text | Listing | Table | Commands | Chart | Figure | Gallery | Fold
 
 
 class Section(NamedTuple):
@@ -201,7 +170,7 @@ def cell_of(cell: str | Cell) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def html(title: str, sections: list[Section], above: str = "") -> str:
+def html(title: str, sections: list[Section], above: str = "", refresh: int = 0) -> str:
     """A page as HTML with its figures, scripts and styles inside; light or dark as the browser
     prefers.
 
@@ -212,16 +181,21 @@ def html(title: str, sections: list[Section], above: str = "") -> str:
         title: of the page, its first heading.
         sections: in their order.
         above: link to the page over this one, empty for none.
+        refresh: seconds after which the page is loaded again, as its runs go on; 0 for never.
     """
     scripts, styles = _assets()
-    environment = _environment()
-    rendered = environment.get_template("page.html.j2").render(
-        title=title,
-        sections=sections,
-        above=above,
-        scripts=[Markup(text) for text in scripts],
-        styles=[Markup(text) for text in styles],
-        policy=_policy(scripts, styles),
+    rendered = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            sections=sections,
+            above=above,
+            refresh=refresh,
+            scripts=[Markup(text) for text in scripts],
+            styles=[Markup(text) for text in styles],
+            policy=_policy(scripts, styles),
+        )
     )
     return rendered + "\n"
 
@@ -238,7 +212,6 @@ def _environment() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else visible_text(value),
     )
     environment.filters["embedded"] = _embedded
-    environment.filters["embedded_png"] = _embedded_png
     environment.filters["json"] = _json
     environment.filters["breakable"] = _breakable
     environment.filters["cell"] = cell_of
@@ -290,54 +263,29 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _embedded(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+def _embedded(content: str | bytes) -> str:
+    """An SVG text or a PNG as an address."""
+    kind = "png" if isinstance(content, bytes) else "svg+xml"
+    raw = content if isinstance(content, bytes) else content.encode()
+    return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
 
 
-def _embedded_png(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _json(block: Chart | RunComparison) -> Markup:
-    """A chart's or a comparison's data, for the script. No character in it can end the element."""
-    if isinstance(block, Chart):
-        data: Any = {"title": text_line(block.title), "lines": [_line(one) for one in block.lines]}
-    else:
-        steps: list[list[float]] = []
-        data = {
-            "runs": [text_line(name) for name in block.runs],
-            "curves": {
-                text_line(metric): [line and _shared(line, steps) for line in lines]
-                for metric, lines in block.curves.items()
-            },
-            "steps": steps,
-            "recipes": {
-                text_line(key): [text_line(value) for value in values]
-                for key, values in block.recipes.items()
-            },
+def _json(chart: Chart) -> Markup:
+    """A chart's data, for the script. No character in it can end the element."""
+    lines = [
+        {
+            "name": text_line(line.name),
+            "x": [_short(step) for step in line.steps],
+            "y": [_short(value) for value in line.values],
+            "kind": line.kind,
         }
+        for line in chart.lines
+    ]
+    data = {"title": text_line(chart.title), "lines": lines}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {
-        "name": text_line(line.name),
-        "x": [_short(step) for step in line.steps],
-        "y": [_short(value) for value in line.values],
-        "kind": line.kind,
-        "group": line.group,
-    }
-
-
-def _shared(line: Line, steps: list[list[float]]) -> dict[str, Any]:
-    """As `_line`, its steps as their place in `steps`: most runs write rows at the same ones."""
-    known = _line(line)
-    if known["x"] not in steps:
-        steps.append(known["x"])
-    return known | {"x": steps.index(known["x"])}
 
 
 def _short(value: float) -> float | None:

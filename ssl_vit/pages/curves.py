@@ -4,8 +4,7 @@ points of a curve as a screen shows. No torch here."""
 import itertools
 import math
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 from ..metrics import (
     HELD_OUT,
     all_baselines,
+    all_metrics,
     find_metric,
     is_of_model,
     label,
@@ -51,16 +51,14 @@ class Rows(NamedTuple):
     Attributes:
         steps: of its rows (R,), rising.
         curves: {metric: its curve}, in the order of their first rows.
-        damaged: lines that are no rows, but for a last one that is being written.
-        again: rows that are left out, as a later row has their step or an earlier one. A run that
-            is resumed removes what it makes again; files put together by other means have steps
-            twice, which no curve may join.
+        damaged: lines that are left out, as they are no rows, or of no later step than the row
+            before; but for a last one that is being written. A run that is resumed removes the rows
+            of steps that it makes again.
     """
 
     steps: np.ndarray
     curves: dict[str, Curve]
     damaged: int = 0
-    again: int = 0
 
 
 def read(path: Path) -> Rows:
@@ -71,18 +69,16 @@ def read(path: Path) -> Rows:
     """
     steps = array("q")
     columns: dict[str, tuple[array[int], array[float]]] = {}
-    damaged = again = 0
+    damaged = 0
     if not path.is_file():  # reading a pipe would block
         return Rows(np.empty(0, np.int64), {})
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             row = parse_row(line)
-            if row is None:
+            if row is None or (steps and row["step"] <= steps[-1]):
                 damaged += line.endswith("\n")
                 continue
             step = row.pop("step")
-            if steps and step <= steps[-1]:
-                again += _drop(step, steps, columns)
             steps.append(step)
             for name, value in row.items():
                 if name not in columns:
@@ -91,25 +87,18 @@ def read(path: Path) -> Rows:
                 at.append(step)
                 values.append(value)
     curves = {name: Curve(*map(np.array, column)) for name, column in columns.items()}
-    return Rows(np.array(steps), curves, damaged, again)
-
-
-def _drop(
-    step: int, steps: "array[int]", columns: Mapping[str, tuple["array[int]", "array[float]"]]
-) -> int:
-    """Drop what is of a step or of a later one; the number of rows that were."""
-    for at, values in columns.values():
-        first = bisect_left(at, step)
-        del at[first:], values[first:]
-    first = bisect_left(steps, step)
-    count = len(steps) - first
-    del steps[first:]
-    return count
+    return Rows(np.array(steps), curves, damaged)
 
 
 def of_model(curves: Curves) -> dict[str, Curve]:
     """The curves of metrics, without baselines and counts."""
     return {name: curve for name, curve in curves.items() if is_of_model(name)}
+
+
+def of_table(names: Container[str]) -> list[str]:
+    """Of these names of curves the held-out metrics that lists of runs show, in their order."""
+    shown = (f"{HELD_OUT}{row.name}" for row in all_metrics() if row.column)
+    return [name for name in shown if name in names]
 
 
 def charts(curves: Curves) -> list[Chart]:

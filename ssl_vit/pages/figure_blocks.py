@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ..recipe import declaration, records
-from ..recipe.records.run import Figure, Figures
+from ..recipe.records.run import Figures
 from ..recipe.tools import FIGURES
-from .blocks import Block, Image, Text
+from .blocks import Block, Figure, Text
 
 # What the figures of the figures tool show
 SHOWN = {
@@ -44,7 +44,7 @@ def predictions(values: Mapping[str, Any]) -> str:
 
 
 def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:
-    """The PNG files of a folder, what the objective predicts first.
+    """The SVG files of a folder, what the objective predicts first.
 
     Args:
         folder: of the figures.
@@ -53,37 +53,39 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
         most: bytes of figures inside the page; those beyond it are named.
     """
     named = []
-    seen = _recorded(folder / "figures.json")
-    for path in sorted(folder.glob("*.png"), key=_place):
-        if not path.is_file():
+    try:
+        recorded = records.read(folder / "figures.json", Figures).figures
+    except (OSError, ValueError):  # none, or damaged
+        recorded = {}
+    for path in sorted(folder.glob("*.svg"), key=_place):
+        svg = _text(path)
+        if svg is None:
             continue
-        try:
-            png = path.read_bytes()
-        except OSError:
-            continue
-        if len(png) > most:
+        most -= len(svg)
+        if most < 0:
             named.append(f"{folder.name}/{path.name}")
+            most += len(svg)
             continue
-        most -= len(png)
-        title = path.stem.replace("_", " ").capitalize()
         shown = objective if path.stem in OF_OBJECTIVE else SHOWN.get(path.stem, "")
-        shown = shown or otherwise
-        entry = seen.get(path.stem)
-        more = f"; {entry.drawn}" if entry and entry.drawn else ""
-        of = f" Images of {entry.images}." if entry and path.stem not in OF_WEIGHTS else ""
-        caption = f"{title}: {shown}{more}.{of} ({folder.name}/{path.name})"
-        yield Image(png, caption, f"{title}: {shown}")
+        caption = shown or otherwise
+        if entry := recorded.get(path.stem):
+            caption += f"; {entry.drawn}" if entry.drawn else ""
+            caption += "" if path.stem in OF_WEIGHTS else f". Images of {entry.images}"
+        title = path.stem.replace("_", " ").capitalize()
+        caption = f"{title}: {caption}. ({folder.name}/{path.name})"
+        yield Figure(f"{folder.name}/{path.name}", caption, svg, title)
     if named:
         yield Text(f"Too large to be part of this page: {', '.join(named)}.")
 
 
+def _text(path: Path) -> str | None:
+    """The text of a file; None of one that cannot be read or is no regular file, as reading a pipe
+    would block."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def _place(path: Path) -> tuple[int, str]:
     return ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.name
-
-
-def _recorded(path: Path) -> dict[str, Figure]:
-    """What the figures tool recorded of each of its figures."""
-    try:
-        return records.read(path, Figures).figures
-    except (OSError, ValueError):
-        return {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,22 +36,22 @@ WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
 EMBEDDED = 3 * 2**20  # bytes of figures inside a page; 4 MiB as base64
 PROBE = "probe/"
-FEATURES = tuple(  # what eval.collapse= looks at
-    f"features/{name}"
-    for name in ("effective_rank", "mean_cosine", "information", "patch_information")
-)
+REFRESH = 60  # seconds after which the page of a run that goes on is loaded again
 TRANSFORM = """\
 config = timm.data.resolve_model_data_config({})
 transform = timm.data.create_transform(**config, is_training=False)"""
 
 
-def write(folder: Path, record: RunRecord | None = None) -> RunRecord:
-    """Write report.html into a run's folder, from what is there of it, or from its record.
+def write(folder: Path, record: RunRecord | None = None, running: bool = False) -> RunRecord:
+    """Write report.html into a run's folder, from what is there of it, or from its record; a
+    process that is `running` the run itself says so, whose lock does not tell it.
 
     Raises:
         OSError: it cannot be written.
     """
     record = record or read_run(folder)
+    if running:
+        record = replace(record, running=True)
     above = f"../{INDEX}" if (folder.parent / INDEX).exists() else ""
     write_atomically(folder / PAGE, render(record, above))
     return record
@@ -58,7 +59,8 @@ def write(folder: Path, record: RunRecord | None = None) -> RunRecord:
 
 def render(record: RunRecord, above: str = "") -> str:
     """The page as text; `above` as blocks.html."""
-    return blocks.html(record.name, build(record), above)
+    refresh = REFRESH if record.state == "running" else 0
+    return blocks.html(record.name, build(record), above, refresh)
 
 
 def build(record: RunRecord) -> list[Section]:
@@ -70,6 +72,9 @@ def build(record: RunRecord) -> list[Section]:
 def first(record: RunRecord) -> Iterator[Block]:
     """Three sentences: what the run is, how it went, what came of it."""
     yield Text(" ".join(sentences(record)))
+    if record.state == "running" and record.updated:
+        text = f"As of {record.updated:%Y-%m-%d %H:%M:%S} UTC; this page is loaded again"
+        yield Text(f"{text} every {REFRESH} seconds while nothing on it is in use.")
     for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
@@ -129,21 +134,13 @@ def results(record: RunRecord) -> Iterator[Block]:
 
 
 def still_helping(record: RunRecord) -> Iterator[Block]:
-    """The last change of each probe with its interval; what features were at first and are now."""
-    rows = list(_changes(record))
-    if rows:
-        head = ["probe", "from", "to", "change", "95% interval", "still helping?"]
-        yield Table(head, rows)
+    """The last change of each probe with its interval."""
+    if rows := list(_changes(record)):
+        yield Table(["probe", "change", "95% interval", "still helping?", "from", "to"], rows)
         yield Text(
             "Intervals are Newcombe's, of two shares of independent images; both are of the same"
             " ones, so they are rather too wide."
         )
-    checks = {name: record.rows.curves[name] for name in FEATURES if name in record.rows.curves}
-    steps = next(iter(checks.values())).steps if checks else None
-    if steps is not None and len(steps) > 1:
-        found = [(find_metric(name), one.values) for name, one in checks.items()]
-        head = ["features", f"step {steps[0]:,}", f"step {steps[-1]:,}"]
-        yield Table(head, [[row.words, row.text(at[0]), row.text(at[-1])] for row, at in found])
 
 
 def _changes(record: RunRecord) -> Iterator[list[str]]:
@@ -163,11 +160,11 @@ def _changes(record: RunRecord) -> Iterator[list[str]]:
         verdict = "no, it gets worse" if high < 0 else "not told on so few images"
         yield [
             find_metric(name.removeprefix(PROBE)).words,
-            f"{one:.1%} at step {before:,}",
-            f"{other:.1%} at step {after:,}",
             f"{100 * (other - one):+.1f} points",
             f"{100 * low:+.1f} to {100 * high:+.1f}",
             "yes" if low > 0 else verdict,
+            f"{one:.1%} at step {before:,}",
+            f"{other:.1%} at step {after:,}",
         ]
 
 
@@ -183,7 +180,7 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
-    """The PNG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
+    """The SVG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
     caption = figure_blocks.predictions(record.values)
     otherwise = f"a figure of the run {record.name}"
     yield from figure_blocks.build(record.folder / "figures", caption, otherwise, EMBEDDED)
@@ -208,8 +205,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     if rows:
         yield Table(["key", "this run", source], rows, labels=3)
     every = [[key, format_value(value)] for key, value in values.items()]
-    table = Table(["key", "value"], every, labels=2, search="Search the keys")
-    yield Fold(f"All {len(every)} keys of recipe.yaml", [table])
+    yield Fold(f"All {len(every)} keys of recipe.yaml", [Table(["key", "value"], every, labels=2)])
 
 
 def how(record: RunRecord) -> Iterator[Block]:
@@ -221,13 +217,14 @@ def how(record: RunRecord) -> Iterator[Block]:
     if result is not None:
         forwarded = "trained on" if result.steps else "whose features it computed"
         rows = [(f"images {forwarded}", _number(result.images, ",.0f"))]
-        for field, name in (("exaflop", "compute, exaFLOP"), ("device_hours", "device-hours")):
-            for key, more in (
-                (field, ""),
-                (f"total_{field}", " with those of the initial weights"),
-            ):
-                value = _number(result[key]) if key in result else ""
-                rows.append((f"{name}{more}", value or (NOT_COUNTED if key in result else "")))
+        costs = {"exaflop": "compute, exaFLOP", "device_hours": "device-hours"}
+        totals = {
+            f"total_{field}": f"{name} with those of the initial weights"
+            for field, name in costs.items()
+        }
+        for field, name in (costs | totals).items():
+            if field in result:
+                rows.append((name, _number(result[field]) or NOT_COUNTED))
     for name, key, form in (
         ("images per second, median", "images_per_s", ",.4g"),
         ("time waiting for data, median", "data_wait", ".1%"),
@@ -310,9 +307,9 @@ def go_on(record: RunRecord) -> Iterator[Block]:
 # The page, in this order; the first one has no title
 SECTIONS = (
     ("", first),
-    ("Figures", figures),
     ("Results", results),
     ("Is it still helping?", still_helping),
+    ("Figures", figures),
     ("Curves", learning_curves),
     ("Recipe", recipe),
     ("How it was made", how),

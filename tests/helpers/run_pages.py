@@ -10,6 +10,7 @@ from ssl_vit.recipe.schema import dump
 
 EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
 OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="648" height="300"/>'
 BASELINES = {"entropy": 4.1, "commonest": 0.07, "neighbors": 0.16}
 
 
@@ -50,6 +51,7 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
     (folder / "log.txt").write_text("2026-11-22 07:57:06 started at step 0 on 1 processes\n")
     (folder / "figures").mkdir()
     Image.new("RGB", (8, 8)).save(folder / "figures" / "predictions.png")
+    (folder / "figures" / "predictions.svg").write_text(SVG)
     if finished:
         result = {
             "steps": 1000,
@@ -84,5 +86,5 @@ def evil_run(folder, finished=True):
     (folder / "recipe.yaml").write_text(text.replace("shapes", json.dumps(EVIL)))
     with (folder / "log.txt").open("a") as log:
         log.write(f"2026-11-22 08:00:00 warning: {EVIL}\n")
-    (folder / "figures" / "predictions.png").rename(folder / "figures" / "<b>'.png")
+    (folder / "figures" / "predictions.svg").rename(folder / "figures" / "<b>'.svg")
     return folder

@@ -141,12 +141,12 @@ def test_fresh_weights_alone_have_none_beside_them(
 def test_a_run_alone_has_its_figures_in_its_folder(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Beside the one it ends with; a figure that cannot be made any more is not left behind."""
+    """Beside the one it ends with, and those of an earlier call."""
     mine = shutil.copytree(run, tmp_path / "mine")
     (mine / "tensorboard").mkdir()
     draw_figures.main([f"init={mine}", "figures=filters,reconstruction", "images=3"])
     text = capsys.readouterr().out
-    assert "(figures/filters.png)" in (mine / "report.html").read_text()
+    assert "(figures/filters.svg)" in (mine / "report.html").read_text()
     events = EventAccumulator(str(mine / "tensorboard"))
     events.Reload()
     (image,) = events.Images("figures/filters")
@@ -159,12 +159,11 @@ def test_a_run_alone_has_its_figures_in_its_folder(
     assert f": {mine}/figures" in text and "3 of 5,000" in text
     stems = {path.stem for path in (mine / "figures").iterdir()}
     assert stems == {"predictions", "filters", "reconstruction", "figures"}
-    (mine / "export" / "heads.safetensors").unlink()
-    draw_figures.main([f"init={mine}", "figures=[positions,reconstruction]", "images=3"])
+    draw_figures.main([f"init={mine}", "figures=positions", "images=3"])
     stems = {path.stem for path in (mine / "figures").iterdir()}
-    assert stems == {"predictions", "filters", "positions", "figures"}
+    assert stems == {"predictions", "filters", "reconstruction", "positions", "figures"}
     record = json.loads((mine / "figures" / "figures.json").read_text())
-    assert record["figures"].keys() == {"filters", "positions"}
+    assert record["figures"].keys() == {"filters", "reconstruction", "positions"}
 
 
 def test_without_a_class_token_the_other_figures_are_made(
@@ -326,9 +325,9 @@ def test_up_to_2000_images_of_any_split_are_mapped(
     with np.load(tmp_path / "f" / "attention_distance.npz") as file:
         assert file["images_0"] == 128
     page = (tmp_path / "f" / "figures.html").read_text()
-    for path in ("image_map.png", "attention_distance.png"):
+    for path in ("image_map.svg", "attention_distance.svg"):
         content = (tmp_path / "f" / path).read_bytes()
-        assert f"data:image/png;base64,{base64.b64encode(content).decode()}" in page
+        assert f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" in page
     assert "shapes, split train: 2,000 of 50,000" in page and "mpp: " in page
     assert not re.findall(r"(?:src|href)=.(?!data:|#)", page)
 
@@ -418,3 +417,13 @@ def test_few_images_to_look_at_are_said_with_where_more_are(
     assert f"warning: {says}" in capsys.readouterr().out
     draw_figures.main([*words, "name=train", "split=train"])
     assert "few to look at" not in capsys.readouterr().out
+
+
+def test_weights_that_are_not_finite_are_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+    mine = shutil.copytree(run, tmp_path / "mine")
+    weights = load_file(mine / "export" / "model.safetensors")
+    weights["pos_embed"][0, 0, 0] = torch.nan
+    save_file(weights, mine / "export" / "model.safetensors", {"format": "pt"})
+    place = [f"out={tmp_path}", "name=f", "images=2"]
+    assert "expected weights that are finite; some are not" in refusal(f"init={mine}", *place)
+    assert not (tmp_path / "f").exists()

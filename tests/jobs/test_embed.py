@@ -527,6 +527,33 @@ def test_files_keep_their_paths_without_labels_and_in_shares(
             assert labels == ["ab".index(file[0]) for file in files[0]]
 
 
+@pytest.mark.parametrize(
+    ("similarity", "said"),
+    [
+        ((0.95, 0.91), ""),
+        ((0.95, 0.9), "1 exceeds 0.9000, which 1% of pairs of images at random exceed; the others"),
+        ((0.9, 0.5), "none exceeds 0.9000, which 1% of pairs of images at random exceed; they"),
+    ],
+)
+def test_images_no_nearer_than_random_pairs_are_said_to_be(
+    similarity: tuple[float, float], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    query = nearest_images.Query("q.png", Path("q.png"), torch.zeros(3, 8, 8, dtype=torch.uint8))
+    found = [
+        embedding.Neighbor(one, "train", i, f"{i}.png", -1) for i, one in enumerate(similarity)
+    ]
+    for pairs in (embedding.PairSimilarity(0.3, 0.9, 9), None):  # None of a single image
+        among = nearest_images.Gathered({"train": noisy(9)}, Data(size=8), pairs, "features", "")
+        nearest_images.show([(query, found)], among, tmp_path)
+        printed, page = capsys.readouterr().out, (tmp_path / nearest_images.PAGE).read_text()
+        wanted = bool(said) and pairs is not None
+        assert ("no nearer than images at random" in printed) == wanted
+        assert ("no nearer than images at random" in page) == wanted
+        if wanted:
+            text = f"f these 2 images {said} are no nearer than images at random"
+            assert f"warning: o{text}\n" in printed and f"O{text}." in page
+
+
 @pytest.mark.parametrize("count", [nearest_images.SHOWN, nearest_images.SHOWN + 1])
 def test_a_page_shows_the_first_images_and_says_so(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture

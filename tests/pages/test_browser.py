@@ -1,5 +1,5 @@
-"""The pages in a browser: they load nothing, raise no error, and sort, search, zoom and overlay; they
-fit a phone, follow the colour scheme, and axe finds nothing.
+"""The pages in a browser: they load nothing, raise no error, and charts zoom; they fit a phone,
+follow the colour scheme, and axe finds nothing.
 
 SSL_VIT_CHROMIUM names the browser, such as Debian's /usr/bin/chromium; `pip install -e '.[browser]'`
 has the rest.
@@ -52,7 +52,8 @@ def folder(tmp_path_factory):
     made.evil_run(runs / "<b>\"'|&")
     figures = runs / "first" / "figures"
     Image.new("RGB", (300, 200), "white").save(figures / "filters.png")
-    figures_page.write(figures, ["first: an encoder"], "Images of shapes.")
+    (figures / "filters.svg").write_text(made.SVG)
+    figures_page.write(figures, ["Images of shapes.", "first: an encoder"])
     png, original = (figures / "filters.png").read_bytes(), (figures / "filters.png").as_uri()
     thumbnail = blocks.Image(png, "0.9 a.png", "Image of a.png", href=original)
     gallery = blocks.Section("Nearest", [blocks.Gallery([thumbnail] * 5)])
@@ -63,6 +64,7 @@ def folder(tmp_path_factory):
         (path / "metrics.jsonl").write_text(lines)
     report.write(study)
     index_page.write(runs)
+    run_page.write(runs / "second", running=True)
     return runs
 
 
@@ -87,7 +89,7 @@ def opened(browser, address, **settings):
 
 PAGES = [
     *("first/report.html", "%3Cb%3E%22'%7C&/report.html", "gap/report.html", "index.html"),
-    *("gap/index.html", "first/figures/figures.html", "nearest.html"),
+    *("gap/index.html", "first/figures/figures.html", "nearest.html", "second/report.html"),
 ]
 
 
@@ -99,8 +101,6 @@ def test_axe_finds_nothing(name, size, scheme, browser, folder):
     with opened(browser, f"file://{folder}/{name}", viewport=size, color_scheme=scheme) as page:
         for summary in page.locator("summary").all():
             summary.click()
-        for box in page.locator("input[data-run]").all()[:3]:
-            box.check()
         for button in page.locator(".tools button[aria-expanded]").all()[:1]:
             button.click()
         found = axe.Axe().run(page).response["violations"]
@@ -188,51 +188,32 @@ def test_a_value_that_is_not_finite_is_a_gap(browser, tmp_path):
         assert not drawn & set(range(52, 58)), "steps 90 to 120 of 200"
 
 
-def names(page):
-    return [one.inner_text() for one in page.locator("table.sortable tbody tr:visible a").all()]
+def test_the_page_of_a_running_run_loads_again_unless_it_is_in_use(browser, folder):
+    """By a clock that the test turns: after a minute, but not while a part of it is opened."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.clock.install()
+    address = f"file://{folder}/second/report.html"
+    page.goto(address)
+    page.evaluate("window.before = true")
+    page.locator("summary").first.click()
+    page.clock.run_for(121_000)
+    assert page.evaluate("window.before")
+    page.locator("summary").first.click()
+    page.evaluate("document.activeElement.blur()")
+    with page.expect_navigation():
+        page.clock.run_for(61_000)
+    assert page.evaluate("window.before") is None
+    context.close()
 
 
-def test_the_table_of_runs_sorts_and_searches(browser, folder):
-    with opened(browser, f"file://{folder}/index.html") as page:
-        page.get_by_role("searchbox").fill("SHAPES mpp first")
-        assert names(page) == ["first"]
-        page.get_by_role("searchbox").fill("mpp shapes vit_n8")
-        assert set(names(page)) == {"first", "second", "third"}
-        assert page.locator(".group:visible").count() == 1, "groups without such runs are hidden"
-        head = page.locator(".group").first.locator("th", has_text="held-out loss")
-        head.get_by_role("button").click()
-        assert head.get_attribute("aria-sort") == "ascending"
-        assert names(page) == ["second", "first", "third"], "1, 2.25, 10.5: by number"
-        head.get_by_role("button").focus()
-        page.keyboard.press("Enter")
-        assert names(page) == ["third", "first", "second"]
-        page.locator(".group").first.locator("th", has_text="steps").get_by_role("button").click()
-        assert names(page)[0] == "second", "400 is less than 1,000"
-        page.get_by_role("searchbox").fill("nothing of the kind")
-        assert names(page) == []
-        assert (
-            "0 of" in page.locator("label.search", has=page.get_by_role("searchbox")).inner_text()
-        )
-
-
-def test_runs_are_laid_over_each_other(browser, folder):
-    with opened(browser, f"file://{folder}/index.html") as page:
-        assert not page.get_by_label("Curve").is_visible(), "nothing is picked"
-        for name in ("first", "second"):
-            page.get_by_label(f"compare {name}", exact=True).check()
-        page.get_by_label("Curve").select_option("loss")
-        keys = page.locator(".comparison .keys button").all_inner_texts()
-        assert [text.split()[0] for text in keys] == ["first", "second"]
-        differ = page.locator("table.recipes tbody tr").all_inner_texts()
-        assert [text.split() for text in differ] == [["corruption.rate", "0.25", "0.75"]]
-        page.get_by_label("compare third", exact=True).check()
-        assert page.locator("table.recipes thead th").count() == 4
-        assert page.locator(".comparison .keys button").count() == 2, "the third has no curves"
-        page.get_by_label("compare <b>\"'|&", exact=True).check()
-        assert "<b>\"'|&" in page.locator(".comparison").inner_text()
-        for box in page.locator("input[data-run]").all():
-            box.uncheck()
-        assert page.locator(".comparison .plot").count() == 0
+def test_figures_are_of_one_width_and_named_in_the_contents(browser, folder):
+    with opened(browser, f"file://{folder}/first/figures/figures.html") as page:
+        widths = {one.bounding_box()["width"] for one in page.locator("figure img").all()}
+        assert len(widths) == 1 and page.locator("figure img").count() == 2
+        assert page.locator("nav .inner").all_inner_texts() == ["Predictions", "Filters"]
+        page.get_by_role("link", name="Filters").click()
+        assert page.locator("h3:target").inner_text() == "Filters"
 
 
 def test_the_colours_follow_the_scheme(browser, folder):
@@ -274,17 +255,15 @@ def test_a_phone_shows_values_intervals_and_differences(browser, folder):
 
 def test_a_phone_shows_the_first_accuracy_and_the_loss_of_runs(browser, folder):
     with opened(browser, f"file://{folder}/index.html", viewport=PHONE) as page:
-        heads = visible_heads(page, page.locator(".group table").first)
-        assert [head.split(" (")[0] for head in heads[2:4]] == [
+        heads = visible_heads(page, table_of_runs(page).first)
+        assert [head.split(" (")[0] for head in heads[1:3]] == [
             "held-out accuracy, masked patches",
             "held-out loss",
         ]
 
 
-def test_a_screen_shows_all_columns_of_runs(browser, folder):
-    with opened(browser, f"file://{folder}/index.html") as page:
-        table = page.locator(".group table").first
-        assert visible_heads(page, table) == table.locator("thead th").all_text_contents()
+def table_of_runs(page):
+    return page.locator("table", has=page.locator("th:first-child", has_text="run"))
 
 
 def test_names_part_at_their_underscores_on_a_phone(browser, folder):
@@ -319,16 +298,14 @@ def test_thumbnails_fill_the_width(browser, folder):
 def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
     """At 1280 px, without scrolling; each part of a study is a group."""
     with opened(browser, f"file://{folder}/{name}") as page:
-        groups = page.locator(".group").all()
-        titles = [group.locator("h3").all_inner_texts() for group in groups]
-        parts = [title.split(": ")[-1] for found in titles for title in found]
-        assert {"pretrain", "final"} <= {*parts}
+        titles = page.locator("h2").all_inner_texts()
+        parts = {part for title in titles for part in title.split(": ")}
+        assert {"pretrain", "final"} <= parts
         columns = ("held-out", "test", "linear", "5-shot", "k-NN")
-        for group in groups:
-            table = group.locator("table")
+        for table in table_of_runs(page).all():
             heads = table.locator("thead th").all_inner_texts()
             metrics = [head for head in heads if head.startswith(columns)]
-            assert metrics and heads[2 : 2 + len(metrics)] == metrics
+            assert metrics and heads[1 : 1 + len(metrics)] == metrics
             assert {*metrics} <= {*visible_heads(page, table)}
 
 

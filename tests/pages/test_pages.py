@@ -19,17 +19,16 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from helpers import arm_studies as arms
 from helpers.options import ROOT
-from helpers.run_pages import EVIL, OPTIONS, evil_run, make_run, rows
+from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
 from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import listed
-from ssl_vit.pages import blocks, curves, figure_blocks, run_page
+from ssl_vit.pages import blocks, curves, figure_blocks, figure_style, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
 from ssl_vit.pages.curves import Curve, thinned
 from ssl_vit.pages.run_record import read_run
@@ -179,15 +178,19 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
     assert not {"step", "images", "seconds"} & charted
 
 
-def test_a_page_opens_with_what_was_learned(tmp_path):
-    """Predictions, then the other figures, before any table or chart."""
+def test_what_it_predicts_is_the_first_figure(tmp_path):
+    """Below the results, before the other figures and the curves."""
     folder = make_run(tmp_path / "made")
     for name in ("filters", "attention_rollout", "reconstruction", "aaa"):
-        Image.new("RGB", (8, 8)).save(folder / "figures" / f"{name}.png")
+        (folder / "figures" / f"{name}.svg").write_text(SVG)
     sections = run_page.build(read_run(folder))
-    assert [one.title for one in sections][:5] == ["", "Figures", "Results", "Curves", "Recipe"]
-    captions = [one.caption.partition(":")[0] for one in sections[1].blocks]
-    assert captions == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
+    assert [one.title for one in sections][:5] == ["", "Results", "Figures", "Curves", "Recipe"]
+    titles = [one.title for one in sections[2].blocks]
+    assert titles == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
+    page = page_of(folder)
+    assert [one for one in page.linked if one.startswith("#")][:4] == [
+        *("#section-1", "#section-2", "#figure-1", "#figure-2")
+    ], "its table of contents names them too"
 
 
 def test_what_has_one_value_is_a_number_and_no_curve(tmp_path):
@@ -322,19 +325,19 @@ def test_a_file_that_cannot_be_read_is_named_and_a_figure_left_out(tmp_path, mon
     record = folder / "environment.json"
     record.unlink()
     record.symlink_to(record)
-    figure = folder / "figures" / "other.png"
-    figure.write_bytes((folder / "figures" / "predictions.png").read_bytes())
-    read = Path.read_bytes
+    figure = folder / "figures" / "other.svg"
+    figure.write_text(SVG)
+    read = Path.read_text
 
-    def refused(path):
+    def refused(path, **given):
         if path == figure:
             raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
+        return read(path, **given)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(Path, "read_text", refused)
     page = page_of(folder)
     assert "environment.json cannot be read: Too many levels of symbolic links" in page.text
-    assert "figures/predictions.png" in page.text and "figures/other.png" not in page.text
+    assert "figures/predictions.svg" in page.text and "figures/other.svg" not in page.text
 
 
 def test_rows_written_while_a_run_is_read_are_not_damaged_lines(tmp_path, monkeypatch):
@@ -357,18 +360,15 @@ def test_rows_written_while_a_run_is_read_are_not_damaged_lines(tmp_path, monkey
     assert not any("damaged" in problem for problem in read_run(folder).problems)
 
 
-def test_a_curve_is_of_one_attempt(tmp_path):
-    """Of a step that was made twice the later row counts; a line that is no row is counted."""
-    first, second = rows(20), rows(12, loss=9.0)[5:]
-    folder = make_run(tmp_path / "made", metrics=[*first, *second], finished=False)
+def test_lines_that_are_no_rows_are_left_out_and_counted(tmp_path):
+    """And rows of no later step, which no curve may join. A last line is still being written."""
+    folder = make_run(tmp_path / "made", metrics=[*rows(12), *rows(3)], finished=False)
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('nonsense\n{"step": 130, "loss": 1')  # the last line is still being written
+        file.write('nonsense\n{"step": 130, "loss": 1')
     page = page_of(folder)
     loss = page.chart("Loss")["lines"][0]
     assert loss["x"] == [10 * i for i in range(1, 13)]
-    assert loss["y"] == [pytest.approx(6 - i / 10) for i in range(1, 6)] + [9.0] * 7
-    assert "has steps twice: 15 earlier rows are left out" in page.text
-    assert "metrics.jsonl is damaged: 1 lines are no rows" in page.text
+    assert "metrics.jsonl is damaged: 4 lines are left out" in page.text
     assert "stopped after step 120 of 1,000" in page.text
 
 
@@ -421,13 +421,13 @@ def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
     (folder / "figures" / "figures.json").write_text(json.dumps(record))
     assert "what is true. Images of cifar10, split test. (figures/pred" in page_of(folder).text
-    content = (folder / "figures" / "predictions.png").read_bytes()
-    inside = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    content = (folder / "figures" / "predictions.svg").read_bytes()
+    inside = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
     assert inside in page_of(folder).linked
     monkeypatch.setattr(run_page, "EMBEDDED", len(content) - 1)
     page = page_of(folder)
     assert inside not in page.linked
-    assert "Too large to be part of this page: figures/predictions.png" in page.text
+    assert "Too large to be part of this page: figures/predictions.svg" in page.text
 
 
 def test_nothing_is_loaded_and_nothing_else_runs(tmp_path):
@@ -440,6 +440,37 @@ def test_nothing_is_loaded_and_nothing_else_runs(tmp_path):
         assert f"{directive} {allowed};" in page.policy and len(texts) == 2
     assert page.policy.startswith("default-src 'none'; img-src data:;")
     assert "Leon Sorokin" in page.scripts[0], "the licence of uPlot goes along"
+
+
+def contrast(one, other):
+    """The contrast ratio of two #rrggbb colours (WCAG 2.2, section 1.4.3)."""
+
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_lines_stand_out_from_their_ground_light_and_dark():
+    """4.5 of text (WCAG 1.4.3), 3 of a chart's lines (1.4.11); figures' one ink has the most that
+    it can have with both grounds."""
+    assert contrast("#000000", "#ffffff") == 21
+    style = (blocks.ASSETS / "page.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w{6})\b", part)) for part in style.split("@media")[:2]
+    )
+    for theme in (light, light | dark):
+        for ground in (theme["paper"], theme["band"]):
+            assert all(contrast(theme[name], ground) >= 4.5 for name in ("ink", "quiet", "link"))
+        lines = [theme[f"c{number}"] for number in range(8)]
+        assert all(contrast(colour, theme["paper"]) >= 3 for colour in (*lines, theme["warn"]))
+    inked = [contrast(figure_style.INK, ground) for ground in (light["paper"], dark["paper"])]
+    assert min(inked) > 4.2
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -456,43 +487,85 @@ def test_names_are_shown_as_text(finished, tmp_path):
     index_page.write(tmp_path / "runs")
     index = Parsed((tmp_path / "runs" / "index.html").read_text())
     assert "b" not in index.tags and len(index.scripts) == 2
-    assert index.tables[-1][1][1] == "<b>\"'|&"
-    (data,) = index.data
-    assert json.loads(data)["runs"] == ["<b>\"'|&"] and "<" not in data
+    assert index.tables[-1][1][0] == "<b>\"'|&" and seen in index.text
+    for data in index.data:
+        assert json.loads(data)["lines"][0]["name"] == "<b>\"'|&" and "<" not in data
     link = next(one for one in index.linked if one.endswith("report.html"))
     assert (tmp_path / "runs" / unquote(link)).exists()
 
 
 def test_the_index_of_a_folder(tmp_path, monkeypatch):
+    """A table of the runs of one objective and data set, and of one part of a study."""
     monkeypatch.setattr(listed, "export_problem", lambda export: "")
     make_run(tmp_path / "first", "corruption.rate=0.25")
     make_run(tmp_path / "second #2", "corruption.rate=0.75", finished=False)
+    recipe = make_run(tmp_path / "other") / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("shapes", "cifar10"))
     arms.study(tmp_path / "gap")
     records = index_page.write(tmp_path)
     page = Parsed((tmp_path / "index.html").read_text())
-    own, *parts = [table for table in page.tables if table[0][:2] == ["compare", "run"]]
-    assert sum(len(table) - 1 for table in (own, *parts)) == len(records)
+    own, other, *parts = [table for table in page.tables if table[0][0] == "run"]
+    assert sum(len(table) - 1 for table in (own, other, *parts)) == len(records)
     head = own[0]
-    first, second = (dict(zip(head, row, strict=True)) for row in own[1:])
+    second, first = (dict(zip(head, row, strict=True)) for row in own[1:])
     assert (first["run"], first["state"]) == ("first", "finished")
     assert second["run"] == "second #2" and second["state"] == "stopped at step 200 of 1,000"
     assert second["steps"] == "200"
+    assert first["what differs"] == "corruption.rate=0.25"
     assert not {"objective", "data", "model"} & {*head}, "said once, above"
     assert "objective: mpp; data: shapes; model: vit_n8" in page.text
-    assert {row[1] for table in parts for row in table} >= {"pretrain-mpp-0", "final-scratch-1"}
-    assert "gap: pretrain" in page.text and "gap: final" in page.text
+    assert [row[0] for row in other[1:]] == ["other"] and "mpp on cifar10" in page.text
+    assert {row[0] for table in parts for row in table} >= {"pretrain-mpp-0", "final-scratch-1"}
+    assert "gap: pretrain: mpp on" in page.text and "gap: final" in page.text
     assert page.table(["study"]) == [["gap", "A gap made up", "39 of 39", "none yet"]]
-    (data,) = page.data
-    found = json.loads(data)
-    at = [found["runs"].index(name) for name in ("first", "second #2")]
-    assert [found["recipes"]["corruption.rate"][i] for i in at] == ["0.25", "0.75"]
-    assert "name" not in found["recipes"] and "out" not in found["recipes"]
-    assert found["curves"]["loss, held out"][at[0]]["y"] == [4, 3]
-    assert found["curves"]["loss, held out"][found["runs"].index("gap/final-mpp-0")] is None
+    lines = page.chart("loss, held out")["lines"]
+    assert [line["name"] for line in lines] == ["second #2", "first"]
+    assert lines[0]["y"] == [4, 3]
     local = [one for one in page.linked if not one.startswith(("#", "data:"))]
     assert local and all((tmp_path / unquote(one)).exists() for one in local)
     assert "../index.html" in Parsed((tmp_path / "first" / "report.html").read_text()).linked
     assert (tmp_path / "gap" / "index.html").exists()
+
+
+def test_the_newest_run_comes_first(tmp_path):
+    for day, name in ((3, "b"), (1, "c"), (2, "a")):
+        folder = make_run(tmp_path / name)
+        result = json.loads((folder / "result.json").read_text())
+        result["finished"] = f"2026-11-0{day}T08:00:00+00:00"
+        (folder / "result.json").write_text(json.dumps(result))
+    index_page.write(tmp_path)
+    (table,) = Parsed((tmp_path / "index.html").read_text()).tables
+    assert [row[0] for row in table[1:]] == ["b", "a", "c"]
+
+
+def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
+    """Values of different images are not one column."""
+    for split in ("test", "validation"):
+        made = {"accuracy_masked": {"value": 0.25, "n": 100, "split": split}}
+        make_run(tmp_path / split, found=made)
+    index_page.write(tmp_path)
+    (head, *rows) = Parsed((tmp_path / "index.html").read_text()).tables[0]
+    name = "held-out accuracy, masked patches"
+    found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    for split, other in (("test", "validation"), ("validation", "test")):
+        (own,) = (one for one in head if one.startswith(f"{name}, {split}"))
+        assert found[split][own] == "25.00%" and found[other][own] == "-"
+
+
+def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
+    """Without scripts by its head, else by the page's own; a run says of itself that it goes on."""
+    folder = make_run(tmp_path / "made", finished=False)
+    refresh = '<noscript><meta http-equiv="refresh" content="60"></noscript>'
+    run_page.write(folder)
+    assert refresh not in (folder / "report.html").read_text()
+    run_page.write(folder, running=True)
+    text = (folder / "report.html").read_text()
+    assert refresh in text and 'data-refresh="60"' in text and "It is running" in text
+    with held_by_another_process(folder):
+        index_page.write(tmp_path)
+        assert refresh in (tmp_path / "index.html").read_text()
+    index_page.write(tmp_path)
+    assert refresh not in (tmp_path / "index.html").read_text()
 
 
 def test_the_index_links_a_folder_whose_name_is_no_text(tmp_path):
@@ -518,16 +591,14 @@ def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
 
 
 def test_many_runs_fit_into_an_index(tmp_path):
-    """A hundred runs of 600 rows."""
+    """A hundred runs of 600 rows, of which the newest have their curves drawn."""
     record = read_run(make_run(tmp_path / "0", metrics=rows(600)))
     records = [replace(record, folder=tmp_path / str(i)) for i in range(100)]
     text = index_page.render(tmp_path, records, {})
-    assert len(text) < 1_500_000
-    (data,) = Parsed(text).data
-    found = json.loads(data)
-    curve = found["curves"]["loss"][7]
-    steps = found["steps"][curve["x"]]
-    assert len(steps) == len(curve["y"]) > 100 and steps[-1] == 6000
+    assert len(text) < 300_000
+    page = Parsed(text)
+    assert len(page.chart("loss, held out")["lines"]) == index_page.CHARTED
+    assert f"The newest {index_page.CHARTED} runs that have a curve are drawn." in page.text
 
 
 def test_markdown_leaves_out_what_only_a_browser_draws():
@@ -547,7 +618,7 @@ def test_columns_that_are_behind_come_last_in_a_page_alone():
     assert "| arm | measure |" in blocks.markdown("t", sections)
 
 
-@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "lock", "figures/features.png"])
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "lock", "figures/features.svg"])
 def test_a_pipe_in_place_of_a_file_holds_no_page_up(name, tmp_path):
     folder = make_run(tmp_path / "made", finished=False)
     (folder / name).unlink(missing_ok=True)

@@ -3,7 +3,7 @@ and which of their values compare. No torch here."""
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -199,13 +199,6 @@ class Column(NamedTuple):
         value = self.value(run)
         return NONE if value is None else self.form(value)
 
-    def number(self, run: ListedRun) -> float | None:
-        """What a page sorts by beside the text; None of a text."""
-        value = self.value(run)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        return None if isinstance(value, str) else value
-
     def ordered(self, runs: Sequence[ListedRun], backwards: bool) -> list[ListedRun]:
         """The runs by their values, texts rising and numbers falling, or the other way round; those
         without a value come last."""
@@ -278,30 +271,50 @@ def metric_text(run: ListedRun, metric: str) -> str:
 
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    """The columns of a table of index.html after the run's name: metrics come first, those that are
-    split by kind of patch as the last of them, so that a phone shows the others. And what all of
-    its runs share, {head: text}, which needs no column."""
-    measured = set().union(*(run.record.metrics() for run in runs))
+    """The columns of a table of index.html after the run's name, of runs of one objective and data
+    set: metrics come first, each of one split; those by kind of patch are the last of them, so that
+    a phone shows the others. And what all of its runs share, {head: text}, which needs no
+    column."""
+    measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     heads = metric_heads()
-    names = sorted(heads.keys() & measured, key=[*heads].index)
-    names.sort(key=lambda name: is_split(name, measured))
+    order = sorted((one for one in measured if one[0] in heads), key=lambda one: _place(one, heads))
+    names = {name for name, _ in measured}
+    order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
     columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
-    metrics = [_of_metric(name, heads[name], runs) for name in names]
+    metrics = [_of_metric(name, split, heads[name], runs) for name, split in order]
+    if found := differing(runs):
+        lines = [
+            "; ".join(f"{key}={values[number]}" for key, values in found.items())
+            for number in range(len(runs))
+        ]
+        by_name = dict(zip([run.name for run in runs], lines, strict=True))
+        metrics.append(Column("what differs", lambda run: by_name[run.name]))
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _of_metric(metric: str, head: str, runs: Sequence[ListedRun]) -> Column:
-    """With the number of images in the head, where it is one for all runs."""
-    counts = {run.count(metric) for run in runs if metric in run.measured}
+def _place(measured: tuple[str, str], heads: Mapping[str, str]) -> tuple[int, str]:
+    return [*heads].index(measured[0]), measured[1]
+
+
+def _of_metric(metric: str, split: str, head: str, runs: Sequence[ListedRun]) -> Column:
+    """Of one split; with its name in the head where the metric was measured on several, and the
+    number of images where it is one for all runs."""
+    of = [run for run in runs if metric in run.measured]
+    counts = {run.count(metric) for run in of if run.measured[metric].split == split}
+    if any(run.measured[metric].split != split for run in of):
+        head = f"{head}, {split}"
     if len(counts) == 1 and (n := counts.pop()):
         # of no-break spaces: a narrow column does not part it
         head = f"{head} (n\u00a0=\u00a0{n:,})"
-    return Column(
-        head, partial(ListedRun.value, metric=metric), partial(metric_tables.number, metric)
-    )
+
+    def value(run: ListedRun) -> float | None:
+        entry = run.measured.get(metric)
+        return entry.value if entry and entry.split == split else None
+
+    return Column(head, value, partial(metric_tables.number, metric))
 
 
 class RankedGroup(NamedTuple):

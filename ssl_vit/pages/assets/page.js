@@ -1,5 +1,4 @@
-// Charts, sortable tables and comparisons of a page. Text of others is only ever set
-// as textContent, never parsed as markup.
+// The charts of a page. Text of others is only ever set as textContent, never parsed as markup.
 (() => {
   "use strict";
   const HEIGHT = 260;
@@ -33,7 +32,7 @@
       this.lines = lines;
       this.log = false;
       this.shown = lines.map(() => true);
-      this.colour = lines.map((line, i) => `--c${(line.group ?? i) % COLOURS}`);
+      this.colour = lines.map((line, i) => `--c${i % COLOURS}`);
       this.data = uPlot.join(lines.map(line => [line.x, line.y]));
       this.plot = make("div", { class: "plot", tabindex: "0", role: "group" });
       this.plot.setAttribute("aria-roledescription", "chart");
@@ -94,7 +93,7 @@
           button.setAttribute("aria-pressed", this.shown[i]);
           this.u.setSeries(i + 1, { show: this.shown[i] });
         });
-        if (line.kind !== "seed") list.append(make("li", {}, button));
+        list.append(make("li", {}, button));
         return now;
       });
       return list;
@@ -126,8 +125,7 @@
         axes: [axis, { ...axis, size, values }],
         series: [{}, ...this.lines.map((line, i) => ({
           label: line.name, show: this.shown[i], stroke: css(this.colour[i]),
-          width: { level: 1.25, seed: 0.6 }[line.kind] ?? 1.75,
-          alpha: line.kind === "seed" ? 0.7 : 1,
+          width: line.kind === "level" ? 1.25 : 1.75,
           dash: line.kind === "level" ? [6, 5] : undefined,
           points: { show: line.kind === "points", size: 6, fill: css(this.colour[i]) },
         }))],
@@ -194,7 +192,7 @@
       const first = move > 0 ? 0 : xs.length - 1;
       this.at = this.at == null ? first : Math.min(xs.length - 1, Math.max(0, this.at + jump));
       this.u.setCursor({ left: this.u.valToPos(xs[this.at], "x"), top: 10 });
-      const values = this.lines.map((line, i) => line.kind !== "seed" && `${line.name} ${this.now[i].textContent}`).filter(Boolean);
+      const values = this.lines.map((line, i) => `${line.name} ${this.now[i].textContent}`);
       this.spoken.textContent = `step ${xs[this.at]}: ${values.join(", ")}`;
     }
 
@@ -216,126 +214,18 @@
       if (left > 0) this.opened.append(make("p", {}, `${left.toLocaleString("en")} further steps are left out.`));
       this.element.append(this.opened);
     }
-
-    remove() {
-      this.resize.disconnect();
-      this.u.destroy();
-    }
-  }
-
-  // ---- tables -------------------------------------------------------------------------------
-
-  const sortable = table => {
-    const body = table.tBodies[0];
-    const rows = [...body.rows];
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
-      if (head.classList.contains("pick")) return;
-      const button = make("button", { type: "button" }, head.textContent);
-      head.replaceChildren(button);
-      button.addEventListener("click", () => {
-        const down = head.getAttribute("aria-sort") === "ascending";
-        for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-        head.setAttribute("aria-sort", down ? "descending" : "ascending");
-        body.append(...rows.sort((a, b) => compare(a.cells[column], b.cells[column], down ? -1 : 1)));
-      });
-    });
-  };
-
-  // A search in the rows of all tables of an element; a group without such rows is hidden
-  const searchable = element => {
-    const rows = [...element.querySelectorAll("tbody tr")];
-    const groups = [...element.querySelectorAll(".group")];
-    const about = row => [...(row.closest(".group")?.querySelectorAll("h3, p") ?? []), row];
-    const texts = rows.map(row => about(row).map(one => one.textContent).join(" ").toLowerCase());
-    const count = make("span", { "aria-live": "polite" });
-    const input = make("input", { type: "search" });
-    const label = make("label", { class: "search" }, `${element.dataset.search} `, input, count);
-    element.before(label);
-    input.addEventListener("input", () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let found = 0;
-      rows.forEach((row, i) => {
-        row.hidden = !words.every(word => texts[i].includes(word));
-        found += !row.hidden;
-      });
-      for (const group of groups) group.hidden = !group.querySelector("tbody tr:not([hidden])");
-      count.textContent = words.length ? `${found} of ${rows.length}` : `${rows.length} in all`;
-    });
-    count.textContent = `${rows.length} in all`;
-  };
-
-  // By number where both have one, else by text; what is empty comes last either way.
-  const compare = (a, b, sign) => {
-    const [x, y] = [value(a), value(b)];
-    if (x === "" || y === "") return (x === "") - (y === "");
-    if (typeof x === "number" && typeof y === "number") return sign * (x - y);
-    return sign * String(x).localeCompare(String(y), "en", { numeric: true });
-  };
-  const value = cell => {
-    const text = cell.dataset.value ?? cell.textContent.trim();
-    if (text === "" || text === "-") return "";
-    return Number.isNaN(Number(text)) ? text : Number(text);
-  };
-
-  // ---- comparison of runs -------------------------------------------------------------------
-
-  class Comparison {
-    constructor(element) {
-      this.element = element;
-      const { runs, curves, recipes, steps } = data(element);
-      Object.assign(this, { runs, curves, recipes, steps });
-      this.boxes = [...document.querySelectorAll("input[data-run]")];
-      this.hint = make("p", {}, "Tick runs in the tables below: their curves are laid over each other, and their recipes compared.");
-      this.metric = make("select");
-      for (const name of Object.keys(curves)) this.metric.append(make("option", { value: name }, name));
-      this.choice = make("label", { class: "search" }, "Curve ", this.metric);
-      this.output = make("div");
-      element.append(this.hint, this.choice, this.output);
-      this.metric.addEventListener("change", () => this.show());
-      for (const box of this.boxes) box.addEventListener("change", () => this.show());
-      this.show();
-    }
-
-    show() {
-      const picked = this.boxes.filter(box => box.checked).map(box => Number(box.dataset.run)).sort((a, b) => a - b);
-      this.hint.hidden = picked.length > 1;
-      this.choice.hidden = picked.length === 0 || this.metric.options.length === 0;
-      if (this.chart) drawn.splice(drawn.indexOf(this.chart), 1)[0].remove();
-      this.chart = null;
-      this.output.replaceChildren();
-      if (picked.length === 0) return;
-      const lines = picked.map(run => this.curves[this.metric.value]?.[run]).filter(Boolean)
-        .map(line => ({ ...line, x: this.steps[line.x] }));
-      if (lines.length) {
-        const place = make("div", { class: "chart" });
-        this.output.append(place);
-        drawn.push((this.chart = new Chart(place, { title: this.metric.value, lines })));
-      } else {
-        this.output.append(make("p", {}, "None of these runs has this curve."));
-      }
-      if (picked.length > 1) this.output.append(make("h3", {}, "How their recipes differ"), this.recipe(picked));
-    }
-
-    recipe(picked) {
-      const differ = Object.entries(this.recipes).filter(([, texts]) =>
-        new Set(picked.map(run => texts[run])).size > 1);
-      if (!differ.length) return make("p", {}, "In nothing that is computed.");
-      const head = ["key", ...picked.map(run => this.runs[run])];
-      const rows = differ.map(([key, texts]) => make("tr", {},
-        ...[key, ...picked.map(run => texts[run])].map(text => make("td", { class: text.length > 28 ? "label long" : "label" }, text))));
-      const box = { class: "scroll", tabindex: "0", role: "region", "aria-label": "How their recipes differ" };
-      return make("div", box, make("table", { class: "recipes" },
-        make("thead", {}, make("tr", {}, ...head.map(text => make("th", { scope: "col", class: "label" }, text)))),
-        make("tbody", {}, ...rows)));
-    }
   }
 
   // ---- the page -----------------------------------------------------------------------------
 
-  for (const table of document.querySelectorAll("table.sortable")) sortable(table);
-  for (const element of document.querySelectorAll("[data-search]")) searchable(element);
   for (const element of document.querySelectorAll(".chart[data-chart]")) drawn.push(new Chart(element, data(element)));
-  for (const element of document.querySelectorAll(".comparison")) new Comparison(element);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach(chart => chart.draw()));
+
+  // The page of a run that goes on is loaded again, but not while the reader has a part of it
+  // selected, opened, zoomed or in focus: that would be lost
+  const seconds = Number(document.documentElement.dataset.refresh);
+  const inUse = () => !getSelection().isCollapsed || document.activeElement !== document.body ||
+    document.querySelector("details[open], [aria-expanded=true]") || drawn.some(chart => chart.range());
+  if (seconds) setInterval(() => inUse() || location.reload(), seconds * 1000);
   document.documentElement.dataset.ready = "true";
 })();
