@@ -22,7 +22,7 @@ from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import Job, Outcome
 from ssl_vit.lab.study.slurm import Slurm
-from ssl_vit.recipe.operation import Log
+from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps
@@ -56,35 +56,13 @@ def after(name: str, text: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(name))[12:]
 
 
-def test_what_a_finished_run_says_can_be_pasted(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    log = Log(trackers=["tensorboard"])
-    run = Run(Recipe(out=str(tmp_path / AWKWARD), name="run", log=log))
-    cli._conclude(run)
-    text = capsys.readouterr().out
-    assert pasted(after("curves", text), tmp_path)[1:] == [
-        "-m",
-        "tensorboard.main",
-        f"--logdir={tmp_path / AWKWARD}",
-    ]
-    code = pasted(after("load", text), tmp_path)[2]
-    names = []
-    script = code.replace("import timm; ", "").replace(
-        "print(model.num_features, model.num_classes)", "None"
-    )
-    exec(
-        script,
-        {"timm": type("Timm", (), {"create_model": lambda name, pretrained: names.append(name)})},
-    )
-    assert names == [f"local-dir:{tmp_path / AWKWARD}/run/export"]
-
-
 def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
     folder = tmp_path / AWKWARD / "run"
-    steps = next_steps(folder, tmp_path / AWKWARD, Recipe())
-    assert len(steps) == 3
-    for step in steps:
+    data = Data(path=str(tmp_path / AWKWARD))
+    worth, *others = next_steps(folder, tmp_path / AWKWARD, Recipe(data=data))
+    assert f"data.path={data.path}" in pasted(worth.command, tmp_path)
+    assert len(others) == 2
+    for step in others:
         assert f"init={folder}" in pasted(step.command, tmp_path)
 
 

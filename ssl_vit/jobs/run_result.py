@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import PrivateAttr
-
 from ..formatting import count_of_images, duration, format_held_out
 from ..metrics import format_metrics, is_of_model
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
+from ..recipe import recipe_files
 from ..recipe.records.run import Measured, Result
 from ..recipe.schema import Recipe
 from ..runs import next_steps, notebook, seen_text
@@ -43,7 +42,6 @@ class RunResult(Result):
     """
 
     folder: Path
-    _recipe: Recipe = PrivateAttr()
 
     def content(self) -> dict[str, Any]:
         """A dictionary, as --json prints it: result.json and the folder."""
@@ -52,7 +50,7 @@ class RunResult(Result):
     def lines(self) -> Iterator[str]:
         """What the command line prints of it: where, how long, what was measured, beside what it is
         compared with, what that says, and what it does not."""
-        recipe = self._recipe
+        recipe = recipe_files.read(self.folder / "recipe.yaml")
         took = f"in {duration(self.seconds)}, {self.finished}: {self.folder}"
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:
@@ -119,7 +117,7 @@ class RunResult(Result):
         for one in self.seen or ():
             if caution := seen_text.cautions([one]):
                 yield f"caution     {caution[0]}"
-            elif "test" in (self.measured_on or {}) or any(one.images.values()):
+            elif any(one.images.values()) or one.unknown:
                 yield f"seen        {seen_text.sentence(one)}"
 
     def _not_compared(self, recipe: Recipe) -> Iterator[str]:
@@ -148,6 +146,4 @@ class RunResult(Result):
 
 def run_result(run: Run, result: Result) -> RunResult:
     """A run's result with its folder."""
-    found = RunResult(folder=run.folder, **result.content())
-    found._recipe = run.recipe
-    return found
+    return RunResult(folder=run.folder, **result.content())

@@ -1,15 +1,17 @@
 """One training run: from a checked recipe to a finished run folder."""
 
+import time
 from collections import Counter
 from contextlib import ExitStack
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
-from ..callbacks import Callback
+from ..callbacks import Callback, Row
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
 from ..formatting import count_of_images
@@ -31,6 +33,7 @@ from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 from .trained_on import LIMIT
 
+PAGE_INTERVAL = 60.0  # seconds
 BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
 
 
@@ -275,6 +278,22 @@ class _StepReporter(Callback):
         self.watchdog.note_step(step)
 
 
+class _PageWriter(Callback):
+    """Rewrites the run's page after an evaluation, at most once in PAGE_INTERVAL seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written_at = time.monotonic()
+
+    def on_row(self, row: Row) -> None:
+        now = time.monotonic()
+        if "validation/loss" in row and now - self.written_at >= PAGE_INTERVAL:
+            self.written_at = now
+            from ..pages import run_page  # half a second of imports, which no short run needs
+
+            run_page.write(self.folder, running=True)
+
+
 def _callbacks(job: Job) -> list[Callback]:
     """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
@@ -284,6 +303,7 @@ def _callbacks(job: Job) -> list[Callback]:
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
     steps, probed = job.recipe.optim.steps, job.online.plan.held_out if job.online else 0
     callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))
+    callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:
         callbacks.append(job.pusher)
     return callbacks

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..formatting import option_text, shell_command, tool_command
+from ..recipe import recipe_files
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "IMAGES"  # stands for the place of labelled images
@@ -38,7 +39,9 @@ def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
     return [
         NextCommand("whether pre-training helps these images", worth(recipe, recipe)),
         NextCommand("measure the frozen encoder on labels", evaluation(folder, out)),
-        NextCommand("fine-tune it on labels", _typed("finetune", "recipe=finetune", init)),
+        NextCommand(
+            "fine-tune it on labels", _typed("finetune", "recipe=finetune", init, f"out={out}")
+        ),
     ]
 
 
@@ -54,6 +57,8 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     if labelled is not None:
         keys = ("data.name", "data.path", "data.hub", "data.test", "data.size")
         given = {key: labelled.value(key) for key in keys}
+        if not recipe_files.has_preset("data", labelled.data.name):
+            del given["data.name"]  # of a place
         options[1:] = [
             f"{'data' if key == 'data.name' else key}={option_text(value)}"
             for key, value in given.items()

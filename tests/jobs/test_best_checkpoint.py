@@ -201,7 +201,7 @@ def test_a_pushed_state_brings_its_best_one(values, tmp_path: Path, monkeypatch)
         (pushed / name).write_bytes(content)
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").mkdir()
-    assert state_io.unpack_checkpoints(folder / "checkpoints", pushed, "hf-hub:a/b", 12) == 9
+    state_io.unpack_checkpoints(folder / "checkpoints", pushed, "hf-hub:a/b", 12)
     assert kept(folder) == [BEST, 9]
     run(tmp_path)
     assert_best(folder)

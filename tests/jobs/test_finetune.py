@@ -24,6 +24,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
+from ssl_vit.pages import metric_tables
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
@@ -227,7 +228,8 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     text = capsys.readouterr().out
     printed = json.loads(text.splitlines()[-1])
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
-    assert set(printed["metrics"]) == {"few_shot_1", "few_shot_5", "linear", "knn"}
+    own = {name for name in printed["metrics"] if not metric_tables.is_in_its_place(name)}
+    assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all(
         entry["n"] == 5000 and entry["split"] == "test" for entry in printed["metrics"].values()
     )
@@ -415,8 +417,6 @@ def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     ).tolist() == [3, 7]
     assert predicted["image"][:2].tolist() == ["row 0", "row 1"]
     printed = capsys.readouterr().out
-    assert "model = timm.create_model(" in printed
-    assert "print(model.num_features, model.num_classes)" in printed
     assert re.search(r"^test .*, 95% interval of top1 \d+\.\d% to \d+\.\d%$", printed, re.M)
     assert (
         printed.count("a test image is left out: row ") == 2

@@ -69,9 +69,7 @@ def test_an_evaluation_uses_the_images_of_the_run_that_it_measures(
         cli.evaluate([*PROBE, f"init={place}", out, f"name=e{number}"])
         assert f"those of init={place}: {images}" in capsys.readouterr().out.splitlines()[0]
         result = json.loads(Path(out[4:], f"e{number}", "result.json").read_text())
-        assert {name: one["n"] for name, one in result["metrics"].items()} == dict.fromkeys(
-            ("few_shot_1", "linear", "knn"), 6
-        )
+        assert {one["n"] for one in result["metrics"].values()} == {6}
 
 
 def test_a_share_of_a_runs_images_stays_that_share(images: Path, tmp_path: Path, out: str) -> None:

@@ -1,6 +1,5 @@
 """The end of a run prints what to do next, as commands that run as printed."""
 
-import itertools
 import json
 import shlex
 import sys
@@ -8,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+import ssl_vit
 from helpers.images import put, two_classes
 from helpers.launching import launch, outcome
 from helpers.options import LOADED, SHORT, TINY, TUNE, altered
+from ssl_vit.errors import UserError
+from ssl_vit.formatting import option_text
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.pages import run_page
+from ssl_vit.recipe import recipe_files
+from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
@@ -22,8 +26,7 @@ FASTER = {
     "embed": ["compute.threads=1"],
     "report": [],
 }
-OF_ENCODER = ["evaluate", "finetune", "figures"]
-OF_CLASSIFIER = ["figures", "embed", "report"]
+ENDS = ("finished ", "held out ", "verdict ", "fine-tuning not compared: ", "page ")
 
 
 def pretrained(
@@ -36,12 +39,10 @@ def pretrained(
     return out / name, capsys.readouterr().out
 
 
-def next_commands(printed: str) -> list[list[str]]:
-    """The command after each line of `next`, as words."""
-    lines = printed.splitlines()
-    return [
-        shlex.split(after) for line, after in itertools.pairwise(lines) if line.startswith("next ")
-    ]
+def next_commands(run: Path) -> list[list[str]]:
+    """The commands of a run's page, as words."""
+    steps = next_steps(run, run.parent, recipe_files.read(run / "recipe.yaml"))
+    return [shlex.split(step.command) for step in steps]
 
 
 def tool(words: list[str]) -> str:
@@ -55,13 +56,13 @@ def class_folder(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["embedded", "splits"])
-def test_the_printed_commands_run_as_printed_in_their_order(
+def test_the_commands_run_as_they_stand_in_their_order(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     images = [] if kind == "embedded" else [f"data.path={two_classes(tmp_path / 'IMAGES')}"]
-    run, printed = pretrained(tmp_path / "runs", capsys, *images)
-    commands = next_commands(printed)
-    assert list(map(tool, commands)) == OF_ENCODER
+    run, _ = pretrained(tmp_path / "runs", capsys, *images)
+    worth, *commands = next_commands(run)
+    assert list(map(tool, [worth, *commands])) == ["study", "evaluate", "finetune"]
     fewer = {"evaluate": ["data.share=0.02"]} if kind == "embedded" else {}
     for words in commands:
         assert words[0] == sys.executable
@@ -71,10 +72,69 @@ def test_the_printed_commands_run_as_printed_in_their_order(
     ]
     codes, outputs = outcome(running)
     assert codes == [0] * len(commands), outputs
-    assert (run / "figures" / "filters.png").exists()
     page = (run / run_page.PAGE).read_text()
     for words in commands:
         assert f"{Path(words[1])}" in page and "data.path=IMAGES" not in page
+
+
+def test_the_study_that_answers_is_of_the_same_images_and_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its options are known there: it gets as far as counting these images, which are too few."""
+    place = two_classes(tmp_path / "IMAGES")
+    run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
+    (line,) = [line for line in printed.splitlines() if line.startswith("fine-tuning not")]
+    words = shlex.split(line.removeprefix("fine-tuning not compared: "))
+    assert words == next_commands(run)[0]
+    assert "objective=mpp" in words and f"data.path={place}" in words
+    with pytest.raises(UserError, match="labelled images"):
+        ssl_vit.study(words[2:])
+
+
+def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """In at most eight lines; without labels that features were not compared, and how they are."""
+    for more, features in ([], "k-NN "), (["data.labels=false"], "features    not compared"):
+        name = "with" if not more else "without"
+        words = ["eval.knn=true", "eval.images=40", *more]
+        _, printed = pretrained(tmp_path / "runs", capsys, *words, name=name)
+        lines = printed.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("finished "))
+        end = lines[start:]
+        assert len(end) <= 8
+        for begins in (*ENDS, features):
+            assert len([line for line in end if line.startswith(begins)]) == 1, begins
+        assert not any("helps fine-tuning" in line for line in end)
+
+
+def test_a_fine_tuned_figure_stands_beside_scratch_without_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    place = two_classes(tmp_path / "IMAGES")
+    run, _ = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
+    model = [one for one in TINY if one.startswith(("model.", "data.size="))]
+    tune = [*TUNE, f"data.path={place}", "data.size=16", f"out={tmp_path}/runs"]
+
+    def scratch_line(*words: str) -> str:
+        capsys.readouterr()
+        cli.finetune(altered(tune, *words))
+        printed = capsys.readouterr().out.splitlines()
+        assert not any(line.startswith("verdict ") for line in printed)
+        return next(line for line in printed if line.startswith("scratch "))
+
+    alone = scratch_line(f"init={run}", "name=tuned")
+    assert "whether pre-training helped is not known: " in alone and "study/worth" in alone
+    pool = recipe_files.read(tmp_path / "runs" / "tuned" / "recipe.yaml").pool
+    capsys.readouterr()
+    values = recipe_files.read(tmp_path / "runs" / "tuned" / "recipe.yaml").values()
+    same = [f"{key}={option_text(values[key])}" for key in ("data.mean", "data.std")]
+    cli.pretrain(
+        altered(tune, *model, *same, "init=scratch", "name=scratch", f"supervised.pool={pool}")
+    )
+    both = scratch_line(f"init={run}", "name=again", "seed=1")
+    assert "(scratch: untuned, less compute: 1 try, " in both and "with its pre-training" in both
+    assert "whether pre-training helped is not known: " in both
 
 
 def test_names_of_folders_that_may_be_no_classes_are_a_warning(
@@ -113,25 +173,21 @@ def test_folders_are_said_to_be_taken_for_labels_and_are_no_classes_of_a_run_wit
     assert "labels      names of folders, 2 classes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("init", ["scratch", "first"])
-def test_a_run_that_was_trained_on_labels_is_looked_at_and_compared(
-    init: str, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_a_run_that_was_fine_tuned_is_looked_at_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    model = [one for one in TINY if one.startswith(("model.", "data.size="))]
-    if init == "first":
-        pretrained(tmp_path / "runs", capsys)
-        init, model = f"{tmp_path}/runs/first", []
-    words = altered(TUNE, *model, "eval.test=false", f"init={init}", f"out={tmp_path}/runs")
+    pretrained(tmp_path / "runs", capsys)
+    init = f"init={tmp_path}/runs/first"
+    words = altered(TUNE, "eval.test=false", init, f"out={tmp_path}/runs")
     cli.finetune([*words, "data=shapes", "data.size=16", "name=tuned"])
-    commands = next_commands(capsys.readouterr().out)
-    wanted = OF_ENCODER if init == "scratch" else OF_CLASSIFIER
-    assert list(map(tool, commands)) == wanted
+    commands = next_commands(tmp_path / "runs" / "tuned")
+    assert list(map(tool, commands)) == ["figures", "embed", "report"]
     codes, outputs = outcome(
         [launch(*words[1:], *FASTER[tool(words)], stderr=True) for words in commands]
     )
     assert codes == [0] * len(commands), outputs
     page = (tmp_path / "runs" / "tuned" / "report.html").read_text()
-    assert ("Training on labels" if init == "scratch" else "Fine-tuning on labels") in page
+    assert "Fine-tuning on labels" in page
 
 
 def test_another_share_for_testing_is_another_run(

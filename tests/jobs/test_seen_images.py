@@ -195,9 +195,9 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     words = [one for one in words if not one.startswith(("probe.shots", "probe.steps"))]
     capsys.readouterr()
     cli.evaluate([*words, "name=probed", "data.test=0.2"])
-    number, guess, caution = capsys.readouterr().out.splitlines()[-3:]
-    assert number.startswith("knn ") and "5 test images (95% interval" in number
-    assert guess.split(maxsplit=2)[2] == "50.0% (guessing, 2 classes)"
+    number, _, caution = capsys.readouterr().out.splitlines()[-5:-2]
+    assert number.startswith("k-NN ") and " of 5 test images; fresh weights " in number
+    assert number.endswith("guessing 50.0%")
     assert caution.startswith("caution ") and "5 test" in caution
     assert "with their labels" in caution and "no measure" in caution
     first = seen_of(place.parent / "runs" / "probed")["first"]

@@ -110,15 +110,9 @@ def test_the_numbers_of_a_finished_run(tmp_path):
         "accuracy_masked": ["50.00%", "40.38% to 59.62%", "validation", "100"],
         "loss": ["2.25", "-", "validation", "100"],
     }
-    assert page.table(["baseline", "difference", "the model's", "its value"]) == [
-        ["the commonest colour", "+43.00 points", "50.00%", "7.00%", "accuracy_masked"],
-        [
-            "the neighbours' mean",
-            "+5.00 points",
-            "50.00%",
-            "45.00%",
-            "accuracy_masked",
-        ],
+    assert page.table(["baseline", "measure", "difference", "95% interval"]) == [
+        ["the commonest colour", "accuracy_masked", "+43.00 points", "-", "50.00%", "7.00%"],
+        ["the neighbours' mean", "accuracy_masked", "+5.00 points", "-", "50.00%", "45.00%"],
     ]
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
@@ -144,9 +138,9 @@ def test_what_to_do_next_is_the_same_of_every_finished_run(tmp_path):
     blocks = run_page.build(read_run(folder))[-1].blocks
     titles = [one.text.split(";")[0] for one in blocks if isinstance(one, Text)]
     assert titles == [
-        "Measure the frozen encoder on labels",
-        "Fine-tune it on labels",
-        "Look at what it has learned:",
+        "Whether pre-training helps these images:",
+        "Measure the frozen encoder on labels:",
+        "Fine-tune it on labels:",
     ]
 
 

@@ -50,6 +50,7 @@ FREE_UNTIL_FINISHED = {
     "checkpoint.best": "which weights are tested and exported",
     "probe.every": "which probes the result has",
     "probe.images": "what those probes learn from",
+    "eval.knn": "whether the result has k-NN",
     "eval.images": "how many held-out images the result is over",
     "eval.test": "whether the result has the test split",
     "eval.real": "whether it has ImageNet-ReaL",

@@ -106,10 +106,14 @@ from pathlib import Path
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs import folder, lock
 with folder.Run(Recipe(name="it", out=sys.argv[1])).lock():
+    read, write = os.pipe()
     child = os.fork() if sys.argv[2] == "with a child" else 1
     if not child:
+        os.write(write, b"x")  # it has done what follows a fork
         time.sleep(60)
         os._exit(0)
+    if child != 1:
+        os.read(read, 1)
     if sys.argv[2] == "which reads":
         assert lock.is_held(Path(sys.argv[1]) / "it")
         (Path(sys.argv[1]) / "it" / "lock").read_text()
