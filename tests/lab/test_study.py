@@ -343,7 +343,7 @@ def test_a_check_prints_tasks_hours_and_disk_and_starts_nothing(
     ]
     assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"4844"]
     assert float(rows["pretrain"][2]) > 0
-    assert any(line.startswith("in all     20 ") for line in lines)
+    assert any(line.split()[:3] == ["in", "all", "20"] for line in lines)
     assert not (tmp_path / "tiny").exists() and serial == []
     with pytest.raises(UserError, match=r"run pretrain, arm mpp: optim\.steps=0: "):
         tool.main([*words, "--check", "optim.steps=0"])
@@ -380,7 +380,7 @@ def test_a_tiny_study_to_its_end(
     assert sorted(results) == sorted(NAMES)
     assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
-    assert [task.name for task in plan.tasks][-1] == NAMES[-1]
+    assert sorted(task.name for task in plan.tasks) == sorted(NAMES)
     assert plan.rule is not None
     values = {task.name: plan.values(task) for task in plan.tasks}
     few = values["pretrain-mpp_few-0"]
