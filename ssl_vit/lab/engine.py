@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ..jobs.pace import Pace
 
 DEVICES = Path(__file__).with_name("hardware.yaml")
-HEAD = "top1"  # the measure of an evaluation that needs the head of a run
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
@@ -198,30 +197,6 @@ def evaluated_images(recipe: Recipe) -> dict[str, str]:
 def _cropping(recipe: Recipe) -> list[str]:
     """The keys that a frozen encoder brings, and that have a use."""
     return [key for key in CROPPING if has_use(recipe, key)]
-
-
-def untrained(options: Mapping[str, str], recipe: Recipe, origin: Recipe | None) -> dict[str, str]:
-    """The options of the same evaluation of the same network with fresh weights; none where such a
-    network is not known, or has nothing that could be measured.
-
-    Args:
-        options: of the evaluation, without those that name other tasks.
-        recipe: of the evaluation.
-        origin: of the run whose encoder it is; None where a place has it.
-    """
-    measures = [one for one in recipe.probe.measures if one != HEAD]
-    known = origin is not None or recipe.init_source.described_values()
-    if not known or not measures or recipe.probe.feature != "encoder":
-        return {}
-    trained = origin or recipe
-    own = {key: text for key, text in options.items() if key not in ("init", "hub.repo")}
-    cropping = image_options(trained, _cropping(trained))
-    brought = {key: cropping[key] for key in _cropping(trained) if key in cropping}
-    found = with_origin(own if brought.keys() & own.keys() else brought | own, trained)
-    if not trained.model.convolutional and uses_labels(recipe):
-        own_pool = origin.pool if origin is not None else recipe.init_source.pooling()
-        found.setdefault("probe.pool", own_pool)
-    return found | {"probe.measures": option_text(measures), "init": SCRATCH}
 
 
 def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:

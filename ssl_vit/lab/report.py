@@ -155,7 +155,8 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
     places, fresh = verdict.rule.axes_of_places, untrained(results, verdict, measure)
     levels = {}
-    if not fresh[places].drop_duplicates()[1:].size:  # at one place, as a line across all
+    # the same at all places, as of encoders of one size: a line across them
+    if not fresh[[axis, "seed", "value"]].drop_duplicates().duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     svg = draw(rows, axis, places, title, levels)
     caption = f"{title}: each seed a point, the mean a diamond."

@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
+from ..metrics import FRESH
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .study import launch, record
+from .study.read import UNTRAINED
 from .study.record import StudyRecord, TaskRecord
 
 # Columns of every table but those of its axes, which are texts
@@ -37,6 +39,7 @@ TYPES = {
     "origin": "str",
 }
 PREDICTED = "top1"  # the metric that a run's predictions are of
+BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
 HINT = "remove its folder and give the study's command again"
 
 
@@ -58,7 +61,9 @@ class Results:
             is not over it), seed, tried (of a run that tries values), split, metric, value, n
             (cases that the value is of), exaflop and device_hours (of the run and of all that its
             weights came through), fingerprint (of the test images), folder (of its run), origin
-            (the tasks that its weights came through).
+            (the tasks that its weights came through). Fresh weights that a run has measured beside
+            its own are rows of the run UNTRAINED, by the metric's own name, with BESIDE as their
+            folder and no cost of their own.
         finished: {task: its run}, of those in the table.
         missing: tasks without a result.
         foreign: {task: why the run in its folder is left out}.
@@ -72,14 +77,22 @@ class Results:
     foreign: dict[str, str] = field(default_factory=dict)
 
     def rows(
-        self, run: str | None = None, metric: str | None = None, split: str | None = None
+        self,
+        run: str | None = None,
+        metric: str | None = None,
+        split: str | None = None,
+        beside: str | None = None,
     ) -> pd.DataFrame:
         """The rows with a finite value, without those of runs that try values for another; of one
-        run, metric or split, or of all."""
+        run, metric or split, or of all; with `beside` of the fresh weights that the tasks of that
+        run have measured."""
         kept = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, wanted in (("run", run), ("metric", metric), ("split", split)):
             if wanted is not None:
                 kept &= self.table[column] == wanted
+        if beside is not None:
+            own = [BESIDE.format(task.name) for task in self.plan.tasks if task.run == beside]
+            kept &= self.table["folder"].isin(own)
         return self.table[kept]
 
     def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
@@ -163,8 +176,12 @@ def _rows(
         "folder": task.name,
         "origin": " ".join(_origins(tasks, task.name)),
     }
+    of_fresh = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
+    of_fresh |= {"folder": BESIDE.format(task.name), "origin": ""}
     for name, one in run.result.metrics.items():
-        yield shared | {"split": one.split, "metric": name, "value": one.value, "n": one.n}
+        own = of_fresh if name.startswith(FRESH) else {}
+        measured = {"split": one.split, "metric": name.removeprefix(FRESH)}
+        yield shared | own | measured | {"value": one.value, "n": one.n}
 
 
 def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:

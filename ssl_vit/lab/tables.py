@@ -9,11 +9,12 @@ import pandas as pd
 
 from .. import stats
 from ..formatting import text_line
-from ..metrics import SHARE, find_baseline, find_metric, label
+from ..metrics import GUESSING, IN_ITS_PLACE, SHARE, find_baseline, find_metric, label
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
 from .study import launch, record
-from .verdict import FRESH, UNTRAINED, Measure, Verdict
+from .study.read import UNTRAINED
+from .verdict import FRESH, Measure, Verdict
 
 SHORT = ("exaFLOP", "device-hours", "times")  # columns with three digits
 
@@ -43,11 +44,28 @@ def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
-    """The rows of the fresh weights that the study has added, under a name of their own."""
-    axis = verdict.rule.axis or "run"
-    rows = results.rows(UNTRAINED, measure.name, measure.split)
-    several = rows[axis].nunique() > 1  # evaluated as different names are
-    return rows.assign(**{axis: FRESH + (" as " + rows[axis] if several else "")})
+    """The rows of the fresh weights that tasks of the test have measured and are compared with,
+    under names of their own: one for all names of which they measured the same, as those of one
+    network do."""
+    families = (*(one.asked for one in verdict.fresh.differences), *verdict.fresh.missing)
+    compared = [one.a for one in families if one.b == FRESH]
+    axis, of_seed = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
+    rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
+    rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
+    values = {name: own.set_index(of_seed)["value"] for name, own in rows.groupby(axis, sort=False)}
+    first: dict[str, str] = {}  # {name: the first of those of which they measured the same}
+    for name, own in values.items():
+        same = (other for other in first.values() if _agree(values[other], own))
+        first[name] = next(same, name)
+    several = len({*first.values()}) > 1
+    called = {name: FRESH + (f" as {one}" if several else "") for name, one in first.items()}
+    return rows.assign(**{axis: rows[axis].map(called)}).drop_duplicates([axis, *of_seed])
+
+
+def _agree(own: pd.Series, other: pd.Series) -> bool:
+    """Whether values are the same wherever both have one."""
+    both = own.index.intersection(other.index)
+    return len(both) > 0 and bool((own[both] == other[both]).all())
 
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
@@ -192,22 +210,27 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
 
 def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     """All else that a run has measured: the mean of each metric, and its sd over seeds; of
-    pre-training with the baselines of what it predicts."""
+    probes beside what they measured of fresh weights, of the weights that training began with and
+    of pixels; of pre-training with the baselines of what it predicts."""
     rows, main = results.rows(run), verdict.measure
-    if main is not None and run in (verdict.rule.test, UNTRAINED):
+    if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
+    rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for (*key, split, metric), own in rows.groupby([*axes, "split", "metric"], sort=False):
+    columns = [*axes, "run", "split", "metric"]
+    for (*key, whose, split, metric), own in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
-        if not baseline and not find_metric(metric).compared:
-            continue
         # a baseline is in the unit of the metrics that it is for
         of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
         scale, unit = (100, ", %") if find_metric(of).unit == SHARE else (1, "")
+        head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
+        if baseline is None or metric.startswith(tuple(IN_ITS_PLACE)):
+            if metric.startswith(GUESSING) or not find_metric(of).compared:
+                continue
+            head = f"{label(of)} of {head}" if head else label(of)
         values = stats.summarize((scale * own["value"]).tolist())
-        head = (baseline.called if baseline else label(metric)) + unit
-        head += "" if split == "test" else f" ({split})"
+        head += unit + ("" if split == "test" else f" ({split})")
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
         row |= {head: values.mean, f"{head} sd": values.sd}
     caption = "Mean and sd over n seeds."

@@ -37,8 +37,7 @@ from .compare import (
     on_different_images,
     pairs,
 )
-from .results import PREDICTED, Results
-from .study.read import UNTRAINED
+from .results import BESIDE, PREDICTED, Results
 from .study.record import TaskRecord
 
 FRESH = "fresh weights"
@@ -217,36 +216,41 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
-    """The pairs of each trained name, at each place, with fresh weights in the test's own measure.
-    None where no task of the study measures those; no pairs where no name is trained, and where the
+    """The pairs of each trained name, at each place, with fresh weights in the test's own measure:
+    those of the study's own tasks that are measured alike, else those that each task has measured
+    beside its own. None where there are neither; no pairs where no name is trained, and where the
     study's own comparisons are these."""
     tasks = {task.name: task for task in results.plan.tasks}
     trained, fresh = [], []
-    runs = (rule.test, UNTRAINED, *results.plan.report.get("beside", ()))
+    runs = (rule.test, *results.plan.report.get("beside", ()))
     tools = {task.tool for task in tasks.values() if task.run == rule.test}
     for task in tasks.values():
         if _is_fresh(task, tasks):
             fresh += [task] if task.run in runs and task.tool in tools and not task.tried else []
         elif task.run == rule.test:
             trained.append(task)
-    if trained and not fresh:
-        return None
     measured = cells(results.rows(metric=measure.name, split=measure.split), "folder")
     arms: dict[tuple[str, Place], dict[str, Pairs]] = {}
+    own: dict[tuple[str, Place], Pairs] = {}
     for task in trained:
         place = tuple(one for one in task.at.items() if one[0] != rule.axis)
-        others = arms.setdefault((_called(task, rule), place), {})
+        arm = _called(task, rule), place
+        both = pairs(measured, Comparison(task.name, BESIDE.format(task.name)))
+        own.setdefault(arm, {}).update(both)
+        others = arms.setdefault(arm, {})
         for one in fresh:
             if one.seed == task.seed and _measured_alike(results, rule, task, one):
                 both = pairs(measured, Comparison(task.name, one.name))
                 others.setdefault(_called(one, rule), {}).update(both)
+    if trained and not fresh and not any(own.values()):
+        return None
     found = {
         Comparison(arm, name, place): both
         for (arm, place), others in arms.items()
-        for name, both in (others or {FRESH: {}}).items()
+        for name, both in (others or {FRESH: own[arm, place]}).items()
     }
-    own = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
-    return {} if all(frozenset((one.a, one.b, *one.at)) in own for one in found) else found
+    asked = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
+    return {} if all(frozenset((one.a, one.b, *one.at)) in asked for one in found) else found
 
 
 def _is_fresh(task: TaskRecord, tasks: Mapping[str, TaskRecord]) -> bool:
@@ -260,18 +264,15 @@ def _called(task: TaskRecord, rule: Rule) -> str:
     """The name that a task is compared under."""
     if task.run == rule.test:
         return task.at.get(rule.axis or "", rule.test)
-    return FRESH if task.run == UNTRAINED else task.run
+    return task.run
 
 
 def _measured_alike(results: Results, rule: Rule, own: TaskRecord, fresh: TaskRecord) -> bool:
-    """Whether fresh weights are measured as a trained task of the same seed is: at its place and,
-    evaluated frozen, with the same architecture, labels, pooling and probes. Of those that the
-    study adds, one serves all names and places that are evaluated alike."""
+    """Whether a task from fresh weights is measured as a trained one of the same seed is: at its
+    place and, evaluated frozen, with the same architecture, labels, pooling and probes."""
     apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
-    if fresh.run == UNTRAINED and not apart:
-        return True
     # a name of the test's stands for itself; a run beside it has one at each name that it is over
-    if fresh.run != UNTRAINED and apart - ({rule.axis} if fresh.run == rule.test else set()):
+    if apart - ({rule.axis} if fresh.run == rule.test else set()):
         return False
     if fresh.tool != "evaluate":
         return True

@@ -10,8 +10,10 @@ import numpy as np
 
 from ssl_vit.lab.study import launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
+from ssl_vit.lab.study.read import UNTRAINED
 from ssl_vit.lab.study.tasks import Task, Tasks
-from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.metrics import FRESH
+from ssl_vit.recipe.init_source import SCRATCH, InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import dump
 from ssl_vit.runs.identity import recipe_hash
@@ -94,27 +96,10 @@ def changed(content: Mapping[str, Any], **new: Any) -> dict[str, Any]:
     return found
 
 
-def untrained(study: read.Study, tasks: Tasks) -> Tasks:
-    """A task of fresh weights for each seed of a test that is evaluated frozen."""
-    test = study.runs[study.report.test or ""]
-    options = {
-        **study.options,
-        **test.options,
-        "init": "scratch",
-        "model": "vit_p8",
-        "probe.pool": "avg",
-    }
-    return {
-        f"untrained-{seed}": Task(f"untrained-{seed}", "untrained", "evaluate", {}, seed, options)
-        for seed in study.seeds
-    }
-
-
 def study(
     folder: Path,
     content: Mapping[str, Any],
     measured: Callable[[Task], Measured | None],
-    added: Callable[[read.Study, Tasks], Tasks] | None = None,
     **facts: Any,
 ) -> Path:
     """A study's folder.
@@ -123,12 +108,10 @@ def study(
         folder: of the study.
         content: of its file.
         measured: what a task has measured; None of one that has not finished.
-        added: more tasks.
         facts: of every run's environment.json.
     """
     read_ = read.build(content, "made.yaml")
     tasks = tasks_.plan(read_, {}, {})
-    tasks |= added(read_, tasks) if added else {}
     record.write(folder, record.content(read_, tasks))
     for task in tasks.values():
         found = measured(task)
@@ -202,12 +185,16 @@ def write(path: Path, value: Any) -> None:
 def counted(
     right: Mapping[str, tuple[int, ...]] = RIGHT, metric: str = "top1"
 ) -> Callable[[Task], Measured]:
-    """Tests with so many of IMAGES right, by arm and seed."""
+    """Tests with so many of IMAGES right, by arm and seed; under UNTRAINED those of fresh weights,
+    which the evaluation of any other weights measures beside them."""
 
     def measured(task: Task) -> Measured:
         if task.tool == "pretrain":
             return {"loss": (2.0, "validation")}
         called = task.at.get("arm", task.run)
-        return {metric: (right[called][task.seed] / IMAGES, "test")}
+        found = {metric: (right[called][task.seed] / IMAGES, "test")}
+        if UNTRAINED in right and task.options.get("init", SCRATCH) != SCRATCH:
+            found[FRESH + metric] = (right[UNTRAINED][task.seed] / IMAGES, "test")
+        return found
 
     return measured

@@ -9,13 +9,13 @@ import pytest
 from scipy import optimize
 from scipy import stats as scipy_stats
 
-from helpers.made_studies import FROZEN, IMAGES, changed, counted, study, untrained
+from helpers.made_studies import FROZEN, IMAGES, changed, counted, study
 from ssl_vit import stats
 from ssl_vit.lab import compare, report, results, verdict
-from ssl_vit.lab.results import Results
+from ssl_vit.lab.results import BESIDE, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
-from ssl_vit.lab.study.tasks import Task
+from ssl_vit.lab.study.read import UNTRAINED
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +37,7 @@ RIGHT: dict[str, np.ndarray] = {}
 
 @functools.cache
 def planned(seeds, baseline=None):
-    """study.json of three trained arms, with fresh weights that the study has added, and a table of
-    its tasks."""
+    """study.json of three trained arms, and a table of its tasks with fresh weights beside each."""
     options = {"recipe": "evaluate", "init": "trained"}
     content = {
         "title": "Made up",
@@ -49,32 +48,33 @@ def planned(seeds, baseline=None):
     content["report"] = {"test": "test", **({"baseline": baseline} if baseline else {})}
     made = read.build(content, "made")
     tasks = tasks_.plan(made, {}, {})
-    for seed in range(seeds):
-        fresh = Task(f"fresh-{seed}", "untrained", "evaluate", {}, seed, {"init": "scratch"})
-        tasks[fresh.name] = fresh
     plan = record.StudyRecord.model_validate_json(json.dumps(record.content(made, tasks)))
     rows = [
         {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "top1"}
         | {"value": 0, "n": IMAGES, "folder": task.name, "fingerprint": "x"}
         for task in plan.tasks
     ]
+    rows += [row | {"run": UNTRAINED, "folder": BESIDE.format(row["folder"])} for row in rows]
     return plan, results.frame(rows, ["arm"])
 
 
 def claims(folder, seeds, values, baseline=None, before=()):
-    """The verdict of {task: its top-1}."""
+    """The verdict of {task, or what stands for its fresh weights: the top-1}."""
     plan, table = planned(seeds, baseline)
     table = table.assign(value=[values[name] for name in table["folder"]])
     return verdict.claims(InMemory(folder, plan, table), before)
 
 
 def drawn(seeds, generator, gain=0.0):
-    """{task: its value}, where nothing but seeds makes a difference; or so much more of b."""
-    common = generator.normal(0.5, 0.03, seeds)
-    return {
-        task.name: common[task.seed] + generator.normal(0, SD) + gain * (task.at.get("arm") == "b")
-        for task in planned(seeds)[0].tasks
+    """The values of `claims`, where nothing but seeds makes a difference; or so much more of b.
+    Fresh weights are the same beside all arms."""
+    common, tasks = generator.normal(0.5, 0.03, seeds), planned(seeds)[0].tasks
+    found = {
+        task.name: common[task.seed] + generator.normal(0, SD) + gain * (task.at["arm"] == "b")
+        for task in tasks
     }
+    fresh = common + generator.normal(0, SD, seeds)
+    return found | {BESIDE.format(task.name): fresh[task.seed] for task in tasks}
 
 
 @pytest.mark.parametrize("seeds", [3, 4, 5])
@@ -96,10 +96,17 @@ def test_with_predictions_at_most_8_percent_do(seeds, tmp_path, monkeypatch):
     monkeypatch.setattr(stats, "resampled_interval", few)
     generator, claimed = np.random.default_rng(seeds), np.zeros(2)
     for _ in range(WITH_IMAGES):
-        hard_M = generator.normal(0, 1.5, IMAGES)
-        for task in planned(seeds)[0].tasks:
+        hard_M, tasks = generator.normal(0, 1.5, IMAGES), planned(seeds)[0].tasks
+
+        def right_M(hard_M=hard_M):
             latent_M = hard_M + generator.normal(0, 0.1) + generator.logistic(size=IMAGES)
-            monkeypatch.setitem(RIGHT, task.name, latent_M > 0)
+            return latent_M > 0
+
+        for task in tasks:
+            monkeypatch.setitem(RIGHT, task.name, right_M())
+        fresh = [right_M() for _ in range(seeds)]
+        for task in tasks:
+            monkeypatch.setitem(RIGHT, BESIDE.format(task.name), fresh[task.seed])
         values = {name: right_M.mean() for name, right_M in RIGHT.items()}
         found = claims(tmp_path, seeds, values)
         assert all(one.over_images for one in (*found.found.differences, *found.fresh.differences))
@@ -153,7 +160,7 @@ def test_a_report_of_a_folder_claims_what_its_results_in_memory_do(tmp_path):
     """Through files, from study.json to the sentences on the page."""
     right = {"mpp": (220, 226, 226), "mae": (223, 221, 228), "untrained": (190, 200, 190)}
     content = changed(FROZEN, report__measures=["top1"])
-    folder = study(tmp_path / "s", content, counted(right), untrained)
+    folder = study(tmp_path / "s", content, counted(right))
     written = report.write(folder).verdict
     loaded = results.load(folder)
     for task in loaded.finished:

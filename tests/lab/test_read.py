@@ -161,7 +161,7 @@ MISTAKES = {
     "places as a mapping": ("places", {"a": 1}, "places: expected a list, not {'a': 1}"),
     "a place that is a run": ("places", ["final"], "places: final is a run too; take another name"),
     "a place called as the seed": ("places", ["seed"], "places: seed: expected another name, of"),
-    "the run that a study adds": ("runs/untrained", PRETRAIN, "runs: untrained: expected another"),
+    "the run of fresh weights": ("runs/untrained", PRETRAIN, "runs: untrained: expected another"),
     "a name of no folder": (
         "axes/arm/a b",
         {},

@@ -18,7 +18,6 @@ from helpers.made_studies import (
     changed,
     counted,
     study,
-    untrained,
     write,
 )
 from helpers.reports import Page, table
@@ -167,7 +166,7 @@ def test_a_loss_is_in_order_from_the_lowest(tmp_path):
 
 
 def test_fresh_weights_stand_among_the_names(tmp_path):
-    folder = study(tmp_path / "s", FROZEN, counted(FRESH, "knn"), untrained)
+    folder = study(tmp_path / "s", FROZEN, counted(FRESH, "knn"))
     text = markdown(folder)
     _, *rows = table(text, "arm")
     assert [row[0] for row in rows] == ["mae", "mpp", "fresh weights"]
@@ -176,6 +175,67 @@ def test_fresh_weights_stand_among_the_names(tmp_path):
         ">fresh weights<" in (folder / "figures" / "study.svg").read_text()
         or "fresh weights" in text
     )
+    assert table(text.partition("Measured by probe:")[2], "arm") == [
+        ["arm", "n", "knn of fresh weights, %"],
+        ["mpp", "3", "48.33 ± 1.44"],
+        ["mae", "3", "48.33 ± 1.44"],
+    ]
+
+
+def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
+    """As of two networks; and at each place of another axis."""
+    fresh = {"mpp": 0.3, "mae": 0.2, "dino": 0.3}
+    axes = {"arm": {name: {"pretrain": {"recipe": name}} for name in fresh}}
+    axes["length"] = {name: {"pretrain": {"optim.steps": int(name)}} for name in ("10", "20")}
+    over = {f"runs__{run}__over": ["arm", "length"] for run in ("pretrain", "probe")}
+    content = changed(FROZEN, axes=axes, **over)
+
+    def measured(task):
+        if task.tool == "pretrain":
+            return {"loss": (2.0, "validation")}
+        value = fresh[task.at["arm"]] + task.seed / 100
+        return {"knn": (value + 0.2, "test"), "fresh_knn": (value, "test")}
+
+    folder = study(tmp_path / "s", content, measured)
+    _, *rows = table(markdown(folder), "length")
+    assert [row[:4] for row in rows[:5]] == [
+        ["10", "mpp", "3", "51.00"],
+        ["10", "dino", "3", "51.00"],
+        ["10", "mae", "3", "41.00"],
+        ["10", "fresh weights as mpp", "3", "31.00"],
+        ["10", "fresh weights as mae", "3", "21.00"],
+    ]
+    assert [row[1] for row in rows[5:]] == [row[1] for row in rows[:5]]
+    drawn = (folder / "figures" / "study.svg").read_text()
+    assert "fresh weights as mpp" in drawn  # a line, as it is the same at both lengths
+
+
+def test_what_probes_are_compared_with_stands_beside_them(tmp_path):
+    """Of two probes each under a name of its own; guessing, which needs no images, is left out."""
+    beside = {"": 0.5, "fresh_": 0.3, "start_": 0.2, "pixels_": 0.4, "guess_": 0.1}
+
+    def measured(task):
+        names, split = (("knn", "linear"), "test")
+        if task.tool == "pretrain":
+            names, split = (("probe_knn",), "validation")
+        return {
+            f"{start}{name}": (value, split) for name in names for start, value in beside.items()
+        }
+
+    text = markdown(study(tmp_path / "s", changed(FROZEN, seeds=[0]), measured))
+    heads = [
+        table(text.partition(f"Measured by {run}:")[2], "arm")[0] for run in ("pretrain", "probe")
+    ]
+    assert heads[0] == [
+        *("arm", "n", "knn, % (validation)", "knn of fresh weights, % (validation)"),
+        "knn of the initial weights, % (validation)",
+        "knn of the pixels at 8 x 8, % (validation)",
+    ]
+    others = "fresh weights", "the initial weights", "the pixels at 8 x 8"
+    assert heads[1] == [
+        *("arm", "n", *(f"knn of {one}, %" for one in others), "linear, %"),
+        *(f"linear of {one}, %" for one in others),
+    ]
 
 
 def test_all_forms_show_the_same_tables(whole, capsys):
@@ -318,7 +378,7 @@ def test_means_over_the_names_of_an_axis(tmp_path):
         FROZEN,
         report={"test": "probe", "mean_over": {"arm": {"pixels": ["mpp", "mae"], "own": ["mpp"]}}},
     )
-    folder = study(tmp_path / "s", content, counted(FRESH, "knn"), untrained)
+    folder = study(tmp_path / "s", content, counted(FRESH, "knn"))
     text = markdown(folder)
     assert text.splitlines()[2] == "Nothing is compared."
     mean = text.partition("Mean over arm:")[2]
@@ -333,7 +393,6 @@ def test_a_mean_is_over_the_seeds_with_the_most_names(tmp_path):
         tmp_path / "s",
         content,
         lambda task: None if task.name == "probe-mae-2" else counted(FRESH, "knn")(task),
-        untrained,
     )
     _, *rows = table(markdown(folder).partition("Mean over arm:")[2], "arm")
     assert rows[0][:3] == ["all, 2 of 2", "2", "66.12"]

@@ -15,7 +15,6 @@ from helpers.made_studies import (
     counted,
     predict,
     study,
-    untrained,
     write,
 )
 from ssl_vit.errors import UserError
@@ -352,6 +351,15 @@ def test_no_row_of_metrics_is_read(made):
 
 def test_fresh_weights_stand_in_the_table(tmp_path):
     right = {**RIGHT, "untrained": (190, 200, 190)}
-    folder = study(tmp_path / "s", FROZEN, counted(right, "knn"), untrained)
-    rows = results.load(folder).rows("untrained", "knn")
-    assert rows["value"].tolist() == [0.475, 0.5, 0.475] and rows["arm"].tolist() == [""] * 3
+    found = results.load(study(tmp_path / "s", FROZEN, counted(right, "knn")))
+    rows = found.rows("untrained", "knn")
+    assert rows["value"].tolist() == [0.475, 0.5, 0.475] * 2
+    assert rows["arm"].tolist() == ["mpp"] * 3 + ["mae"] * 3
+    assert rows["seed"].tolist() == [0, 1, 2] * 2
+    assert rows["folder"].iloc[4] == "fresh weights beside probe-mae-1"
+    assert rows[["exaflop", "device_hours"]].isna().all(axis=None) and {*rows["origin"]} == {""}
+    own = found.rows("probe", "knn")
+    for column in ("split", "n", "fingerprint"):
+        assert rows[column].tolist() == own[column].tolist()
+    assert found.rows(beside="probe").equals(rows) and found.rows(beside="pretrain").empty
+    assert not found.table["metric"].str.startswith("fresh_").any()

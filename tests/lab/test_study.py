@@ -62,7 +62,6 @@ NAMES = [
     *(f"pretrain-{arm}-0" for arm in ("mpp", "mpp_few")),
     *(f"tune-{arm}-0-lr={lr}" for arm in ("mpp", "mpp_few") for lr in ("1e-09", "1e-08")),
     *(f"{run}-{arm}-0" for run in ("final", "frozen") for arm in ("mpp", "mpp_few")),
-    "untrained-mpp-0",
 ]
 
 
@@ -190,7 +189,7 @@ def test_a_sweep_pre_trains_and_measures_each_value() -> None:
     found = swept(*words, "seeds=2", "compute.threads=1")
     assert found.name == "mpp-optim.steps=200-sweep-corruption.rate"
     tasks = found.tasks
-    assert len(tasks) == 2 * 3 * 2 + 2  # and fresh weights
+    assert len(tasks) == 2 * 3 * 2
     rates = {t.at["corruption.rate"]: t for t in tasks.values() if t.run == "pretrain"}
     assert {name: t.options["corruption.rate"] for name, t in rates.items()} == {
         name: name for name in ("0.15", "0.3", "0.5")
@@ -323,7 +322,6 @@ def test_a_sweep_takes_the_plugin_that_the_command_line_names(
     assert {(task.run, task.options.get("plugin")) for task in found.tasks.values()} == {
         ("pretrain", own),
         ("probe", None),
-        ("untrained", None),
     }
 
 
@@ -343,11 +341,9 @@ def test_a_check_prints_tasks_hours_and_disk_and_starts_nothing(
     assert lines[0] == "study       tiny: tiny" and rows["run"] == [
         *("tasks", "exaFLOP", "hours", "disk", "memory", "cores"),
     ]
-    assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen", "untrained")] == [
-        *("4", "8", "4", "4", "2"),
-    ]
+    assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"4844"]
     assert float(rows["pretrain"][2]) > 0
-    assert any(line.startswith("in all     22 ") for line in lines)
+    assert any(line.split()[:3] == ["in", "all", "20"] for line in lines)
     assert not (tmp_path / "tiny").exists() and serial == []
     with pytest.raises(UserError, match=r"run pretrain, arm mpp: optim\.steps=0: "):
         tool.main([*words, "--check", "optim.steps=0"])
@@ -384,7 +380,7 @@ def test_a_tiny_study_to_its_end(
     assert sorted(results) == sorted(NAMES)
     assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
-    assert [task.name for task in plan.tasks].index("untrained-mpp-0") == len(NAMES) - 1
+    assert sorted(task.name for task in plan.tasks) == sorted(NAMES)
     assert plan.rule is not None
     values = {task.name: plan.values(task) for task in plan.tasks}
     few = values["pretrain-mpp_few-0"]
@@ -436,18 +432,18 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     assert would_run(ended, capsys, STUDY, "log.every=1", "checkpoint.every=1") == ([], {})
     # another probe: the pre-trainings stay, and what was fine-tuned
     runs, others = would_run(ended, capsys, STUDY, "probe.neighbors=3")
-    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
+    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2"]
     differs = "its recipe is not the planned one"
     assert others["frozen-mpp-0"] == f"{differs}: probe.neighbors (2 there, 3 here)"
-    assert len(others) == 3
+    assert len(others) == 2
     runs, others = would_run(ended, capsys, STUDY, "probe.measures=[knn,linear]", "probe.steps=2")
-    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2", "untrained-mpp-0-2"]
+    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2"]
     assert "probe.measures (['knn'] there, ['knn', 'linear'] here)" in others["frozen-mpp-0"]
     # a pre-training that differs takes with it all that starts from it
     arms = {"mpp": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.3}}}
     axes = {"arm": STUDY["axes"]["arm"] | arms}
     runs, others = would_run(ended, capsys, STUDY | {"axes": axes})
-    own = [name for name in NAMES if "-mpp-" in name and "untrained" not in name]
+    own = [name for name in NAMES if "-mpp-" in name]
     assert sorted(runs) == sorted(f"{name}-2" for name in own)
     assert others.keys() == {*own}
     assert others["pretrain-mpp-0"] == f"{differs}: corruption.rate (0.5 there, 0.3 here)"

@@ -16,13 +16,11 @@ from helpers.made_studies import (
     changed,
     counted,
     study,
-    untrained,
     write,
 )
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
 from ssl_vit.lab.study import record
-from ssl_vit.lab.study.tasks import Task
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
@@ -33,8 +31,8 @@ def decide(folder):
     return verdict.decide(results.load(folder))
 
 
-def frozen(folder, right=FRESH, content=FROZEN, added=untrained, metric="knn"):
-    return decide(study(folder, content, counted(right, metric), added))
+def frozen(folder, right=FRESH, content=FROZEN, metric="knn"):
+    return decide(study(folder, content, counted(right, metric)))
 
 
 def tuned(folder, right=RIGHT, content=TUNED):
@@ -210,7 +208,7 @@ def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
 def test_a_study_without_a_test_compares_nothing(tmp_path):
     content = {key: value for key, value in FROZEN.items() if key != "report"}
     with pytest.raises(UserError, match="has no report: with a test to compare; add report"):
-        frozen(tmp_path / "s", content=content, added=None)
+        frozen(tmp_path / "s", content=content)
 
 
 # ---- other images
@@ -271,7 +269,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
     def measured(task):
         return counted(FRESH, "knn")(task) | counted(FRESH, "linear")(task)
 
-    folder = study(tmp_path / "s", FROZEN, measured, untrained)
+    folder = study(tmp_path / "s", FROZEN, measured)
     assert looks(folder) == (1, 1, 2)
     plan = json.loads((folder / "study.json").read_text())
     plan["rule"]["measure"] = "linear"
@@ -310,7 +308,7 @@ def test_looks_that_are_damaged_are_one_line(tmp_path):
 # ---- fresh weights
 
 
-def test_evaluations_that_the_study_adds(tmp_path):
+def test_those_that_each_evaluation_has_measured(tmp_path):
     found = frozen(tmp_path / "s")
     assert [str(one.asked) for one in found.fresh.differences] == [
         "mpp minus fresh weights",
@@ -323,79 +321,61 @@ def test_evaluations_that_the_study_adds(tmp_path):
     assert found.sentences[1].endswith("n = 3) (95% in all, 2 comparisons).")
 
 
-def test_they_are_of_the_same_pooling_and_probes(tmp_path):
-    """The study adds one for each way in which its names are evaluated, at the first of them."""
-    axes = {
-        arm: {"pretrain": {"recipe": "mpp"}, "probe": {"probe.pool": pool}}
-        for arm, pool in (("mean", "avg"), ("same", "avg"), ("token", "token"))
-    }
-    content = changed(FROZEN, axes={"arm": axes})
-
-    def fresh(read, tasks):
-        options = {
-            **read.options,
-            **read.runs["probe"].options,
-            "init": "scratch",
-            "model": "vit_p8",
-        }
-        return {
-            (name := f"untrained-{arm}-{seed}"): Task(
-                name, "untrained", "evaluate", {"arm": arm}, seed, options | {"probe.pool": pool}
-            )
-            for arm, pool in (("mean", "avg"), ("token", "token"))
-            for seed in read.seeds
-        }
-
-    def measured(task):
-        low = (
-            {"mean": 0.1, "token": 0.2}.get(task.at.get("arm"), 0)
-            if task.run == "untrained"
-            else 0.5
-        )
-        return {"knn": (low + task.seed / 100, "test")}
-
-    found = decide(study(tmp_path / "s", content, measured, fresh))
-    means = {one.asked.a: round(one.mean, 6) for one in found.fresh.differences}
-    assert means == {"mean": 40, "same": 40, "token": 30}
-
-
-@pytest.mark.parametrize("key", ["data.path", "data.label_column"])
-def test_they_are_of_the_same_images_and_labels(tmp_path, key):
-    """Also where two sets are in folders of one name, or one folder has two columns of labels."""
-    places = {
-        "data.path": {name: {"data.path": f"/{name}/train"} for name in "ab"},
-        "data.label_column": {
-            name: {"data.path": "/c/train", "data.label_column": name} for name in "ab"
-        },
-    }
+def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
+    """As of names that are pooled otherwise, and of two sets of images; seed by seed."""
     content = changed(
         FROZEN,
+        axes__set={name: {"probe": {"data.path": f"/{name}/train"}} for name in "ab"},
         options={"data.size": 32},
-        axes__set={name: {"probe": own} for name, own in places[key].items()},
         runs__probe__over=["arm", "set"],
     )
-
-    def fresh(read, tasks):
-        own = {task.at["set"]: task.options for task in tasks.values() if task.run == "probe"}
-        return {
-            (name := f"untrained-{at}-{seed}"): Task(
-                name,
-                "untrained",
-                "evaluate",
-                {"set": at},
-                seed,
-                own[at] | {"init": "scratch", "model": "vit_p8"},
-            )
-            for at in own
-            for seed in read.seeds
-        }
+    low = {"mpp": 0.1, "mae": 0.2}
 
     def measured(task):
-        low = {"a": 0.1, "b": 0.4}.get(task.at.get("set"), 0)
-        return {"knn": (low + 0.2 * (task.run == "probe") + task.seed / 100, "test")}
+        if task.tool == "pretrain":
+            return {"loss": (2.0, "validation")}
+        own = {"a": 0.3, "b": 0.6}[task.at["set"]] + task.seed / 100
+        return {"knn": (own, "test"), "fresh_knn": (own - low[task.at["arm"]], "test")}
 
-    found = decide(study(tmp_path / "s", content, measured, fresh)).fresh.differences
-    assert [round(one.mean, 6) for one in found] == [20, 20, 20, 20]
+    found = decide(study(tmp_path / "s", content, measured)).fresh.differences
+    assert {str(one.asked): (one.n, round(one.mean, 6), one.sd < 1e-9) for one in found} == {
+        "mpp minus fresh weights at a": (3, 10, True),
+        "mpp minus fresh weights at b": (3, 10, True),
+        "mae minus fresh weights at a": (3, 20, True),
+        "mae minus fresh weights at b": (3, 20, True),
+    }
+
+
+def test_fresh_weights_of_another_run_are_not_the_tests(tmp_path):
+    """Of the same names, metric and split."""
+    beside = changed(FROZEN["runs"]["probe"], options__data__share=0.1)
+    content = changed(FROZEN, runs__few=beside, report__beside=["few"])
+
+    def measured(task):
+        found = counted(FRESH, "knn")(task)
+        return dict.fromkeys(found, (0.01, "test")) if task.run == "few" else found
+
+    found = decide(study(tmp_path / "s", content, measured))
+    assert found.sentences == frozen(tmp_path / "t").sentences
+
+
+@pytest.mark.parametrize("before", ["loss", "accuracy_masked"])
+def test_what_is_measured_beside_decides_nothing(tmp_path, before):
+    """Of a test of pre-training that has measured k-NN too, after its own metrics."""
+    found = {before: 2.0, "probe_knn": 0.5, "fresh_probe_knn": 0.3, "pixels_probe_knn": 0.4}
+    found |= {"start_probe_knn": 0.2, "guess_probe_knn": 0.1}
+
+    def measured(task):
+        values = found if task.tool == "pretrain" else {"pixels_knn": 0.4, "knn": 0.5}
+        split = "validation" if task.tool == "pretrain" else "test"
+        return {name: (value + task.seed / 100, split) for name, value in values.items()}
+
+    of_training = decide(
+        study(tmp_path / "s", changed(FROZEN, report={"test": "pretrain"}), measured)
+    )
+    assert (of_training.measure.name, of_training.measure.split) == (before, "validation")
+    assert len(of_training.sentences) == 1 and of_training.fresh.asked == 0
+    assert decide(study(tmp_path / "t", FROZEN, measured)).measure.name == "knn"
 
 
 def test_a_name_without_pre_training_takes_their_place(tmp_path):
@@ -420,24 +400,31 @@ def test_a_name_without_pre_training_takes_their_place(tmp_path):
         "random_avg": (190, 200, 190),
         "random_token": (150, 151, 150),
     }
-    found = frozen(tmp_path / "s", right, content, None)
+    found = frozen(tmp_path / "s", right, content)
     assert [str(one.asked) for one in found.fresh.differences] == [
         "mpp minus random_avg",
         "dino minus random_token",
     ]
-    # without the one, that name is not measured against fresh weights
+    # without the one, and where its evaluations have measured none, that name has none
     content["axes"]["arm"].pop("random_token")
-    found = frozen(tmp_path / "t", right, content, None)
+    found = frozen(tmp_path / "t", right, content)
     assert [str(one) for one in found.fresh.missing] == ["dino minus fresh weights"]
     assert found.sentences[1].startswith(
         "Against fresh weights, mpp is 7.67 points above random_avg"
     )
     assert "2 comparisons, 1 of them without results yet" in found.sentences[1]
+    # what its own evaluations have measured takes their place, and the other name's is as it was
+    found = frozen(tmp_path / "u", {**right, "untrained": (120, 121, 122)}, content)
+    assert [str(one.asked) for one in found.fresh.differences] == [
+        "mpp minus random_avg",
+        "dino minus fresh weights",
+    ]
+    assert found.fresh.differences[1].mean == pytest.approx(100 * (110 + 115 + 108) / 3 / IMAGES)
 
 
 def test_without_any_it_was_not_measured(tmp_path):
     said = "What training without pre-training reaches was not measured."
-    assert frozen(tmp_path / "s", added=None).sentences[1] == said
+    assert frozen(tmp_path / "s", RIGHT).sentences[1] == said
     content = changed(
         TUNED,
         axes={
@@ -516,9 +503,7 @@ def test_names_that_are_not_trained_say_nothing_of_it(tmp_path):
     content = changed(FROZEN, axes={"arm": fresh})
     content["runs"].pop("pretrain")
     content["runs"]["probe"]["options"].pop("init")
-    found = frozen(
-        tmp_path / "s", {"small": (200, 208, 204), "other": (220, 228, 225)}, content, None
-    )
+    found = frozen(tmp_path / "s", {"small": (200, 208, 204), "other": (220, 228, 225)}, content)
     assert len(found.sentences) == 1
 
 

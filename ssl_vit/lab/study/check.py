@@ -13,7 +13,7 @@ from ...formatting import option_text
 from ...metrics import KINDS, all_metrics
 from ...recipe.schema import Recipe
 from .. import engine
-from .read import REFERENCE, UNTRAINED, Study, settings_at
+from .read import REFERENCE, Study, settings_at
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -173,44 +173,3 @@ def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     if differ and not all(says):
         texts = [f"{name} {differ[0]}={own.get(differ[0])}" for name, own in models.items()]
         yield f"{test} compares encoders of different architectures: {', '.join(texts)}"
-
-
-def untrained(study: Study, tasks: Tasks, found: Recipes) -> tuple[Tasks, Recipes]:
-    """The tasks by which trained encoders are compared with fresh weights, of a study whose test
-    measures frozen ones: for each task of the test the same evaluation of the same network.
-
-    Equal ones are made once, and none that an arm with init=scratch has already. Each has the names
-    and the seed of the first that it stands beside.
-
-    Args:
-        study, tasks: the study and its tasks.
-        found: their recipes.
-
-    Returns:
-        The tasks, and their recipes.
-    """
-    test = [task for task in tasks.values() if task.run == study.report.test]
-    trained = [task for task in test if task.options.get("init", engine.SCRATCH) != engine.SCRATCH]
-    there = {_measured(task, found[task.name]) for task in test if task not in trained}
-    made: Tasks = {}
-    recipes: Recipes = {}
-    for task in trained if test and test[0].tool == "evaluate" else ():
-        before = _origin(task, tasks)
-        start = found[before.name] if before else None
-        options = engine.untrained(_known(task.options), found[task.name], start)
-        if not options:
-            continue
-        fresh = engine.resolve(words_of(options), where(UNTRAINED, task.at), here=False)
-        if (measured := _measured(task, fresh)) not in there:
-            there.add(measured)
-            name = UNTRAINED + task.name.removeprefix(task.run)
-            made[name] = Task(name, UNTRAINED, task.tool, task.at, task.seed, options)
-            recipes[name] = fresh
-    return made, recipes
-
-
-def _measured(task: Task, recipe: Recipe) -> str:
-    """What fresh weights are measured by; their feature is the class token unless it is said."""
-    values = engine.computed_values(recipe) | {"model.name": ""}
-    values["probe.pool"] = values.get("probe.pool") or "token"
-    return str((task.seed, sorted(values.items())))

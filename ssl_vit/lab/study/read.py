@@ -32,7 +32,7 @@ COLUMNS = (
 )
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
-UNTRAINED = "untrained"  # the run of fresh weights that a study adds
+UNTRAINED = "untrained"  # in results the run of the fresh weights that stand beside the others
 REFERENCE = re.compile(r"\{([^{}:]+)\}")  # not the mapping {layers: [1,1]}, which is a value
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63

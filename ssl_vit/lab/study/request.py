@@ -23,7 +23,7 @@ class Request:
     """A study as it was asked for.
 
     Attributes:
-        study, tasks: with the places, and the tasks of fresh weights.
+        study, tasks: with the places.
         recipes: {task: its recipe}.
         name, folder: of the study.
         own: the tool's options.
@@ -111,13 +111,11 @@ def requested(
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
     recipes = check.recipes(study, tasks, here)
-    fresh, of_fresh = check.untrained(study, tasks, recipes)
     if here:
         lines += check.images(study, tasks, recipes)
     lines += check.architectures(study, tasks, recipes)
-    every, of_every = tasks | fresh, recipes | of_fresh
     folder = Path(own.out) / name
-    return Request(study, every, of_every, name, folder, own, plugin.get("plugin"), lines, opening)
+    return Request(study, tasks, recipes, name, folder, own, plugin.get("plugin"), lines, opening)
 
 
 def _worth(

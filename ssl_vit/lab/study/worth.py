@@ -355,7 +355,7 @@ def _length(wanted: float, warmup: float) -> dict[str, int]:
 
 
 def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
-    """What each run has at the names that are compared, and at fresh weights."""
+    """What each run has at the names that are compared."""
     objective, other = question.arms
     rates, of_a_way = RATES[extent.tries]
     mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
@@ -372,8 +372,6 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
             ways = [engine.SCRATCH, f"{{own{part}}}"]
             tries = {"init": ways, "optim.lr": of_a_way, **mixed}
         arms[other] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
-    if not question.init:
-        arms["untrained"] = {"frozen": {"init": engine.SCRATCH, **question.model}}
     return arms
 
 
