@@ -141,8 +141,6 @@ def _compute(
     drawn: Drawn = {}
     for number, one in enumerate(reversed([*named])):
         subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        if not all(each.isfinite().all() for each in subject.encoder.parameters()):
-            raise UserError(f"init={options.init}: expected weights that are finite; some are not")
         names = options.figures or collection.usual(subject.objective)
         found, lacking = _figures_of(one.label, subject, names if number == 0 else drawn)
         for name, data in found.items():

@@ -92,6 +92,8 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
+    if damaged := next((name for name, value in state.items() if not value.isfinite().all()), ""):
+        raise UserError(f"init={init.place}: {damaged} is not finite; expected weights that are")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     loaded_sizes = sizes_of_state(state, loaded.heads)

@@ -30,6 +30,8 @@ from .which_images import (
     without_images,
 )
 
+POOL = "supervised.pool"  # the feature of an image that fine-tuning learns from
+
 
 def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     """The checked recipe that the words of a command line mean.
@@ -61,6 +63,9 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
     recipe = schema.build(known | given, typed=texts)
+    if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
+        known |= {POOL: recipe.init_source.pooling()}  # which the weights were trained to give
+        recipe = schema.build(known | given, typed=texts)
     check_used(recipe, texts)
     if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
         recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes

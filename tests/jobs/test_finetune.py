@@ -15,7 +15,7 @@ from helpers.disk import full_disk
 from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
-from helpers.runs import Killed, Killer, assert_same_end
+from helpers.runs import Killed, Killer, assert_same_end, run
 from helpers.sources import noisy
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.data import loaders, sources, synthetic
@@ -42,6 +42,21 @@ def tuned(words: list[str]) -> Run:
     run.reconcile()
     train_job.train(run)
     return run
+
+
+def test_the_feature_is_the_exports(tiny: list[str]) -> None:
+    """MPP has no loss on the class token: its export gives the mean of the patches. What is given
+    wins, and is in the default name; weights that say nothing give the class token."""
+    made = run(altered(tiny, "optim.steps=2", "optim.warmup=1", "name=mpp"))
+    words = ["recipe=finetune", f"init={made.folder}"]
+    brought = resolve(words)
+    assert (brought.supervised.pool, brought.name) == ("avg", "finetune-init=mpp")
+    given = resolve([*words, "supervised.pool=token"])
+    assert (given.supervised.pool, given.name) == (
+        "token",
+        "finetune-init=mpp-supervised.pool=token",
+    )
+    assert resolve(["recipe=finetune", "init=scratch"]).supervised.pool == "token"
 
 
 def test_every_test_image_is_told_once_and_the_numbers_are_theirs(words: list[str]) -> None:

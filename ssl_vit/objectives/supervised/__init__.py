@@ -17,7 +17,10 @@ class SupervisedOptions(Keys):
         True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."
     )
     pool: Literal["token", "avg"] = key(
-        "token", "Feature of an image: token (the class token) or avg (the mean of the patches)."
+        "token",
+        "Feature of an image: token (the class token) or avg (the mean of the patches); default of"
+        " recipe=finetune: the export's of init=.",
+        from_init=True,
     )
 
 
