@@ -424,6 +424,7 @@ def test_weights_that_are_not_finite_are_refused_in_one_line(run: Path, tmp_path
     weights = load_file(mine / "export" / "model.safetensors")
     weights["pos_embed"][0, 0, 0] = torch.nan
     save_file(weights, mine / "export" / "model.safetensors", {"format": "pt"})
+    forget_digests(mine / "export")
     place = [f"out={tmp_path}", "name=f", "images=2"]
     assert "is not finite; expected weights that are" in refusal(f"init={mine}", *place)
     assert not (tmp_path / "f").exists()
