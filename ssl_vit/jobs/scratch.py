@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..formatting import format_exaflop
+from ..pages.metric_tables import NOT_KNOWN
 from ..recipe import recipe_files, records
 from ..recipe.identity import computed_values, differences
 from ..recipe.init_source import SCRATCH
@@ -16,7 +17,6 @@ from ..recipe.schema import Recipe
 from ..runs.identity import runs_before
 
 MEASURE = "top1"
-NOT_KNOWN = "whether pre-training helped is not known"
 
 
 def beside(folder: Path, recipe: Recipe, result: Result) -> str:

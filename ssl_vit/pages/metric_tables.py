@@ -64,6 +64,8 @@ def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:
     return measured_on.get(entry.split) or entry.n
 
 
+# Of a fine-tuned run, which guessing says nothing of
+NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 
 
@@ -134,10 +136,13 @@ def verdict(fought: Sequence[BaselineComparison]) -> str:
 
 def features_verdict(fought: Sequence[BaselineComparison]) -> str:
     """Which features of the encoder are better or worse than those of fresh weights, by paired
-    differences whose interval does not include zero; empty where none was measured."""
+    differences whose interval does not include zero; empty where none was measured, and none where
+    the images that are measured on chose the weights."""
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in fought:
-        if _is_fresh(one.baseline) and one.difference is not None:
+        if _is_fresh(one.baseline) and one.difference is None:
+            return "No verdict on its features: the same images chose its weights."
+        if _is_fresh(one.baseline):
             by_verb[one.verb].append(measure_words(one.measure))
     said = {
         WON: "features of this encoder are better than untrained ones",

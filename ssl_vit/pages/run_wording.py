@@ -102,7 +102,11 @@ def outcome(record: RunRecord) -> str:
     named = [row.name for row in all_metrics() if row.column and row.name in metrics]
     main = [name for name in named if probed or metrics[name].split == "test"]
     found = [f"{_headline(record, name)}." for name in main[:1]]
-    if fought := [*metric_tables.comparisons(metrics, record.measured_on)]:
+    fought = [*metric_tables.comparisons(metrics, record.measured_on)]
+    if record.recipe is not None and record.recipe.fine_tunes:
+        text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
+        found.append(text[0].upper() + text[1:])
+    elif fought:
         found.append(metric_tables.verdict(fought))
     measured = format_metrics({name: entry.value for name, entry in metrics.items()})
     return " ".join(found) or (f"Measured: {measured}." if measured else "")

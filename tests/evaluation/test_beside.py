@@ -189,3 +189,12 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
     assert verdict(0.022, 0.008, 0.036).startswith("k-NN features of this encoder are better")
     assert "cannot be told from" in verdict(0.022, -0.001, 0.045)
     assert "guessing" not in verdict(0.022, 0.008, 0.036)
+
+
+def test_images_that_chose_the_weights_give_no_verdict() -> None:
+    metrics = {
+        name: Measured(value=value, split="validation", n=100)
+        for name, value in (("probe_knn", 0.4), ("fresh_probe_knn", 0.3), ("guess_probe_knn", 0.1))
+    }
+    said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    assert said == "No verdict on its features: the same images chose its weights."
