@@ -719,16 +719,16 @@ COLOUR = "the commonest colour (30.00% against 10.00%)"
     [
         (
             0.2,
-            f"The model beats {LOSS}, {COLOUR} and the neighbours' mean (30.00% against 20.00%).",
+            f"At its own task the model beats {LOSS}, {COLOUR} and the neighbours' mean (30.00% against 20.00%).",
         ),
         (
             0.4,
-            f"The model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean "
+            f"At its own task the model beats {LOSS} and {COLOUR}, and does not beat the neighbours' mean "
             f"(30.00% against 40.00%).",
         ),
         (
             0.301,
-            f"The model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' "
+            f"At its own task the model beats {LOSS} and {COLOUR}, and cannot be told from the neighbours' "
             f"mean (30.00% against 30.10%).",
         ),
     ],
