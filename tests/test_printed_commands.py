@@ -23,9 +23,10 @@ from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import Job, Outcome
 from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
-from ssl_vit.runs.next_steps import next_steps
+from ssl_vit.runs.next_steps import next_steps, worth
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
 # Writes the words of an element of SLURM's array into the working folder
@@ -64,6 +65,13 @@ def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
     assert len(others) == 2
     for step in others:
         assert f"init={folder}" in pasted(step.command, tmp_path)
+
+
+def test_the_study_of_a_named_data_set_names_no_second_place(tmp_path: Path) -> None:
+    """Its row has a place on the Hub, which data.path= replaces."""
+    words = ["data=cifar10", f"data.path={tmp_path}", "model=vit_p8"]
+    command = worth(made := resolve(["recipe=mpp", *words]), made)
+    assert pasted(command, tmp_path)[2:] == ["recipe=study/worth", "objective=mpp", *words]
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:

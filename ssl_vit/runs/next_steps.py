@@ -52,13 +52,16 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         pretraining: whose objective and model.
         labelled: whose images; None: they have no labels, and a place is to be filled in.
     """
-    usual = defaults()
     options = [f"objective={pretraining.objective}", f"data.path={LABELLED}"]
     if labelled is not None:
         keys = ("data.name", "data.path", "data.hub", "data.test", "data.size")
         given = {key: labelled.value(key) for key in keys}
-        if not recipe_files.has_preset("data", labelled.data.name):
-            del given["data.name"]  # of a place
+        usual = defaults()
+        if recipe_files.has_preset("data", labelled.data.name):
+            usual |= recipe_files.preset("data", labelled.data.name)
+            usual["data.name"] = defaults()["data.name"]
+        else:  # of a place
+            del given["data.name"]
         options[1:] = [
             f"{'data' if key == 'data.name' else key}={option_text(value)}"
             for key, value in given.items()
