@@ -12,7 +12,7 @@ from ..recipe.identity import FACTS
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build, dump, without_private
 from ..runs.checkpoint_files import list_checkpoints, step_of
-from ..runs.folder import TRAINED_ON, Run
+from ..runs.folder import COMPARED, TRAINED_ON, Run
 from . import card
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
@@ -92,6 +92,6 @@ def _finished(run: Run) -> Files:
 def _state(run: Run) -> Files:
     from .state_io import pack_newest  # torch
 
-    names = ("environment.json", "metrics.jsonl", TRAINED_ON)
+    names = ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED)
     known = {name: run.folder / name for name in names if (run.folder / name).exists()}
     return known | _description(run) | pack_newest(run.checkpoints)

@@ -14,7 +14,7 @@ from ..recipe.schema import dump
 from ..recipe.tool import parse
 from ..recipe.tools import PullOptions
 from ..runs.files import replacing
-from ..runs.folder import TRAINED_ON, Run
+from ..runs.folder import COMPARED, TRAINED_ON, Run
 from .payload import BEST, STATE
 from .state_io import unpack_checkpoints
 
@@ -33,7 +33,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     """
     repository, revision = hub_files.split(place)
     source = hub_files.fetch(
-        f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON)
+        f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON, COMPARED)
     )
     if missing := [file for file in STATE if not (source / file).exists()]:
         raise UserError(
@@ -62,8 +62,8 @@ def _write(source: Path, run: Run, place: str) -> None:
         with replacing(run.folder) as folder:
             folder.mkdir()
             unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
-            for file in ("environment.json", "metrics.jsonl", TRAINED_ON):
-                if (source / file).exists():  # the last one: of a run that has recorded it
+            for file in ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED):
+                if (source / file).exists():  # the last two: of a run that has recorded them
                     shutil.copyfile(source / file, folder / file)
             # not the downloaded one, which could name a plugin or a repository
             (folder / "recipe.yaml").write_text(dump(run.recipe))

@@ -29,7 +29,7 @@ from ..models.encoder import Backbone
 from ..recipe.probe import Probe
 from ..recipe.schema import Recipe
 from ..runs.files import write_atomically
-from ..runs.folder import Run
+from ..runs.folder import COMPARED, Run
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 
@@ -37,7 +37,6 @@ SHARE = 0.03  # of the work of a run, that k-NN takes at most
 FEW = 5  # images: classes of fewer are hardly classes
 # Images that k-NN learns from and is measured on, at least, where there are as many
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
-COMPARED = "compared.safetensors"
 
 
 class OnlinePlan(NamedTuple):

@@ -5,6 +5,7 @@ runs/NAME/
     checkpoints/  export/  figures/  tensorboard/  trackers/ (log.trackers)
     predictions.npz (of the test split)  not_finite.json (skipped updates)  report.html
     trained_on.safetensors (hashes of the images that it has trained on)
+    compared.safetensors (of which held-out images probes of fresh weights are right)
     hub/  hub.json (uploads)
 """
 
@@ -29,6 +30,7 @@ from .files import append, sweep, write_atomically
 from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
+COMPARED = "compared.safetensors"
 # What a run writes in its folder, and removes
 OWN = (
     "recipe.yaml",
@@ -40,6 +42,7 @@ OWN = (
     "predictions.npz",
     "not_finite.json",
     TRAINED_ON,
+    COMPARED,
     "report.html",
     "checkpoints",
     "export",
