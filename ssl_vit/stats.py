@@ -104,7 +104,7 @@ def paired_difference(difference_M: np.ndarray) -> tuple[float, Interval]:
     mean = total / (n + 2)
     variance = (float((difference_M**2).sum()) + 1) / (n + 2) - mean**2
     half = float(special.ndtri(1 - TAIL)) * math.sqrt(variance / (n + 2))
-    return total / n, Interval(mean - half, mean + half)
+    return total / n, Interval(max(mean - half, -1.0), min(mean + half, 1.0))
 
 
 def resampled_difference(
@@ -129,7 +129,7 @@ def resampled_difference(
     for draws in _blocks(resamples, max(1, ENTRIES // images)):
         count_RM = generator.multinomial(images, np.full(images, 1 / images), draws)
         found.append(score(count_RM @ one_MK) - score(count_RM @ other_MK))
-    low, high = np.quantile(np.concatenate(found), [TAIL, 1 - TAIL])
+    low, high = np.nanquantile(np.concatenate(found), [TAIL, 1 - TAIL])
     return Interval(float(low), float(high))
 
 

@@ -26,8 +26,8 @@ Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, 
 def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
     """The network with the initial weights of that seed, as a run from scratch begins; torch's
     random state stays as it is."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         return build_backbone(model, data).eval()
 
 
@@ -44,7 +44,7 @@ def pixel_reader(data: Data) -> Reader:
 
 
 def compared(
-    right: Mapping[str, Right], classes: int, split: str, prefix: str = "", chosen: bool = False
+    right: Mapping[str, Right], classes: int, split: str, prefix: str = "", paired: bool = True
 ) -> dict[str, Measured]:
     """The metrics of an encoder's probes and, after each, those of what it is compared with.
 
@@ -54,7 +54,8 @@ def compared(
         classes: that the probes choose from; guessing is right of one image in so many.
         split: which images these are.
         prefix: of the metrics' names.
-        chosen: whether these images chose the encoder's weights: then no difference is measured.
+        paired: whether differences are measured: not where these images chose the encoder's
+            weights, were trained on, or are no independent cases.
     """
     found: dict[str, Measured] = {}
     for measure, right_TM in right[ENCODER].items():
@@ -65,7 +66,7 @@ def compared(
             if other_TM is None:
                 continue
             one = Measured(value=accuracy(other_TM), split=split, n=images)
-            if not chosen:
+            if paired:
                 apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
                 mean, (low, high) = paired_difference(apart_M.numpy())
                 one.difference = Difference(mean=mean, low=low, high=high)

@@ -21,6 +21,7 @@ from ..stats import Interval, resampled_difference
 from . import probes
 from .probes import Scale
 
+FEWEST = 30  # images whose difference has an interval
 SEED = 0  # of the probe's batches: the same in every run
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
@@ -178,9 +179,12 @@ def marginals(confusion_CC: Tensor) -> Tensor:
     return torch.stack([confusion_CC.diagonal(), confusion_CC.sum(1), confusion_CC.sum(0)])
 
 
-def difference(one_M3C: Tensor, other_M3C: Tensor, number: int) -> Interval:
+def difference(one_M3C: Tensor, other_M3C: Tensor, number: int) -> Interval | None:
     """The percentile interval of the first one's score less the second one's, on the same images,
-    resampled together; `number` is the score's place in Scores."""
+    resampled together; `number` is the score's place in Scores. None of fewer than FEWEST images:
+    few, resampled, differ too little from one another."""
+    if len(one_M3C) < FEWEST:
+        return None
     one_MK, other_MK = (
         rearrange(counted, "m t c -> m (t c)").double().numpy() for counted in (one_M3C, other_M3C)
     )
@@ -193,8 +197,11 @@ def _resampled(sum_RK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     union_RC = own_RC + predicted_RC - right_RC
     present_RC = union_RC > 0
     share_RC = right_RC / np.where(present_RC, union_RC, 1)
-    miou_R = share_RC.sum(1) / present_RC.sum(1)
-    return miou_R, right_RC.sum(1) / own_RC.sum(1)
+    # of a resample without any known pixel nothing is known
+    classes_R, pixels_R = (
+        np.where(count_R > 0, count_R, np.nan) for count_R in (present_RC.sum(1), own_RC.sum(1))
+    )
+    return share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R
 
 
 def moments(train: PatchFeatures, device: torch.device) -> Scale:

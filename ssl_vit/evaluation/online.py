@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..callbacks import Row
 from ..data.batching import Batch
-from ..errors import UserError
-from ..metrics import FRESH
+from ..metrics import FRESH, IN_ITS_PLACE
 from ..objectives.base import Objective
 from ..recipe.records.run import Measured
 from ..recipe.schema import Probe
@@ -38,7 +37,7 @@ class OnlineProbes:
         pool: of the features, token or avg.
         classes: that the probes choose from.
         accelerator: of the run.
-        chosen: whether checkpoint.best chooses the weights on these held-out images.
+        paired: as of `compared`.
         beside: {FRESH, START, PIXELS: {measure: whether each held-out image is right}}, as
             `measure` gives it; rank 0 has it.
         right: the same of the encoder, at its last evaluation.
@@ -50,7 +49,7 @@ class OnlineProbes:
     pool: str
     classes: int
     accelerator: Accelerator
-    chosen: bool = False
+    paired: bool = True
     beside: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
     has_run: bool = field(init=False, default=False)  # the same on all processes
@@ -91,15 +90,18 @@ class OnlineProbes:
             features = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
-        try:
-            return {name: dict(self._probe(features, name, probe)) for name in readers}
-        except UserError:  # too few images: the same of the encoder's own is a warning
-            return {}
+        found: dict[str, Right] = {}
+        for name in readers:
+            try:
+                found[name] = dict(self._probe(features, name, probe))
+            except Exception as error:  # as of the encoder's own, it ends no run
+                print(f"warning: {IN_ITS_PLACE[name]}: not measured: {error}", flush=True)
+        return found
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
         right = {ENCODER: self.right, **self.beside}
-        return compared(right, self.classes, split, PREFIX, self.chosen)
+        return compared(right, self.classes, split, PREFIX, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         return {

@@ -8,7 +8,7 @@ import jinja2
 
 from .. import formatting, hub_files
 from ..metrics import LOSS, SHARE, find_metric, is_of_model
-from ..pages import metric_tables
+from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
 from ..recipe.identity import counts
@@ -54,7 +54,9 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         tables=metric_tables,
         few_images=formatting.few_images(measured_on, chosen_on_held_out(recipe)),
         seen=seen_text.cautions(seen_text.recorded(result, facts)),
-        image=result and (run.figures / "predictions.png").exists(),
+        image=figure_blocks.predictions(recipe.values())
+        if result and (run.figures / "predictions.png").exists()
+        else "",
         values=_values(recipe, facts.free),
         formatting=formatting,
     )

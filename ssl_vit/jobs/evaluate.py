@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -16,19 +17,20 @@ from ..errors import UserError
 from ..evaluation import classify, features
 from ..evaluation.beside import ENCODER, compared, fresh_network, pixel_reader
 from ..formatting import crop_text, few_images, pixel_text
-from ..metrics import FRESH, PIXELS
+from ..metrics import FRESH, IN_ITS_PLACE, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..objectives.supervised.network import Supervised
-from ..recipe import recipe_files
+from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
 from ..recipe.probe import CHOSEN, SEGMENTATION, Probe
-from ..recipe.records.run import Measured, Result, SeenImages
+from ..recipe.records.run import Environment, Measured, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console
 from ..runs.environment import environment
 from ..runs.folder import Run
+from ..runs.identity import runs_before
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, check_same, macos_warning, on_main
 from . import evaluate_masks, finish, head_classes, resources, reuse, seen_images, split_images
@@ -97,7 +99,8 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return None
-    metrics = _probed(extracted, picks, recipe.probe, classes)
+    paired = not (recipe.data.group or _chose_here(recipe, facts["data"].get("test")))
+    metrics = _probed(extracted, picks, recipe.probe, classes, paired)
     metrics |= finish.measured(of_head, "test") | of_masks
     seconds = time.perf_counter() - started_at
     result = finish.result_record(
@@ -122,14 +125,35 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
 
 
 def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
-    """The network with fresh weights, of a run the initial ones of its seed; nothing where the
-    encoder has such weights itself."""
+    """The network with fresh weights: of a run the initial ones of its seed, brought to the
+    evaluation's image size as the trained ones are; nothing where the encoder has fresh weights
+    itself."""
     source = recipe.init_source
     if source.is_scratch:
         return {}
+    made = _made(source)
+    if made is None or made.data.channels != recipe.data.channels:
+        return {FRESH: fresh_network(recipe.model, recipe.data, recipe.seed).to(device)}
+    network = fresh_network(recipe.model, recipe.data, made.seed)
+    weights.copy_weights(fresh_network(made.model, made.data, made.seed), network)
+    return {FRESH: network.to(device)}
+
+
+def _made(source: InitSource) -> Recipe | None:
+    """The recipe of the run that made the weights; None where none did."""
     run = source.locate().run
-    seed = recipe_files.read(run / "recipe.yaml").seed if run else recipe.seed
-    return {FRESH: fresh_network(recipe.model, recipe.data, seed).to(device)}
+    return recipe_files.read(run / "recipe.yaml") if run else None
+
+
+def _chose_here(recipe: Recipe, tested: str | None) -> bool:
+    """Whether a run that the weights come from chose them (checkpoint.best) on the images that they
+    are tested on, as far as the runs are here; `tested` is the fingerprint of these."""
+    with suppress(UserError):
+        for run, before in runs_before(recipe.init):
+            known = records.read(run / "environment.json", Environment).data
+            if before.checkpoint.best and tested in (known.get("validation"), known.get("train")):
+                return True
+    return False
 
 
 def _probed(
@@ -137,6 +161,7 @@ def _probed(
     picks: features.Picks | None,
     probe: Probe,
     classes: int,
+    paired: bool,
 ) -> dict[str, Measured]:
     """The probes of the encoder, and of what it is compared with."""
     if not extracted:
@@ -146,8 +171,13 @@ def _probed(
         # without a network there is nothing to fit but neighbours
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in extracted.items()}
-        right[name] = dict(features.run_probes(own, of, classes, picks))
-    return compared(right, classes, "test")
+        try:
+            right[name] = dict(features.run_probes(own, of, classes, picks))
+        except UserError as error:
+            if name == ENCODER:
+                raise
+            print(f"warning: {IN_ITS_PLACE[name]}: not measured: {error}", flush=True)
+    return compared(right, classes, "test", paired=paired)
 
 
 def _features(
@@ -206,14 +236,26 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
     if recipe.probe.feature == "encoder":
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
-    with torch.random.fork_rng():
-        objective = _classifier(net, init, "probe.feature=hidden", trained=name == ENCODER)
+    objective = _with_head(net, init, trained=name == ENCODER)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
     hidden = objective.hidden.to(next(net.parameters()).device).eval()
     pool = objective.pool
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
+
+
+def _with_head(net: Backbone, init: InitSource, trained: bool) -> Objective:
+    """The classifier around the network, with its trained head or the one that the run began with,
+    which was drawn after the encoder."""
+    if trained:
+        return _classifier(net, init, "probe.feature=hidden")
+    made = _made(init)
+    with torch.random.fork_rng(devices=[]):
+        if made is not None:
+            torch.default_generator.manual_seed(made.seed)
+            encoder.build_backbone(made.model, made.data)
+        return _classifier(net, init, "probe.feature=hidden", trained=False)
 
 
 def _all(source: sources.Source, recipe: Recipe, batch_layout: BatchLayout) -> InterruptibleLoader:

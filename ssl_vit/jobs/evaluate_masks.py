@@ -93,9 +93,10 @@ def compared(counts: Mapping[str, Counts]) -> dict[str, Measured]:
         found[f"majority_{name}"] = measured(alike[number])
         if (fresh := counts.get(FRESH)) is not None:
             value = dense.scores(fresh.confusion_GCC[0])[number]
-            low, high = dense.difference(own.image_M3C, fresh.image_M3C, number)
+            between = dense.difference(own.image_M3C, fresh.image_M3C, number)
             mean = found[name].value - value
-            found[FRESH + name] = measured(value, Difference(mean=mean, low=low, high=high))
+            ends = between and Difference(mean=mean, low=between.low, high=between.high)
+            found[FRESH + name] = measured(value, ends)
     return found
 
 

@@ -20,6 +20,7 @@ from ..data.batching import Batch
 from ..data.files import FOLDERS
 from ..data.source import Source, labelled_images
 from ..data.sources import Splits
+from ..errors import UserError
 from ..evaluation.beside import Right, fresh_network, pixel_reader
 from ..evaluation.features import feature_reader
 from ..evaluation.online import OnlineProbes
@@ -34,6 +35,7 @@ from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
+FEWEST = 20  # labelled held-out images, of which something can be said
 FEW = 5  # images: classes of fewer are hardly classes
 # Images that k-NN learns from and is measured on, at least, where there are as many
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
@@ -49,7 +51,9 @@ class OnlinePlan(NamedTuple):
         first: of the held-out images in their order, the first of these.
         every: steps between two evaluations.
         share: of the run's work, that it takes.
-        chosen: whether checkpoint.best chooses on these images.
+        paired: whether the encoder is compared on these images: not where checkpoint.best chooses
+            on them, where they are trained on, or where they lie in groups.
+        classes: that the probes choose from.
     """
 
     probe: Probe
@@ -58,7 +62,8 @@ class OnlinePlan(NamedTuple):
     first: int
     every: int
     share: float
-    chosen: bool
+    paired: bool
+    classes: int
 
     def describe(self) -> str:
         measures = "k-NN" if self.probe.measures == ["knn"] else ", ".join(self.probe.measures)
@@ -102,45 +107,65 @@ def wanted_images(recipe: Recipe) -> int:
 
 
 def plan(recipe: Recipe, splits: Splits) -> tuple[OnlinePlan | None, str]:
-    """What is measured while a run trains, or why nothing is."""
+    """What is measured while a run trains, or why nothing is.
+
+    Raises:
+        UserError: the labels do not suit the probes of probe.every.
+    """
+    labelled = min(recipe.probe.images, len(labelled_images(splits.train)))
+    held_out = min(recipe.eval.images, len(splits.validation))
+    paired = recipe.checkpoint.best is None and recipe.data.group is None
     if recipe.probe.every:
-        labelled = min(recipe.probe.images, len(labelled_images(splits.train)))
-        held_out = min(recipe.eval.images, len(splits.validation))
         work = _share(recipe, labelled + held_out, recipe.probe.every)
-        chosen = recipe.checkpoint.best is not None
-        found = recipe.probe, labelled, held_out, 0, recipe.probe.every, work, chosen
+        paired = paired and recipe.data.validation != 0
+        classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
+        found = recipe.probe, labelled, held_out, 0, recipe.probe.every, work, paired, classes
         return OnlinePlan(*found), ""
     if not measures_knn(recipe):
         return None, ""
-    if reason := _lacks(recipe, splits):
+    first, best = 0, recipe.checkpoint.best or ""
+    by_probe = best.startswith("probe/")  # which chooses on the images that are probed
+    rest = len(splits.validation) - recipe.eval.images
+    if best and not by_probe and rest >= LEAST_HELD_OUT:
+        first, paired = recipe.eval.images, recipe.data.group is None
+        held_out = min(recipe.eval.images, rest)
+    train, measured, every = _cut(recipe, labelled, held_out)
+    if by_probe:  # as often as it is to choose
+        every = recipe.eval.every
+    if reason := _lacks(
+        recipe, splits, train, loaders.held_out_rows(splits.validation, measured, first)
+    ):
         return None, reason
-    first, chosen = 0, recipe.checkpoint.best is not None
-    labelled = min(recipe.probe.images, len(labelled_images(splits.train)))
-    held_out = min(recipe.eval.images, len(splits.validation))
-    if chosen and len(splits.validation) - recipe.eval.images >= LEAST_HELD_OUT:
-        first, chosen = recipe.eval.images, False
-        held_out = min(recipe.eval.images, len(splits.validation) - first)
-    train, held_out, every = _cut(recipe, labelled, held_out)
+    try:
+        classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
+    except UserError as error:  # of labels that the run does not learn
+        return None, str(error)
     probe = recipe.probe.model_copy(update={"measures": ["knn"]})
-    work = _share(recipe, train + held_out, every)
-    return OnlinePlan(probe, train, held_out, first, every, work, chosen), ""
+    work = _share(recipe, train + measured, every)
+    return OnlinePlan(probe, train, measured, first, every, work, paired, classes), ""
 
 
-def _lacks(recipe: Recipe, splits: Splits) -> str:
-    """Why k-NN is not measured; empty where it is."""
-    train = splits.train
+def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
+    """Why k-NN is not measured; empty where it is.
+
+    Args:
+        recipe, splits: of the run.
+        train: training images that it would learn from.
+        held_out_M: rows of the held-out images that it would be measured on.
+    """
     if recipe.data.validation == 0:
         return "no images are held out"
-    if not train.label_source:
+    if not splits.train.label_source:
         return "the images have no labels"
-    if train.lists is not None:
+    if splits.train.lists is not None:
         return "the images have lists of labels"
-    if doubt := label_doubt(train.whole()):
+    if doubt := label_doubt(splits.train.whole()):
         return f"the folders may be no classes: {doubt}"
-    labelled = min(recipe.probe.images, len(labelled_images(train)))
-    learned_from = labelled - max(1, labelled // 10)  # as OnlineProbes.chosen_on
-    if learned_from < recipe.probe.neighbors or splits.validation.label_range[1] < 0:
-        return "too few images have labels"
+    learned_from = train - max(1, train // 10)  # as OnlineProbes.chosen_on
+    labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
+    if learned_from < recipe.probe.neighbors or labelled < FEWEST:
+        few = f"{learned_from:,} labelled training images and {labelled:,} held-out ones"
+        return f"{few} are too few; data.validation= holds out more"
     return ""
 
 
@@ -194,9 +219,9 @@ def prepare(
         batches(splits.validation, planned.held_out, planned.first),
         planned.probe,
         recipe.probe.pool or recipe.pool,
-        class_numbers.count_classes(splits, recipe.data, recipe.objective),
+        planned.classes,
         accelerator,
-        planned.chosen,
+        planned.paired,
     )
     return OnlineJob(run, planned, probes), ""
 
@@ -247,4 +272,7 @@ def _write(path: Path, asked: str, beside: dict[str, Right]) -> None:
         for name, right in beside.items()
         for measure, right_TM in right.items()
     }
-    write_atomically(path, save(tensors, metadata={"asked": asked}))
+    try:
+        write_atomically(path, save(tensors, metadata={"asked": asked}))
+    except OSError as error:  # such as a full disk: it is measured again after an interruption
+        print(f"warning: {path} could not be written: {error.strerror}", flush=True)

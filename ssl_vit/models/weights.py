@@ -114,6 +114,16 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     return fingerprint(state)
 
 
+def copy_weights(source: Backbone, target: Backbone) -> None:
+    """The weights of a network in another of the same architecture, with positions interpolated to
+    its grid, as loading an export of them would do."""
+    state = source.backbone.state_dict()
+    if isinstance(source, Encoder) and isinstance(target, Encoder):
+        state = fit_positions(exported_state(source), target)
+    kept = target.backbone.state_dict().keys()
+    target.backbone.load_state_dict({name: state[name] for name in kept if name in state})
+
+
 def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor]) -> bool:
     """Bring the first layer of weights for RGB to the encoder's channels, where
     model.adapt_channels asks for it; whether it did.

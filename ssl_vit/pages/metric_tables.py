@@ -64,6 +64,8 @@ def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:
     return measured_on.get(entry.split) or entry.n
 
 
+# Why a difference may have no interval
+NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or are too few"
 # Of a fine-tuned run, which guessing says nothing of
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
@@ -141,7 +143,7 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in fought:
         if _is_fresh(one.baseline) and one.difference is None:
-            return "No verdict on its features: the same images chose its weights."
+            return f"No verdict on its features: {NO_VERDICT}."
         if _is_fresh(one.baseline):
             by_verb[one.verb].append(measure_words(one.measure))
     said = {

@@ -1,11 +1,13 @@
 """What to do with a finished run: three commands for each tool that trains. No torch."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from ..formatting import option_text, shell_command, tool_command
-from ..recipe import recipe_files
+from ..recipe import declaration, recipe_files
+from ..recipe.images import OF_SPLITS, READING
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "IMAGES"  # stands for the place of labelled images
@@ -46,35 +48,50 @@ def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
 
 
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
-    """The study that compares fine-tuning after a pre-training with tuned training from scratch.
+    """The study that compares fine-tuning after a pre-training with tuned training from scratch or,
+    where it went on from other weights, with these; of an objective that learns labels itself or is
+    a plugin's the fine-tuning alone.
 
     Args:
         pretraining: whose objective and model.
         labelled: whose images; None: they have no labels, and a place is to be filled in.
     """
-    options = [f"objective={pretraining.objective}", f"data.path={LABELLED}"]
-    if labelled is not None:
-        keys = ("data.name", "data.path", "data.hub", "data.test", "data.size")
-        given = {key: labelled.value(key) for key in keys}
-        usual = defaults()
-        if recipe_files.has_preset("data", labelled.data.name):
-            usual |= recipe_files.preset("data", labelled.data.name)
-            usual["data.name"] = defaults()["data.name"]
-        else:  # of a place
-            del given["data.name"]
-        options[1:] = [
-            f"{'data' if key == 'data.name' else key}={option_text(value)}"
-            for key, value in given.items()
-            if value and value != usual[key]
-        ]
-    if pretraining.model.name:
-        options.append(f"model={pretraining.model.name}")
+    images = [f"data.path={LABELLED}"] if labelled is None else _images(labelled)
+    declared = declaration.known_or_bare(pretraining.objective)
+    learns = any(one.labels for one in declared.trained(pretraining))
+    if learns or pretraining.plugin:
+        folder = Path(pretraining.out) / pretraining.name
+        return _typed("finetune", "recipe=finetune", f"init={folder}", *images)
+    options = [f"objective={pretraining.objective}", *images]
+    if pretraining.init_source.is_scratch:
+        options += _words(pretraining, "model")
+    else:
+        options.append(f"init={pretraining.init}")
     return _typed("study", "recipe=study/worth", *options)
 
 
 def fine_tuning(recipe: Recipe) -> str:
-    """The fine-tuning of an evaluation's encoder on the same images."""
-    return _typed("finetune", "recipe=finetune", f"init={recipe.init}")
+    """The fine-tuning of the encoder of `init=` on a recipe's images."""
+    return _typed("finetune", "recipe=finetune", f"init={recipe.init}", *_images(recipe))
+
+
+def _images(recipe: Recipe) -> list[str]:
+    """The words that name a recipe's images, how they are read, and their size and channels."""
+    wanted = {*OF_SPLITS, *READING, "data.range"}
+    return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
+
+
+def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
+    """The words of a group of keys: its preset, and of those that are wanted (by default all) the
+    keys that differ from it."""
+    name, usual, values = recipe.value(f"{group}.name"), defaults(), recipe.values()
+    words = []
+    if name and recipe_files.has_preset(group, name):
+        words = [f"{group}={name}"] if name != usual[f"{group}.name"] else []
+        usual |= recipe_files.preset(group, name)
+    own = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
+    differ = [key for key in own if key in (wanted or own) and values[key] != usual[key]]
+    return words + [f"{key}={option_text(values[key])}" for key in differ]
 
 
 def evaluation(folder: Path, out: Path, images: str = "") -> str:

@@ -10,7 +10,7 @@ from helpers.options import LOADED, altered
 from helpers.runs import Killed, run
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
-from ssl_vit.evaluation import beside
+from ssl_vit.evaluation import beside, dense
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.jobs.run_result import run_result
@@ -197,4 +197,37 @@ def test_images_that_chose_the_weights_give_no_verdict() -> None:
         for name, value in (("probe_knn", 0.4), ("fresh_probe_knn", 0.3), ("guess_probe_knn", 0.1))
     }
     said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
-    assert said == "No verdict on its features: the same images chose its weights."
+    assert said.startswith("No verdict on its features: these images chose its weights")
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_a_run_that_learns_nothing_is_its_own_fresh_weights(tiny: list[str], size: int) -> None:
+    """At another image size too, where another network would be drawn from the seed."""
+    still = ["optim.lr=1e-30", "optim.weight_decay=0", "seed=3"]
+    done = run(altered(tiny, *still, "name=still"))
+    words = [*MEASURED, f"out={done.folder.parent}", f"init={done.folder}", "name=own"]
+    metrics = evaluated([*words, f"data.size={size}"]).metrics
+    for measure in ("knn", "linear", "few_shot_1"):
+        assert metrics[measure].value == metrics[f"fresh_{measure}"].value
+        apart = metrics[f"fresh_{measure}"].difference
+        assert apart is not None and apart.mean == 0
+
+
+def test_images_that_probe_knn_chooses_on_give_no_difference(tiny: list[str]) -> None:
+    done = run(altered(tiny, *KNN, "checkpoint.best=probe/knn", "name=run"))
+    assert [row["step"] for row in done.rows() if "probe/knn" in row] == [4, 8, 12]
+    assert result_of(done).metrics["fresh_probe_knn"].difference is None
+
+
+def test_few_held_out_labels_are_not_probed(tiny: list[str], tmp_path) -> None:
+    images(root := tmp_path / "own", train__a=40, train__b=40, val__a=3, val__b=2)
+    words = altered(tiny, *KNN, f"data.path={root}", "data.validation=val", "name=run")
+    reason = result_of(run(words)).not_compared
+    assert reason is not None and "5 held-out ones are too few" in reason
+
+
+def test_a_difference_of_few_masks_has_no_interval() -> None:
+    counts = torch.tensor([[[3, 1], [4, 2], [4, 2]]]).repeat(29, 1, 1)
+    assert dense.difference(counts, counts, 0) is None
+    both = torch.cat([counts, counts])
+    assert dense.difference(both, both, 0) == (0, 0)

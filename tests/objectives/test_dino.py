@@ -375,7 +375,7 @@ def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
     text = card.write(Run(done), folder / "export")
     assert "| `views.local` | 4 |" in text and "- dino" in text and "arXiv:2104.14294" in text
     page = (folder / "report.html").read_text()
-    assert "Self-distillation (DINO)" in page and "guessing" not in page
+    assert "Self-distillation (DINO)" in page and "loss of guessing" not in page
 
 
 def test_first_weights_of_another_patch_size_are_one_line(tmp_path: Path) -> None:
