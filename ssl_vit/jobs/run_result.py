@@ -61,12 +61,13 @@ class RunResult(Result):
                 yield f"{metric_tables.measure_words(name):<11} {text}"
         fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
         if recipe.fine_tunes:
-            yield f"scratch     {scratch.beside(self.folder, recipe, self)}: {self._worth(recipe)}"
+            yield f"scratch     {scratch.beside(self.folder, recipe, self)}; {self._worth(recipe)}"
         elif said := metric_tables.verdict(fought):
-            yield f"verdict     {said}"
+            unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
+            yield f"verdict     {unknown}{said}"
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, next_steps.LABELLED)
-            yield f"features    not compared with fresh weights, {self.not_compared}: {command}"
+            yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:
             yield from self._not_compared(recipe)

@@ -31,14 +31,14 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         return NOT_KNOWN
     other, theirs = found
     own, value = result.metrics[MEASURE].value, theirs.metrics[MEASURE].value
-    less = "less compute" if _less(theirs, result, recipe) else "compute not compared"
+    less = "less compute" if _less(theirs, result, recipe) else "its compute is not compared"
     there, here = (
         f"{_tries(folder, recipe, init)}, {format_exaflop(one.total_exaflop, 2)}"
         for init, one in ((SCRATCH, theirs), (recipe.init, result))
     )
     return (
-        f"{MEASURE} {value:.1%} ({other.name}: untuned, {less}: {there}), here {own:.1%} ({here}"
-        f" with its pre-training); {NOT_KNOWN}"
+        f"{NOT_KNOWN}, as training from scratch had no tuning and {less}: {MEASURE} {value:.1%}"
+        f" ({other.name}: {there}), here {own:.1%} ({here} with its pre-training)"
     )
 
 

@@ -8,6 +8,7 @@ from ..metrics import (
     FRESH,
     IN_ITS_PLACE,
     LOSS,
+    PIXELS,
     SHARE,
     compared_with,
     find_baseline,
@@ -151,7 +152,11 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
         LOST: "features of this encoder are worse than untrained ones",
         OPEN: "features of this encoder cannot be told from untrained ones",
     }
-    return " ".join(f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found)
+    sentences = [f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found]
+    pixels = [one for one in fought if one.baseline.rpartition("/")[2].startswith(PIXELS)]
+    if sentences and any(one.difference and one.verb == LOST for one in pixels):
+        sentences.append("By k-NN the pixels at 8 x 8 are better.")
+    return " ".join(sentences)
 
 
 def _is_fresh(baseline: str) -> bool:

@@ -10,7 +10,7 @@ from ..recipe import declaration, recipe_files
 from ..recipe.images import OF_SPLITS, READING
 from ..recipe.schema import Recipe, defaults
 
-LABELLED = "IMAGES"  # stands for the place of labelled images
+LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
 
 
 class NextCommand(NamedTuple):

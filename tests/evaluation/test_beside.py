@@ -160,7 +160,8 @@ def test_without_labels_it_says_that_features_were_not_compared(tiny: list[str])
     result = result_of(done)
     assert not any("knn" in name for name in result.metrics)
     text = str(run_result(done, result))
-    assert "not compared with fresh weights, the images have no labels: " in text
+    assert "verdict     features not compared: the images have no labels. " in text
+    assert "features    not compared with fresh weights; on images with labels: " in text
     assert "fine-tuning not compared: " in text
 
 
@@ -189,6 +190,20 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
     assert verdict(0.022, 0.008, 0.036).startswith("k-NN features of this encoder are better")
     assert "cannot be told from" in verdict(0.022, -0.001, 0.045)
     assert "guessing" not in verdict(0.022, 0.008, 0.036)
+
+
+def test_pixels_that_are_better_are_in_the_verdict() -> None:
+    low = Difference(mean=-0.1, low=-0.12, high=-0.08)
+    high = Difference(mean=0.03, low=0.01, high=0.05)
+    metrics = {
+        "knn": Measured(value=0.31, split="test", n=100),
+        "fresh_knn": Measured(value=0.28, split="test", n=100, difference=high),
+        "pixels_knn": Measured(value=0.41, split="test", n=100, difference=low),
+    }
+    assert metric_tables.verdict([*metric_tables.comparisons(metrics)]) == (
+        "k-NN features of this encoder are better than untrained ones."
+        " By k-NN the pixels at 8 x 8 are better."
+    )
 
 
 def test_images_that_chose_the_weights_give_no_verdict() -> None:
