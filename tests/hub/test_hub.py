@@ -632,7 +632,10 @@ def test_a_fresh_process_gets_the_runs_own_outputs(
     with torch.no_grad():
         torch.testing.assert_close(features["normal"], net.normalize(images()), atol=1e-5, rtol=0)
         wanted = net.feature(images(), "avg")
-        named = classifier.feature(images(), "token") @ head["head.weight"].T + head["head.bias"]
+        named = (
+            classifier.feature(images(), tuned.recipe.pool) @ head["head.weight"].T
+            + head["head.bias"]
+        )
     for name in ("0", "1", "2"):
         torch.testing.assert_close(features[name], wanted, atol=1e-5, rtol=0)
         torch.testing.assert_close(logits[name], named, atol=1e-5, rtol=0)
