@@ -171,7 +171,7 @@ def test_one_row_shows_a_metric_everywhere(
     text = card.write(run, run.folder / "export")
     assert ["confusion", "25.00%", "-", "validation", "90"] in table(text, "measure")
     (row,) = table(text, "baseline")[1:]
-    assert row == ["guessing blindly", "confusion", "-50.00 points", "-", "25.00%", "75.00%"]
+    assert row == ["guessing blindly", "-50.00 points", "-", "confusion", "25.00%", "75.00%"]
     assert re.search(r"type: accuracy\n\s+value: 0.25\n\s+name: confusion", text)
 
     # runs tool

@@ -126,8 +126,8 @@ def baselines(fought: Sequence[BaselineComparison]) -> Table:
         text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
         if (apart := one.difference) is not None:
             between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
-        rows.append([one.called, one.measure, text, between, *one.values])
-    head = ["baseline", "measure", "difference", "95% interval", "the model's", "its value"]
+        rows.append([one.called, text, between, one.measure, *one.values])
+    head = ["baseline", "difference", "95% interval", "measure", "the model's", "its value"]
     return Table(head, rows)
 
 
