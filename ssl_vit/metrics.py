@@ -11,6 +11,8 @@ LOSS = "loss"
 NUMBER = "number"
 COUNT = "count"  # what a row of metrics.jsonl counts beside its metrics
 HELD_OUT = "validation/"  # begins the name of a metric of held-out images, in metrics.jsonl
+# Begins that of a probe while a run trains, in metrics.jsonl and in result.json
+PROBE, PROBED = "probe/", "probe_"
 
 # Kinds of corrupted patches; of a metric by kind, arms are compared by the first
 KINDS = ("masked", "random", "kept")

@@ -12,15 +12,13 @@ from torch import Tensor
 
 from ..callbacks import Row
 from ..data.batching import Batch
-from ..metrics import FRESH, IN_ITS_PLACE
+from ..metrics import FRESH, IN_ITS_PLACE, PROBE, PROBED
 from ..objectives.base import Objective
 from ..recipe.records.run import Measured
 from ..recipe.schema import Probe
 from . import probes
 from .beside import ENCODER, Right, compared
 from .features import Features, Readers, accuracy, extract, feature_reader, run_probes
-
-PREFIX = "probe_"  # of the metrics' names in result.json
 
 
 @dataclass(eq=False, repr=False)
@@ -79,9 +77,9 @@ class OnlineProbes:
             yield "features/norm", probes.mean_norm(held_out_MD)
         for name, right_TM in self._probe(features, ENCODER):
             self.right[name] = right_TM
-            yield f"probe/{name}", accuracy(right_TM)
+            yield f"{PROBE}{name}", accuracy(right_TM)
             if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
-                yield f"probe/{FRESH}{name}", accuracy(fresh_TM)
+                yield f"{PROBE}{FRESH}{name}", accuracy(fresh_TM)
 
     def measure(self, readers: Readers, probe: Probe | None = None) -> dict[str, Right]:
         """The same probes, or those of `probe`, of other features of the same images; on other
@@ -101,7 +99,7 @@ class OnlineProbes:
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
         right = {ENCODER: self.right, **self.beside}
-        return compared(right, self.classes, split, PREFIX, self.paired)
+        return compared(right, self.classes, split, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         return {

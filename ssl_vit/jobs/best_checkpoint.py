@@ -12,13 +12,11 @@ import torch
 from ..callbacks import Row
 from ..data.layout import role
 from ..errors import UserError, suggest
-from ..metrics import find_metric
+from ..metrics import HELD_OUT, PROBE, find_metric
 from ..recipe.records.run import Best
 from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
 from .setup import Job
-
-PROBES = "probe/"  # beginning of the metrics of probes while it trains
 
 
 def check_split(recipe: Recipe) -> None:
@@ -53,7 +51,7 @@ def check_metric(job: Job) -> None:
         known = job.held_out.names(model.eval())
         model.train()
     if job.online:
-        known += [f"{PROBES}{name}" for name in job.online.probes.names()]
+        known += [f"{PROBE}{name}" for name in job.online.probes.names()]
 
     def check() -> None:
         if metric not in known:
@@ -115,7 +113,7 @@ class BestSoFar:
         self.saver = saver
         self.before = job.state.best  # the record that the newest one has replaced
         metric = job.recipe.checkpoint.best or ""
-        self.key = metric if metric.startswith(PROBES) else f"validation/{metric}"
+        self.key = metric if metric.startswith(PROBE) else f"{HELD_OUT}{metric}"
         self.higher = find_metric(metric).higher
 
     @property

@@ -25,7 +25,7 @@ from ..evaluation.beside import Right, fresh_network, pixel_reader
 from ..evaluation.features import feature_reader
 from ..evaluation.online import OnlineProbes
 from ..formatting import count_of_images
-from ..metrics import FRESH, PIXELS, START
+from ..metrics import FRESH, PIXELS, PROBE, START
 from ..models.encoder import Backbone
 from ..recipe.probe import Probe
 from ..recipe.schema import Recipe
@@ -101,11 +101,6 @@ def measures_knn(recipe: Recipe) -> bool:
     return asked and recipe.trains and not all(one.labels for one in learns)
 
 
-def wanted_images(recipe: Recipe) -> int:
-    """How many training images the probes learn from, at most."""
-    return recipe.probe.images if recipe.probe.every or measures_knn(recipe) else 0
-
-
 def plan(recipe: Recipe, splits: Splits) -> tuple[OnlinePlan | None, str]:
     """What is measured while a run trains, or why nothing is.
 
@@ -124,7 +119,7 @@ def plan(recipe: Recipe, splits: Splits) -> tuple[OnlinePlan | None, str]:
     if not measures_knn(recipe):
         return None, ""
     first, best = 0, recipe.checkpoint.best or ""
-    by_probe = best.startswith("probe/")  # which chooses on the images that are probed
+    by_probe = best.startswith(PROBE)  # which chooses on the images that are probed
     rest = len(splits.validation) - recipe.eval.images
     if best and not by_probe and rest >= LEAST_HELD_OUT:
         first, paired = recipe.eval.images, recipe.data.group is None

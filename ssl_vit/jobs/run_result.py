@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import count_of_images, duration, format_held_out
-from ..metrics import format_metrics, is_of_model
+from ..metrics import PROBED, format_metrics, is_of_model
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -79,7 +79,7 @@ class RunResult(Result):
         probes."""
         if not is_of_model(name):
             return False
-        return not self.steps or name.startswith("probe_")
+        return not self.steps or name.startswith(PROBED)
 
     def _chosen(self) -> str:
         """Of which step the weights are, where checkpoint.best has chosen it."""
@@ -100,11 +100,12 @@ class RunResult(Result):
             of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
             if split == "test":
                 of += self._test_interval()
-            own = {each: value for each, value in values.items() if not self._is_probe(each)}
+            own = {
+                each: value
+                for each, value in values.items()
+                if not each.startswith(PROBED) and not metric_tables.is_in_its_place(each)
+            }
             yield f"{name:<11} {format_metrics(own, own)}{of}"
-
-    def _is_probe(self, name: str) -> bool:
-        return name.startswith("probe_") or metric_tables.is_in_its_place(name)
 
     def _test_interval(self) -> str:
         """Of the first metric of test images that has one, as that of a classifier's top-1."""

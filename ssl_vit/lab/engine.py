@@ -112,11 +112,6 @@ def cost(options: Sequence[str], where: str) -> Cost:
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
-def trained_objectives(recipe: Recipe) -> list[str]:
-    """The objectives that are trained: of `joint` those whose weight is not 0."""
-    return [one.name for one in recipe.declared.trained(recipe)]
-
-
 def own_keys() -> list[str]:
     """The keys of recipes that a command line may give a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..metrics import (
     FRESH,
     IN_ITS_PLACE,
-    LOSS,
     PIXELS,
+    PROBED,
     SHARE,
     compared_with,
     find_baseline,
@@ -183,7 +183,7 @@ def is_in_its_place(name: str) -> bool:
 
 def measure_words(name: str) -> str:
     """A probe's name in a sentence: k-NN, linear, 5-shot, segmentation."""
-    last = name.rpartition("/")[2].removeprefix("probe_")
+    last = name.rpartition("/")[2].removeprefix(PROBED)
     if last.startswith("few_shot_"):
         return f"{last.removeprefix('few_shot_')}-shot"
     named = {"knn": "k-NN", "miou": "segmentation", "pixel_accuracy": "pixel-accuracy"}
@@ -217,32 +217,3 @@ def _images(split: str, measured_on: Mapping[str, int]) -> str:
 
 def _listed(texts: Sequence[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
-def index(
-    metrics: Mapping[str, Measured], task: str, data: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """`results` of the front matter's model-index, as the Hub reads them: losses and shares by
-    split."""
-    rows = {name: find_metric(name) for name in metrics}
-    known = {
-        name: entry
-        for name, entry in metrics.items()
-        if rows[name].listed or rows[name].unit == LOSS
-    }
-    return [
-        {
-            "task": {"type": task},
-            "dataset": {**data, "split": split},
-            "metrics": [
-                {
-                    "type": {LOSS: "loss", SHARE: "accuracy"}.get(rows[name].unit, rows[name].name),
-                    "name": name,
-                    "value": entry.value,
-                }
-                for name, entry in known.items()
-                if entry.split == split
-            ],
-        }
-        for split in dict.fromkeys(entry.split for entry in known.values())
-    ]

@@ -17,7 +17,7 @@ from ..formatting import (
     text_line,
     tool_command,
 )
-from ..metrics import find_metric, is_of_model
+from ..metrics import PROBE, find_metric, is_of_model
 from ..recipe import export_files
 from ..recipe.identity import counts
 from ..recipe.names import is_name
@@ -35,7 +35,6 @@ INDEX = "index.html"
 WARNINGS = 50  # lines of log.txt that are shown, the last ones
 STEPS = 20  # skipped updates that are named
 EMBEDDED = 3 * 2**20  # bytes of figures inside a page; 4 MiB as base64
-PROBE = "probe/"
 REFRESH = 60  # seconds after which the page of a run that goes on is loaded again
 TRANSFORM = """\
 config = timm.data.resolve_model_data_config({})
@@ -117,9 +116,6 @@ def results(record: RunRecord) -> Iterator[Block]:
     chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
     for text in few_images(record.measured_on, chosen, remedy):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
-    if record.result and (classes := record.result.classes):
-        text = f"Guessing among {classes:,} classes is right in {1 / classes:.2%} of the cases."
-        yield Text(text)
     for one in record.seen:
         whose = "" if one.run == record.name else "Of its initial weights: "
         yield Text(f"{whose}{seen_text.sentence(one)}.")

@@ -12,14 +12,13 @@ from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
-from ..metrics import FRESH, HELD_OUT, all_metrics, find_metric, format_metrics, is_of_model
+from ..metrics import FRESH, HELD_OUT, PROBE, all_metrics, find_metric, format_metrics, is_of_model
 from ..stats import proportion
 from . import notebook
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
 LINE_SHARE = 1 / 60
-PROBE = "probe/"  # begins the name of a probe's metric, in metrics.jsonl
 REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
 
 
