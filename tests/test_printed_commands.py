@@ -74,6 +74,16 @@ def test_the_study_of_a_named_data_set_names_no_second_place(tmp_path: Path) -> 
     assert pasted(command, tmp_path)[2:] == ["recipe=study/worth", "objective=mpp", *words]
 
 
+def test_no_study_is_named_where_none_answers() -> None:
+    """Of joint training, which learns labels itself; of images without labels it has a place to be
+    filled in."""
+    made = resolve(["recipe=joint"])
+    assert worth(made, made) == ""
+    made = resolve(["recipe=mpp", "data.labels=false"])
+    steps = next_steps(Path("runs/mpp"), Path("runs"), made, labelled=False)
+    assert [step.command.count("data.path=LABELLED_IMAGES") for step in steps] == [1, 1, 1]
+
+
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:

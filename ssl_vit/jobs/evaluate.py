@@ -78,28 +78,22 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
-    found = {name: _reader(one, name, recipe) for name, one in networks.items()}
-    readers = {name: read for name, (read, _) in found.items()}
-    pool = found[ENCODER][1]
-    if set(recipe.probe.measures) <= {SEGMENTATION}:
-        pool = "patches"
-    if "knn" in recipe.probe.measures:
-        readers[PIXELS] = pixel_reader(recipe.data)
+    readers, pool = _readers(networks, recipe)
     _print_banner(run, accelerator, splits, pool, seen, head)
     extracted, picks, images = _features(
         readers, splits, batch_layout, recipe, accelerator, classes
     )
     of_head = _classify(head, splits, batch_layout, recipe, accelerator) if head else {}
     of_masks: dict[str, Measured] = {}
+    paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
     if measures_masks(recipe):
         of_masks, forwarded = evaluate_masks.measure(
-            networks, splits, batch_layout, recipe, accelerator
+            networks, splits, batch_layout, recipe, accelerator, paired
         )
         images += forwarded
     if not accelerator.is_main_process:
         accelerator.wait_for_everyone()
         return None
-    paired = not (recipe.data.group or _chose_here(recipe, facts["data"].get("test")))
     metrics = _probed(extracted, picks, recipe.probe, classes, paired)
     metrics |= finish.measured(of_head, "test") | of_masks
     seconds = time.perf_counter() - started_at
@@ -145,13 +139,21 @@ def _made(source: InitSource) -> Recipe | None:
     return recipe_files.read(run / "recipe.yaml") if run else None
 
 
-def _chose_here(recipe: Recipe, tested: str | None) -> bool:
-    """Whether a run that the weights come from chose them (checkpoint.best) on the images that they
-    are tested on, as far as the runs are here; `tested` is the fingerprint of these."""
-    with suppress(UserError):
+def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
+    """Whether a run that the weights come from chose them (checkpoint.best) on the split that they
+    are tested on, as far as the runs are here. Shares of one split have its fingerprint and are
+    apart; they do not count.
+
+    Args:
+        recipe: of the evaluation.
+        prints: the fingerprints of its splits, on rank 0.
+    """
+    with suppress(UserError, OSError, ValueError):
         for run, before in runs_before(recipe.init):
             known = records.read(run / "environment.json", Environment).data
-            if before.checkpoint.best and tested in (known.get("validation"), known.get("train")):
+            chosen = known.get("validation")
+            split = chosen is not None and chosen != known.get("train")
+            if before.checkpoint.best and split and chosen == prints.get("test"):
                 return True
     return False
 
@@ -223,6 +225,16 @@ def _features(
                 )
             images += len(source)
     return extracted, picks, images
+
+
+def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
+    """What features are read from, of each network and of the pixels; and the encoder's pooling."""
+    found = {name: _reader(one, name, recipe) for name, one in networks.items()}
+    readers = {name: read for name, (read, _) in found.items()}
+    if "knn" in recipe.probe.measures:
+        readers[PIXELS] = pixel_reader(recipe.data)
+    masks_alone = set(recipe.probe.measures) <= {SEGMENTATION}
+    return readers, "patches" if masks_alone else found[ENCODER][1]
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:

@@ -58,10 +58,11 @@ def measure(
     batch_layout: BatchLayout,
     recipe: Recipe,
     accelerator: WatchedAccelerator,
+    paired: bool = True,
 ) -> tuple[dict[str, Measured], int]:
     """The metrics on masks of an encoder (ENCODER), beside those of its network with fresh weights
     (FRESH) where it is given and of the commonest class; the same on all processes. And the number
-    of images that the encoder forwarded.
+    of images that the encoder forwarded. `paired`: as of `beside.compared`.
 
     Raises:
         UserError: a split has no masks, or masks that do not suit.
@@ -73,10 +74,10 @@ def measure(
         one = MaskEvaluation(network, splits, batch_layout, recipe, accelerator)
         counts[name] = one.run()
         forwarded = forwarded or one.seen  # fresh weights come second
-    return compared(counts), forwarded
+    return compared(counts, paired), forwarded
 
 
-def compared(counts: Mapping[str, Counts]) -> dict[str, Measured]:
+def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     """The metrics of ENCODER, and of what it is compared with on the same images."""
     own = counts[ENCODER]
     alike = dense.scores(own.commonest_CC)
@@ -93,9 +94,10 @@ def compared(counts: Mapping[str, Counts]) -> dict[str, Measured]:
         found[f"majority_{name}"] = measured(alike[number])
         if (fresh := counts.get(FRESH)) is not None:
             value = dense.scores(fresh.confusion_GCC[0])[number]
+            mean, ends = found[name].value - value, None
             between = dense.difference(own.image_M3C, fresh.image_M3C, number)
-            mean = found[name].value - value
-            ends = between and Difference(mean=mean, low=between.low, high=between.high)
+            if paired and between is not None:
+                ends = Difference(mean=mean, low=between.low, high=between.high)
             found[FRESH + name] = measured(value, ends)
     return found
 

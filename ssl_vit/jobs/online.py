@@ -31,6 +31,7 @@ from ..recipe.probe import Probe
 from ..recipe.schema import Recipe
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
+from ..runs.next_steps import NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 
@@ -151,7 +152,7 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     if recipe.data.validation == 0:
         return "no images are held out"
     if not splits.train.label_source:
-        return "the images have no labels"
+        return NO_LABELS
     if splits.train.lists is not None:
         return "the images have lists of labels"
     if doubt := label_doubt(splits.train.whole()):

@@ -61,12 +61,13 @@ class RunResult(Result):
                 yield f"{metric_tables.measure_words(name):<11} {text}"
         fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
         if recipe.fine_tunes:
-            yield f"scratch     {scratch.beside(self.folder, recipe, self)}; {self._worth(recipe)}"
+            said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
+            yield f"scratch     {said}{'; ' if command else ''}{command}"
         elif said := metric_tables.verdict(fought):
             unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
             yield f"verdict     {unknown}{said}"
         if self.not_compared:
-            command = next_steps.evaluation(self.folder, self.folder.parent, next_steps.LABELLED)
+            command = next_steps.evaluation(self.folder, self.folder.parent, self._labelled)
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:
@@ -80,6 +81,10 @@ class RunResult(Result):
         if not is_of_model(name):
             return False
         return not self.steps or name.startswith(PROBED)
+
+    @property
+    def _labelled(self) -> bool:
+        return self.not_compared != next_steps.NO_LABELS
 
     def _chosen(self) -> str:
         """Of which step the weights are, where checkpoint.best has chosen it."""
@@ -127,15 +132,15 @@ class RunResult(Result):
         learned = recipe.trains and all(one.labels for one in recipe.declared.trained(recipe))
         if learned or (not recipe.trains and recipe.init_source.is_scratch):
             return
-        yield f"fine-tuning not compared: {self._worth(recipe)}"
+        init = self.folder if recipe.trains else recipe.init
+        command = self._worth(recipe) or next_steps.fine_tuning(init, recipe)
+        yield f"fine-tuning not compared: {command}"
 
     def _worth(self, recipe: Recipe) -> str:
-        """The command that says whether this pre-training helps fine-tuning; of an encoder that was
-        made elsewhere, the one that fine-tunes it."""
+        """The command that says whether this pre-training helps fine-tuning; empty where none
+        does, as of an encoder that was made elsewhere."""
         made = scratch.made_by(recipe)
-        if made is None:
-            return next_steps.fine_tuning(recipe)
-        return next_steps.worth(made, None if self.not_compared else recipe)
+        return next_steps.worth(made, recipe if self._labelled else None) if made else ""
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -11,6 +11,8 @@ from ..recipe.images import OF_SPLITS, READING
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
+# Why features were not compared: the one reason for which another place of images is needed
+NO_LABELS = "the images have no labels"
 
 
 class NextCommand(NamedTuple):
@@ -20,7 +22,7 @@ class NextCommand(NamedTuple):
     command: str
 
 
-def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
+def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -> list[NextCommand]:
     """Of a run that has pre-trained: compare it with tuned training from scratch, measure the
     encoder, fine-tune it; of one that has fine-tuned: look at it, write its features, compare it
     with other runs.
@@ -29,6 +31,7 @@ def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
         folder: of a finished run, as it is to be typed.
         out: the folder that holds the runs which the commands make.
         recipe: of the run.
+        labelled: whether its images have labels; else a place of others is to be filled in.
     """
     init = f"init={folder}"
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
@@ -38,19 +41,25 @@ def next_steps(folder: Path, out: Path, recipe: Recipe) -> list[NextCommand]:
             NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
             NextCommand("compare it with the other runs", _typed("report", str(out))),
         ]
+    others = [] if labelled else [f"data.path={LABELLED}"]
+    helps = worth(recipe, recipe if labelled else None)
+    found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     return [
-        NextCommand("whether pre-training helps these images", worth(recipe, recipe)),
-        NextCommand("measure the frozen encoder on labels", evaluation(folder, out)),
+        *found,
         NextCommand(
-            "fine-tune it on labels", _typed("finetune", "recipe=finetune", init, f"out={out}")
+            "measure the frozen encoder on labels", evaluation(folder, out, labelled=labelled)
+        ),
+        NextCommand(
+            "fine-tune it on labels",
+            _typed("finetune", "recipe=finetune", init, *others, f"out={out}"),
         ),
     ]
 
 
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     """The study that compares fine-tuning after a pre-training with tuned training from scratch or,
-    where it went on from other weights, with these; of an objective that learns labels itself or is
-    a plugin's the fine-tuning alone.
+    where it went on from other weights, with these. Empty of an objective that learns labels itself
+    or is a plugin's, of which there is no such study.
 
     Args:
         pretraining: whose objective and model.
@@ -60,8 +69,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     declared = declaration.known_or_bare(pretraining.objective)
     learns = any(one.labels for one in declared.trained(pretraining))
     if learns or pretraining.plugin:
-        folder = Path(pretraining.out) / pretraining.name
-        return _typed("finetune", "recipe=finetune", f"init={folder}", *images)
+        return ""
     options = [f"objective={pretraining.objective}", *images]
     if pretraining.init_source.is_scratch:
         options += _words(pretraining, "model")
@@ -70,9 +78,9 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     return _typed("study", "recipe=study/worth", *options)
 
 
-def fine_tuning(recipe: Recipe) -> str:
-    """The fine-tuning of the encoder of `init=` on a recipe's images."""
-    return _typed("finetune", "recipe=finetune", f"init={recipe.init}", *_images(recipe))
+def fine_tuning(init: Path | str, recipe: Recipe) -> str:
+    """The fine-tuning of an encoder on a recipe's images."""
+    return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe))
 
 
 def _images(recipe: Recipe) -> list[str]:
@@ -94,9 +102,10 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
     return words + [f"{key}={option_text(values[key])}" for key in differ]
 
 
-def evaluation(folder: Path, out: Path, images: str = "") -> str:
-    """The evaluation of a run's encoder, on its own images or on those of a place."""
-    place = [f"data.path={images}"] if images else []
+def evaluation(folder: Path, out: Path, labelled: bool) -> str:
+    """The evaluation of a run's encoder, on its own images or, where these have no labels, on those
+    of a place that is to be filled in."""
+    place = [] if labelled else [f"data.path={LABELLED}"]
     return _typed("evaluate", "recipe=evaluate", f"init={folder}", *place, f"out={out}")
 
 

@@ -234,6 +234,19 @@ def test_images_that_probe_knn_chooses_on_give_no_difference(tiny: list[str]) ->
     assert result_of(done).metrics["fresh_probe_knn"].difference is None
 
 
+def test_an_evaluation_on_the_split_that_chose_has_no_difference(tiny: list[str], tmp_path) -> None:
+    """Another share of the training images is apart, though it has the fingerprint of the split."""
+    images(root := tmp_path / "own", train__a=40, train__b=40, val__a=12, val__b=12)
+    images(root, test__a=9, test__b=8)
+    words = altered(tiny, f"data.path={root}", "data.validation=val", "checkpoint.best=loss")
+    done = run(altered(words, "name=run"))
+    words = ["recipe=evaluate", "probe.measures=[knn]", "probe.neighbors=3", *LOADED]
+    words += [f"init={done.folder}", f"out={done.folder.parent}"]
+    for split, paired in (("val", False), ("test", True)):
+        found = evaluated([*words, f"data.test={split}", f"name={split}"]).metrics["fresh_knn"]
+        assert (found.difference is not None) == paired
+
+
 def test_few_held_out_labels_are_not_probed(tiny: list[str], tmp_path) -> None:
     images(root := tmp_path / "own", train__a=40, train__b=40, val__a=3, val__b=2)
     words = altered(tiny, *KNN, f"data.path={root}", "data.validation=val", "name=run")
