@@ -124,7 +124,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals are Wilson's, of a share of n independent images; of a share of patches,"
-            " which in one image are alike, as wide as for so many images. They are about this one"
+            " which in one image are alike, as wide as for so many images. Those of differences are"
+            " of pairs, the same images for both (Agresti and Min, 2005). They are about this one"
             " network: what another seed would give is not in them."
         )
 

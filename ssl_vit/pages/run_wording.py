@@ -108,6 +108,10 @@ def outcome(record: RunRecord) -> str:
         found.append(text[0].upper() + text[1:])
     elif fought:
         found.append(metric_tables.verdict(fought))
+        if any(metric_tables.is_in_its_place(one.baseline) for one in fought):
+            found.append("Fine-tuning was not compared.")
+    if record.result.not_compared:
+        found.append(f"Its features were not compared: {record.result.not_compared}.")
     measured = format_metrics({name: entry.value for name, entry in metrics.items()})
     return " ".join(found) or (f"Measured: {measured}." if measured else "")
 

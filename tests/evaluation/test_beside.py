@@ -14,7 +14,8 @@ from ssl_vit.evaluation import beside, dense
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.jobs.run_result import run_result
-from ssl_vit.pages import metric_tables
+from ssl_vit.pages import metric_tables, run_wording
+from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import Difference, Measured, Result
 from ssl_vit.runs.folder import Run
@@ -259,3 +260,14 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     assert dense.difference(counts, counts, 0) is None
     both = torch.cat([counts, counts])
     assert dense.difference(both, both, 0) == (0, 0)
+
+
+def test_a_page_says_that_fine_tuning_was_not_compared(tiny: list[str]) -> None:
+    probed, without = (
+        run(altered(tiny, *KNN, f"data.labels={labels}", f"name={labels}"))
+        for labels in ("true", "false")
+    )
+    said = run_wording.outcome(read_run(probed.folder))
+    assert " features of this encoder " in said and "Fine-tuning was not compared." in said
+    said = run_wording.outcome(read_run(without.folder))
+    assert "Its features were not compared: the images have no labels." in said

@@ -31,7 +31,7 @@ BUDGETS = {
         "benchmarks": 90,
         "costs": 410,
         "data": 4430,
-        "evaluation": 1680,
+        "evaluation": 1690,
         "freeze": 870,
         "helpers": 1830,
         "house": 490,

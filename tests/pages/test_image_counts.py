@@ -193,8 +193,8 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
     }
     fought = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
     assert metric_tables.verdict(fought) == (
-        "At its own task the model beats the loss of guessing (1.357 against 1.386 on 9 held-out images) and"
-        " guessing (52.72% against 25.00% on 239 test images)."
+        "At its own task the model beats the loss of guessing (1.357 against 1.386 on 9 held-out"
+        " images) and guessing (52.72% against 25.00% on 239 test images)."
     )
     assert " on " not in metric_tables.verdict(fought[:1])
 
