@@ -120,18 +120,6 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     )
     facts["sharding"] = sharded
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    held_out = HeldOutEvaluator(
-        loaders.held_out_batches(
-            splits.validation,
-            recipe.data,
-            batch_layout,
-            recipe.eval.images,
-            compared_views(recipe),
-            min(COMPARED_IMAGES, recipe.optim.batch),
-        ),
-        accelerator,
-    )
-    _check_held_out(held_out, recipe)
     pushes = recipe.hub.repo and accelerator.is_main_process
     return Job(
         run,
@@ -139,7 +127,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
         batch_layout,
         splits,
         state,
-        held_out,
+        _held_out(recipe, splits, batch_layout, accelerator),
         *online.prepare(run, splits, batch_layout, accelerator),
         _collapse(recipe, splits, batch_layout, accelerator),
         workers=resources.workers(recipe, accelerator),
@@ -172,6 +160,32 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
         f" a process are estimated to fit into its memory; expected more processes, a smaller"
         f" optim.batch=, or compute.batch={each} to try"
     )
+
+
+def _held_out(
+    recipe: Recipe,
+    splits: sources.Splits,
+    batch_layout: BatchLayout,
+    accelerator: distributed.WatchedAccelerator,
+) -> HeldOutEvaluator:
+    """The evaluation of `eval.every`.
+
+    Raises:
+        UserError: too few images are held out, or too many of them cannot be read.
+    """
+    batches = loaders.held_out_batches(
+        splits.validation,
+        recipe.data,
+        batch_layout,
+        recipe.eval.images,
+        compared_views(recipe),
+        min(COMPARED_IMAGES, recipe.optim.batch),
+    )
+    unreadable = [text for batch in batches for text in batch.unreadable]
+    if unreadable:
+        seen = sum(len(batch.key) for batch in batches)
+        batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
+    return HeldOutEvaluator(batches, accelerator)
 
 
 def _collapse(
@@ -249,18 +263,6 @@ def _shared_values(recipe: Recipe) -> dict[str, Any]:
     """{key: value} that must be the same on all processes; paths may differ between machines."""
     values = recipe.values().items()
     return {key: value for key, value in values if not key.startswith(OF_MACHINE)}
-
-
-def _check_held_out(held_out: HeldOutEvaluator, recipe: Recipe) -> None:
-    """Check that not too many held-out images are unreadable.
-
-    Raises:
-        UserError: as `batching.check_unreadable`.
-    """
-    unreadable = [text for batch in held_out.batches for text in batch.unreadable]
-    if unreadable:
-        seen = sum(len(batch.key) for batch in held_out.batches)
-        batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
 
 
 def _newest(job: Job) -> str | None:
