@@ -4,21 +4,24 @@ has no row is shown by its name. No torch here."""
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-SHARE = "share"  # in per cent
+SHARE = "share"  # of independent cases, in per cent: it has an interval
+PIXEL_SHARE = "share of pixels"  # in per cent; pixels of an image are no independent cases
 LOSS = "loss"
-NUMBER = "number"
+NUMBER = "number"  # says how training goes: runs are not compared by it
 COUNT = "count"  # what a row of metrics.jsonl counts beside its metrics
 HELD_OUT = "validation/"  # begins the name of a metric of held-out images, in metrics.jsonl
 # Begins that of a probe while a run trains, in metrics.jsonl and in result.json
 PROBE, PROBED = "probe/", "probe_"
 
-# Kinds of corrupted patches; of a metric by kind, arms are compared by the first
+# Kinds of corrupted patches, at the end of a metric's name; arms are compared by the first
 KINDS = ("masked", "random", "kept")
 MASKED = KINDS[0]
-# What follows the title of a chart
-BY_KIND = " by kind of patch"
+# Measured of a classifier on test images: nothing may be chosen by them
+TESTED = ("top1", "top5", "real")
+# Which stand in lists of runs, and after these an objective's own shares. The first that a run has
+# stands in its line of the runs tool and in the first sentences of its page
+MAIN = ("top1", "linear", "few_shot_5", "knn", "miou", "accuracy_masked", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -27,33 +30,16 @@ class Metric:
 
     Attributes:
         name: a `*` at its end stands for any text.
-        unit: SHARE, LOSS, NUMBER or COUNT.
         label: its name for readers, in which `*` is the text that the name's stands for; by
             default the name in words.
         higher: whether higher values are better.
-        independent: of a share, whether its cases are independent, so that it has an interval.
-        listed: whether it stands in a run's results on the terminal and in the Hub's model-index.
-        compared: whether a report compares arms by it, of held-out images.
-        by_kind: whether its kinds of patches stand in its place there.
-        column: its column in the index of runs; empty without one. The first that a run has stands
-            in its line of the runs tool, in the first sentences of its page, and in a running run's
-            line.
-        chart: the title of the chart that it shares with others; empty where it has its own.
-        tested: of a metric of test images by their labels, its name in a study's report, which
-            compares final parts by it; nothing may be chosen by it.
+        unit: SHARE, PIXEL_SHARE, LOSS, NUMBER or COUNT.
     """
 
     name: str
-    unit: str = NUMBER
     label: str = ""
     higher: bool = True
-    independent: bool = False
-    listed: bool = True
-    compared: bool = True
-    by_kind: bool = False
-    column: str = ""
-    chart: str = ""
-    tested: str = ""
+    unit: str = NUMBER
 
     def __post_init__(self) -> None:
         if self.unit == LOSS and self.higher:
@@ -63,9 +49,25 @@ class Metric:
     def words(self) -> str:
         return self.label or self.name.replace("_", " ")
 
+    @property
+    def in_per_cent(self) -> bool:
+        return self.unit in (SHARE, PIXEL_SHARE)
+
+    @property
+    def kind(self) -> str:
+        """Of which kind of corrupted patches it is; empty where of all."""
+        last = self.name.rpartition("_")[2]
+        return last if last in KINDS else ""
+
+    @property
+    def compared(self) -> bool:
+        """Whether a report compares arms by it."""
+        whole = not self.kind or (self.kind == MASKED and self.unit != LOSS)
+        return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
+
     def text(self, value: float) -> str:
         """A value on the terminal."""
-        return f"{value:.1%}" if self.unit == SHARE else f"{value:.3f}"
+        return f"{value:.1%}" if self.in_per_cent else f"{value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -114,32 +116,47 @@ def register(*rows: Metric | Baseline) -> None:
 
 
 def all_metrics() -> list[Metric]:
-    """Every row in the order registered, before one by kind of patch those kinds; the loss, which
-    every objective has, last."""
-    found: list[Metric] = []
-    for row in sorted(_metrics.values(), key=lambda row: row.name == "loss"):
-        found += [_of_kind(row, kind) for kind in KINDS if row.by_kind]
-        found.append(row)
-    return found
+    return list(_metrics.values())
 
 
 def all_baselines() -> list[Baseline]:
     return list(_baselines.values())
 
 
-def find_metric(name: str) -> Metric:
-    """The row of a full name."""
-    last = _last(name)
-    stem, _, kind = last.rpartition("_")
-    if last in _metrics:
-        return _metrics[last]
+def main_metrics() -> list[str]:
+    """Those that lists of runs show, the loss, which every objective has, last."""
+    own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _OF_ALL]
+    return [*MAIN, *own, "loss"]
+
+
+def _find(name: str) -> Metric | None:
+    """The row of a name without its part; of a kind of patches, or of a probe in a training run,
+    that of the metric."""
+    if name in _metrics:
+        return _metrics[name]
+    stem, _, kind = name.rpartition("_")
     if stem in _metrics and kind in KINDS:
-        return _of_kind(_metrics[stem], kind)
+        label = _metrics[stem].label
+        return replace(_metrics[stem], name=name, label=label and f"{label} {kind}")
+    if name.startswith(PROBED) and (row := _find(name.removeprefix(PROBED))):
+        return replace(row, name=name, label=row.words)
     for row in _metrics.values():
-        if row.name.endswith("*") and last.startswith(row.name[:-1]):
-            rest = last.removeprefix(row.name[:-1]).replace("_", " ")
-            return replace(row, name=last, label=row.label.replace("*", rest))
-    return _unknown(last)
+        if row.name.endswith("*") and name.startswith(row.name[:-1]):
+            rest = name.removeprefix(row.name[:-1]).replace("_", " ")
+            return replace(row, name=name, label=row.label.replace("*", rest))
+    return None
+
+
+def find_metric(name: str) -> Metric:
+    """The row of a full name; of one that has none a number, or a loss if it begins so."""
+    last = _last(name)
+    is_loss = last.startswith("loss")
+    return _find(last) or Metric(last, higher=not is_loss, unit=LOSS if is_loss else NUMBER)
+
+
+def has_row(name: str) -> bool:
+    """Whether a full name is a registered metric's."""
+    return _find(_last(name)) is not None
 
 
 def score(name: str, value: float) -> float:
@@ -170,8 +187,10 @@ def label(name: str) -> str:
 
 
 def is_split(name: str, names: Container[str]) -> bool:
-    """Whether a metric stands among others by kind of patch, which are shown in its place."""
-    return find_metric(name).by_kind and f"{name}_{MASKED}" in names
+    """Whether a metric stands among others by kind of patch, which are shown in its place; but a
+    loss, which is learned from as a whole, in theirs."""
+    row = find_metric(name)
+    return bool(row.kind) if row.unit == LOSS else f"{name}_{MASKED}" in names
 
 
 def compared_with(baseline: str, names: Container[str]) -> str | None:
@@ -188,9 +207,9 @@ def compared_with(baseline: str, names: Container[str]) -> str | None:
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:
-    """The listed metrics among `values` ({name: value}, in joint training mpp/loss) as text; of one
-    that is split by kind of patch only the parts. With `baselines`, named alike, each metric that
-    has one stands beside the best of its own."""
+    """The metrics among `values` ({name: value}, in joint training mpp/loss) that have a row, as
+    text; of one that is split by kind of patch only the parts. With `baselines`, named alike, each
+    metric that has one stands beside the best of its own."""
     compared: dict[str, list[float]] = {}
     for name, value in (baselines or {}).items():
         if (metric := compared_with(name, values)) is not None:
@@ -198,7 +217,7 @@ def format_metrics(
     shown = [
         name
         for name in values
-        if name in compared or (find_metric(name).listed and not is_split(name, values))
+        if name in compared or (is_of_model(name) and has_row(name) and not is_split(name, values))
     ]
     return ", ".join(_format_metric(name, values[name], compared.get(name, [])) for name in shown)
 
@@ -225,73 +244,35 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _of_kind(row: Metric, kind: str) -> Metric:
-    """The row of a metric of one kind of patches."""
-    main = row.by_kind and kind == MASKED
-    return replace(
-        row,
-        name=f"{row.name}_{kind}",
-        label=f"{row.label} {kind}" if row.label else "",
-        listed=row.listed and row.by_kind,
-        compared=row.compared and main,
-        by_kind=False,
-        column=f"{row.column}, {kind} patches" if row.column and main else "",
-        chart=row.chart if kind == MASKED or not row.chart else row.chart + BY_KIND,
-    )
-
-
-def _unknown(name: str) -> Metric:
-    """The row of a name that has none."""
-    is_loss = name.startswith("loss")
-    unit = LOSS if is_loss else NUMBER
-    return Metric(name, unit, higher=not is_loss, listed=False, compared=False)
-
-
-_TRAINING = {
-    "lr": "Learning rate",
-    "grad_norm": "Norm of the gradient",
-    "images_per_s": "Images per second",
-    "data_wait": "Share of time waiting for data",
-    "memory_gib": "Memory, GiB",
-}
-_PROBES = {"linear": "linear probe", "few_shot_5": "5-shot", "few_shot_*": "", "knn": "k-NN"}
-_PROBE = Metric(
-    "probe_*", SHARE, "*", independent=True, listed=False, chart="Probes of the frozen features"
-)
-_SHOWN: dict[str, Any] = {"listed": False, "compared": False}  # in charts alone
-# Earlier ones come first in the index, the runs tool and the sentences of a page
-register(
-    Metric("top1", SHARE, independent=True, column="test top-1", tested="top-1"),
-    Metric("top5", SHARE, independent=True, tested="top-5"),
-    Metric("real", SHARE, independent=True, tested="ReaL top-1"),  # by ImageNet-ReaL's labels
-    *(replace(_PROBE, name=name, label="", column=column) for name, column in _PROBES.items()),
-    _PROBE,
-    # of a linear segmentation probe; pixels of an image are no independent cases
-    Metric("miou", SHARE, column="segmentation mIoU"),
-    Metric("pixel_accuracy", SHARE),
-    Metric(
-        "accuracy",
-        SHARE,
-        independent=True,
-        by_kind=True,
-        column="held-out accuracy",
-        chart="Accuracy",
-    ),
-    Metric("loss", LOSS, higher=False, column="held-out loss", chart="Loss"),
+_OF_ALL = (
+    Metric("top1", "top-1", unit=SHARE),
+    Metric("top5", "top-5", unit=SHARE),
+    Metric("real", "ReaL top-1", unit=SHARE),  # by ImageNet-ReaL's labels
+    Metric("linear", unit=SHARE),
+    Metric("few_shot_*", "*-shot", unit=SHARE),
+    Metric("knn", "k-NN", unit=SHARE),
+    Metric("miou", "mIoU", unit=PIXEL_SHARE),  # of a linear segmentation probe
+    Metric("pixel_accuracy", unit=PIXEL_SHARE),
+    Metric("accuracy", unit=SHARE),
+    Metric("loss", higher=False, unit=LOSS),
     # RankMe: in how many directions features differ from their mean, and in how many they lie,
     # which falls to 1 where their mean outweighs all
-    Metric("effective_rank", label="effective rank of features", **_SHOWN),
-    Metric("rank", label="rank of the probes' features, with their mean", **_SHOWN),
-    Metric("mean_cosine", label="mean cosine of two images' features", higher=False, **_SHOWN),
+    Metric("effective_rank", "effective rank of features"),
+    Metric("rank", "rank of the probes' features, with their mean"),
+    Metric("mean_cosine", "mean cosine of two images' features", higher=False),
     # what an image tells of its prototype: H(mean p) - mean H(p), of log K
-    Metric("information", SHARE, "information of prototypes", **_SHOWN),
-    Metric("patch_information", SHARE, "information of patches' prototypes", **_SHOWN),
-    *(Metric(name, chart=chart, **_SHOWN) for name, chart in _TRAINING.items()),
-    *(Metric(name, COUNT, **_SHOWN) for name in ("step", "images", "seconds", "corrupted")),
+    Metric("information", "information of prototypes"),
+    Metric("patch_information", "information of patches' prototypes"),
+    Metric("lr", "learning rate"),
+    Metric("grad_norm", "norm of the gradient"),
+    Metric("images_per_s", "images per second"),
+    Metric("data_wait", "share of time waiting for data"),
+    Metric("memory_gib", "memory, GiB"),
+    *(Metric(name, unit=COUNT) for name in ("step", "images", "seconds", "corrupted")),
 )
-
 _PATCH_LOSS = ("loss_masked", "loss")
 register(
+    *_OF_ALL,
     Baseline("entropy", "the training colours' entropy", _PATCH_LOSS),
     Baseline("commonest", "the commonest colour", ("accuracy_masked",)),
     Baseline("neighbors", "the neighbours' mean", ("accuracy_masked",)),

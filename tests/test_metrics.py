@@ -46,10 +46,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(metrics, name, getattr(metrics, name).copy())
 
 
-def has_row(name: str) -> bool:
-    return find_metric(name) != metrics._unknown(name.rpartition("/")[2])
-
-
 def batch() -> Batch:
     draw = torch.Generator().manual_seed(0)
     views = torch.randint(0, 256, (4, 2, 3, 16, 16), dtype=torch.uint8, generator=draw)
@@ -80,7 +76,7 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     made.fit_baselines([batch()])
     measured = made.eval()(batch()).metrics
     assert {"loss"} <= measured.keys()
-    assert [name for name in measured if not has_row(name)] == []
+    assert [name for name in measured if not metrics.has_row(name)] == []
     for name in made.baselines(batch()):
         assert find_baseline(name) and metrics.compared_with(name, measured), name
 
@@ -92,14 +88,16 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
-        assert has_row(name) and find_metric(name).unit == metrics.SHARE, name
-    assert find_metric("probe_few_shot_7").words == "few shot 7"
+        assert metrics.has_row(name) and find_metric(name).in_per_cent, name
+    assert find_metric("probe_few_shot_7").words == "7-shot"
 
 
 def test_baselines_are_compared_with_rows() -> None:
     for baseline in metrics.all_baselines():
-        assert baseline.compared_with and all(map(has_row, baseline.compared_with)), baseline.name
-        assert not has_row(baseline.name) and not metrics.is_of_model(baseline.name)
+        assert baseline.compared_with and all(map(metrics.has_row, baseline.compared_with)), (
+            baseline.name
+        )
+        assert not metrics.has_row(baseline.name) and not metrics.is_of_model(baseline.name)
 
 
 def test_kinds_of_patches_are_those_that_are_measured() -> None:
@@ -121,7 +119,7 @@ def test_a_name_has_one_row(registry: None) -> None:
         with pytest.raises(ValueError, match="agreement"):
             metrics.register(other)
     with pytest.raises(ValueError, match="higher=False"):
-        Metric("alignment", metrics.LOSS)
+        Metric("alignment", unit=metrics.LOSS)
 
 
 def test_one_row_shows_a_metric_everywhere(
@@ -131,10 +129,9 @@ def test_one_row_shows_a_metric_everywhere(
     metrics.register(
         Metric(
             "confusion",
-            metrics.SHARE,
             "confused views",
             higher=False,
-            column="held-out confusion",
+            unit=metrics.SHARE,
         ),
         Baseline("blind", "guessing blindly", ("confusion",)),
     )
@@ -165,11 +162,11 @@ def test_one_row_shows_a_metric_everywhere(
     assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
-    assert "held-out confusion (n\u00a0=\u00a090)" in index and "25.00%" in index
+    assert "confused views, held out (n\u00a0=\u00a090)" in index and "25.00%" in index
 
     # card
     text = card.write(run, run.folder / "export")
-    assert ["confusion", "25.00%", "-", "validation", "90"] in table(text, "measure")
+    assert ["confusion", "25.00%", "17.20% to 34.84%", "validation", "90"] in table(text, "measure")
     (row,) = table(text, "baseline")[1:]
     assert row == ["guessing blindly", "-50.00 points", "-", "confusion", "25.00%", "75.00%"]
     assert re.search(r"type: accuracy\n\s+value: 0.25\n\s+name: confusion", text)
@@ -198,11 +195,11 @@ def test_one_row_shows_a_metric_everywhere(
 
     study = made_studies.study(tmp_path / "first", content, measured)
     measure = report.write(study).verdict.measure
-    assert measure is not None and measure.label == "held-out confusion"
+    assert measure is not None and measure.label == "confused views"
     assert (measure.scale, measure.sign) == (100, -1)
     text = (study / "report.md").read_text()
     assert [row[0] for row in table(text, "arm")[1:]] == ["mae", "mpp"], "the lowest first"
-    assert "held-out confusion on validation images, in percent" in text
+    assert "confused views on validation images, in percent" in text
     text = text.partition("Measured by pretrain:")[2]
     assert table(text, "arm")[0][2:] == ["guessing blindly, % (validation)"]
     study = made_studies.study(tmp_path / "beside", made_studies.FROZEN, measured)

@@ -41,7 +41,7 @@ class TeacherDeclaration(ObjectiveDeclaration):
     )
     metrics = (
         # how far the teacher's features of an image's patches lie apart: near 0 it has collapsed
-        Metric("teacher_spread", label="teacher spread (near 0: collapsed)"),
+        Metric("teacher_spread", "teacher spread (near 0: collapsed)"),
     )
     no_measure = ("loss",)  # a teacher that has collapsed is easily predicted
 

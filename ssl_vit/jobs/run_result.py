@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import count_of_images, duration, format_held_out
-from ..metrics import PROBED, format_metrics, is_of_model
+from ..metrics import PROBED, find_metric, format_metrics, is_of_model
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -58,7 +58,7 @@ class RunResult(Result):
         for name, entry in self.metrics.items():
             if self._is_shown(name, entry):
                 text = metric_tables.beside_text(name, self.metrics, self.measured_on)
-                yield f"{metric_tables.measure_words(name):<11} {text}"
+                yield f"{find_metric(name).words:<11} {text}"
         fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)

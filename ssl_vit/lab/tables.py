@@ -9,7 +9,7 @@ import pandas as pd
 
 from .. import stats
 from ..formatting import text_line
-from ..metrics import GUESSING, IN_ITS_PLACE, SHARE, find_baseline, find_metric, label
+from ..metrics import GUESSING, IN_ITS_PLACE, find_baseline, find_metric, label
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
 from .study import launch, record
@@ -223,7 +223,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         baseline = find_baseline(metric)
         # a baseline is in the unit of the metrics that it is for
         of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
-        scale, unit = (100, ", %") if find_metric(of).unit == SHARE else (1, "")
+        scale, unit = (100, ", %") if find_metric(of).in_per_cent else (1, "")
         head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
         if baseline is None or metric.startswith(tuple(IN_ITS_PLACE)):
             if metric.startswith(GUESSING) or not find_metric(of).compared:

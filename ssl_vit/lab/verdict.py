@@ -19,7 +19,7 @@ import pandas as pd
 
 from ..errors import UserError, suggest
 from ..formatting import NAMED, some
-from ..metrics import SHARE, find_metric, is_of_model, label
+from ..metrics import find_metric, is_of_model, label
 from ..recipe import records
 from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
@@ -210,9 +210,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
     row, split = find_metric(name), "test" if "test" in splits else min(splits)
-    in_percent = (100, " points", 2) if row.unit == SHARE else ()
-    title = row.tested or row.column or label(name)
-    return Measure(name, split, title, 1 if row.higher else -1, *in_percent)
+    in_percent = (100, " points", 2) if row.in_per_cent else ()
+    return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:

@@ -12,11 +12,13 @@ import numpy as np
 
 from ..metrics import (
     HELD_OUT,
+    MASKED,
+    PROBE,
     all_baselines,
-    all_metrics,
     find_metric,
     is_of_model,
     label,
+    main_metrics,
 )
 from ..runs.folder import parse_row
 from . import metric_tables
@@ -97,7 +99,7 @@ def of_model(curves: Curves) -> dict[str, Curve]:
 
 def of_table(names: Container[str]) -> list[str]:
     """Of these names of curves the held-out metrics that lists of runs show, in their order."""
-    shown = (f"{HELD_OUT}{row.name}" for row in all_metrics() if row.column)
+    shown = (f"{HELD_OUT}{name}" for name in main_metrics())
     return [name for name in shown if name in names]
 
 
@@ -131,8 +133,12 @@ def numbers(curves: Curves) -> list[list[str]]:
 def _title(name: str) -> str:
     """The title of a metric's chart."""
     stem = name.removeprefix(HELD_OUT)
-    row, of_part = find_metric(stem), stem.rpartition("/")[0] not in ("", "probe")
-    return row.chart if row.chart and not of_part else label(stem)
+    if stem.startswith(PROBE):
+        return "Probes of the frozen features"
+    if kind := find_metric(stem).kind:
+        stem = stem.removesuffix(f"_{kind}")
+    title = label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
+    return title if "/" in title else title[0].upper() + title[1:]
 
 
 def line(name: str, curve: Curve) -> Line:

@@ -8,7 +8,6 @@ from ..metrics import (
     FRESH,
     IN_ITS_PLACE,
     PIXELS,
-    PROBED,
     SHARE,
     compared_with,
     find_baseline,
@@ -44,12 +43,12 @@ def independent_cases(entry: Measured, measured_on: Images) -> int:
 def interval(name: str, entry: Measured, measured_on: Images) -> Interval | None:
     """The interval of a share of independent cases; None without cases, and for other metrics."""
     row, n = find_metric(name), independent_cases(entry, measured_on)
-    known = row.unit == SHARE and row.independent and n > 0 and 0 <= entry.value <= 1
+    known = row.unit == SHARE and n > 0 and 0 <= entry.value <= 1
     return proportion(entry.value, n) if known else None
 
 
 def number(name: str, value: float) -> str:
-    return f"{value:.2%}" if find_metric(name).unit == SHARE else f"{value:.4g}"
+    return f"{value:.2%}" if find_metric(name).in_per_cent else f"{value:.4g}"
 
 
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
@@ -94,7 +93,7 @@ class BaselineComparison(NamedTuple):
                 return OPEN
             return WON if (apart.low > 0) == row.higher else LOST
         ends = interval(self.measure, self.entry, self.measured_on) or (here, here)
-        if row.unit == SHARE and ends[0] <= self.there <= ends[1]:
+        if row.in_per_cent and ends[0] <= self.there <= ends[1]:
             return OPEN
         return WON if (here > self.there) == row.higher and here != self.there else LOST
 
@@ -121,7 +120,7 @@ def baselines(fought: Sequence[BaselineComparison]) -> Table:
     """The baselines beside the model's metrics."""
     rows = []
     for one in fought:
-        share = find_metric(one.measure).unit == SHARE
+        share = find_metric(one.measure).in_per_cent
         value, between = one.entry.value - one.there, "-"
         text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
         if (apart := one.difference) is not None:
@@ -146,7 +145,7 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
         if _is_fresh(one.baseline) and one.difference is None:
             return f"No verdict on its features: {NO_VERDICT}."
         if _is_fresh(one.baseline):
-            by_verb[one.verb].append(measure_words(one.measure))
+            by_verb[one.verb].append(find_metric(one.measure).words)
     said = {
         WON: "features of this encoder are better than untrained ones",
         LOST: "features of this encoder are worse than untrained ones",
@@ -179,15 +178,6 @@ def _task_verdict(fought: Sequence[BaselineComparison]) -> str:
 def is_in_its_place(name: str) -> bool:
     """Whether a metric is a probe's of something else than the encoder."""
     return name.rpartition("/")[2].startswith(tuple(IN_ITS_PLACE))
-
-
-def measure_words(name: str) -> str:
-    """A probe's name in a sentence: k-NN, linear, 5-shot, segmentation."""
-    last = name.rpartition("/")[2].removeprefix(PROBED)
-    if last.startswith("few_shot_"):
-        return f"{last.removeprefix('few_shot_')}-shot"
-    named = {"knn": "k-NN", "miou": "segmentation", "pixel_accuracy": "pixel-accuracy"}
-    return named.get(last, last)
 
 
 def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images = None) -> str:

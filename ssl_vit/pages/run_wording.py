@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from ..formatting import duration, format_held_out, rounded_count, sharded
-from ..metrics import all_metrics, find_metric, format_baselines, format_metrics
+from ..metrics import format_baselines, format_metrics, label, main_metrics
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -99,7 +99,7 @@ def outcome(record: RunRecord) -> str:
         return f"{text}{format_metrics(values)}{f'; to beat: {baselines}' if baselines else ''}."
     # of a training run held-out ones stand beside their baselines
     probed = record.values.get("objective") == "probe"
-    named = [row.name for row in all_metrics() if row.column and row.name in metrics]
+    named = [name for name in main_metrics() if name in metrics]
     main = [name for name in named if probed or metrics[name].split == "test"]
     found = [f"{_headline(record, name)}." for name in main[:1]]
     fought = [*metric_tables.comparisons(metrics, record.measured_on)]
@@ -118,8 +118,8 @@ def outcome(record: RunRecord) -> str:
 
 def _headline(record: RunRecord, name: str) -> str:
     """A metric of the result with its interval."""
-    row, entry = find_metric(name), record.metrics()[name]
-    title = row.tested or row.column
+    entry = record.metrics()[name]
+    title = label(name)
     value = metric_tables.number(name, entry.value)
     text = f"{title[0].upper()}{title[1:]} on the {entry.split} split is {value}"
     found = metric_tables.interval(name, entry, record.measured_on)

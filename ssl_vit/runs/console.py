@@ -12,7 +12,7 @@ from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
-from ..metrics import FRESH, HELD_OUT, PROBE, all_metrics, find_metric, format_metrics, is_of_model
+from ..metrics import FRESH, HELD_OUT, PROBE, find_metric, format_metrics, is_of_model, main_metrics
 from ..stats import proportion
 from . import notebook
 
@@ -36,9 +36,9 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _summary(row: Row) -> str:
     measured = [
-        f"{one.words} {one.text(row[one.name])}"
-        for one in all_metrics()
-        if one.column and one.name in row and one.name != "loss"
+        f"{find_metric(name).words} {find_metric(name).text(row[name])}"
+        for name in main_metrics()
+        if name in row and name != "loss"
     ]
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     if "memory_gib" in row:

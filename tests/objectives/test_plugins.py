@@ -283,7 +283,7 @@ class Turned(ObjectiveDeclaration):
     name = "turned"
     title = "Which way up"
     options = Group("turned", TurnOptions, "Which way up an image stands.")
-    metrics = (Metric("upright", label="upright ones"),)
+    metrics = (Metric("upright", "upright ones"),)
     def build(self, settings, encoder, classes):
         import torch
         from ssl_vit.objectives.base import Objective, Output

@@ -192,10 +192,10 @@ def test_what_has_one_value_is_a_number_and_no_curve(tmp_path):
     made = rows(12, lr=2e-5, accuracy=0.25, grad_norm=float("nan"))
     page = page_of(make_run(tmp_path / "made", metrics=made))
     numbers = {row[0]: row[1:] for row in page.table(["measure", "value", "steps"])}
-    assert numbers["lr"] == ["2e-05", "10 to 120"]
+    assert numbers["learning rate"] == ["2e-05", "10 to 120"]
     assert numbers["loss, held out"] == ["4", "100"]
     assert numbers["accuracy"] == ["25.00%", "10 to 120"]
-    assert numbers["grad norm"] == ["nan", "10 to 120"]
+    assert numbers["norm of the gradient"] == ["nan", "10 to 120"]
     lines = [line for text in page.data for line in json.loads(text)["lines"]]
     curves = [line for line in lines if line["kind"] != "level"]
     assert {line["name"] for line in curves} == {"loss", "accuracy masked", "memory gib"}
@@ -539,10 +539,9 @@ def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
         make_run(tmp_path / split, found=made)
     index_page.write(tmp_path)
     (head, *rows) = Parsed((tmp_path / "index.html").read_text()).tables[0]
-    name = "held-out accuracy, masked patches"
     found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    for split, other in (("test", "validation"), ("validation", "test")):
-        (own,) = (one for one in head if one.startswith(f"{name}, {split}"))
+    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held out")):
+        (own,) = (one for one in head if one.startswith(f"accuracy masked, {named}"))
         assert found[split][own] == "25.00%" and found[other][own] == "-"
 
 

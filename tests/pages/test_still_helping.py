@@ -43,7 +43,7 @@ def test_a_probes_last_change(before: float, after: float, verdict: str, tmp_pat
         {"step": step, "probe/knn": value} for step, value in ((10, 0.9), (20, before), (30, after))
     ]
     (((name, *cells),),) = tables(record(rows, tmp_path))
-    assert (name, cells[2]) == ("knn", verdict)
+    assert (name, cells[2]) == ("k-NN", verdict)
     assert cells[0] == f"{100 * (after - before):+.1f} points"
     assert cells[3:] == [f"{before:.1%} at step 20", f"{after:.1%} at step 30"]
 
@@ -60,4 +60,4 @@ def test_what_is_no_share_has_no_interval(tmp_path: Path) -> None:
         for step, norm in ((10, 0.9), (20, 1.1))
     ]
     (((name, *_),),) = tables(record(rows, tmp_path))
-    assert name == "knn"
+    assert name == "k-NN"

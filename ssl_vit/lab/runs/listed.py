@@ -3,7 +3,7 @@ and which of their values compare. No torch here."""
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
 from ...formatting import duration, format_bytes, format_value, text_line
-from ...metrics import all_metrics, find_metric, is_of_model, is_split
+from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
@@ -24,6 +24,7 @@ from ...recipe.records.run import Measured
 from ...recipe.schema import defaults
 from ...runs import seen_text
 
+SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
 NONE = "-"  # of what a run has not
 COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
@@ -104,7 +105,7 @@ class ListedRun:
         """Its first metric of the test split, or of held-out images, and the value; None without
         one."""
         of_split = {name for name, one in self.measured.items() if (one.split == "test") == test}
-        for name in metric_heads():
+        for name in main_metrics():
             for full in sorted(of_split):
                 if full.rpartition("/")[2] == name:
                     return f"{full} {metric_text(self, full)}"
@@ -253,11 +254,6 @@ IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "test images", "le
 SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learned")
 
 
-def metric_heads() -> dict[str, str]:
-    """{metric: the head of its column in the index}, in their order."""
-    return {row.name: row.column for row in all_metrics() if row.column}
-
-
 def metric_text(run: ListedRun, metric: str) -> str:
     """The value of a metric, the number of images that it was measured on, and what makes it no
     measure of new images."""
@@ -276,15 +272,16 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     a phone shows the others. And what all of its runs share, {head: text}, which needs no
     column."""
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
-    heads = metric_heads()
-    order = sorted((one for one in measured if one[0] in heads), key=lambda one: _place(one, heads))
     names = {name for name, _ in measured}
+    order = [
+        (name, split) for name in main_metrics() for split in SPLITS if (name, split) in measured
+    ]
     order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
     columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
-    metrics = [_of_metric(name, split, heads[name], runs) for name, split in order]
+    metrics = [_of_metric(name, split, runs) for name, split in order]
     if found := differing(runs):
         lines = [
             "; ".join(f"{key}={values[number]}" for key, values in found.items())
@@ -295,17 +292,11 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _place(measured: tuple[str, str], heads: Mapping[str, str]) -> tuple[int, str]:
-    return [*heads].index(measured[0]), measured[1]
-
-
-def _of_metric(metric: str, split: str, head: str, runs: Sequence[ListedRun]) -> Column:
-    """Of one split; with its name in the head where the metric was measured on several, and the
-    number of images where it is one for all runs."""
+def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> Column:
+    """Of one split; with the number of images where it is one for all runs."""
     of = [run for run in runs if metric in run.measured]
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
-    if any(run.measured[metric].split != split for run in of):
-        head = f"{head}, {split}"
+    head = f"{label(metric)}, {SPLITS[split]}"
     if len(counts) == 1 and (n := counts.pop()):
         # of no-break spaces: a narrow column does not part it
         head = f"{head} (n\u00a0=\u00a0{n:,})"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ...metrics import KINDS, all_metrics
+from ...metrics import all_metrics
 from ...recipe.schema import Recipe
 from .. import engine
 from .read import REFERENCE, Study, settings_at
@@ -84,7 +84,6 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
         UserError: it has not.
     """
     known = [row.name for row in all_metrics()]
-    known += [f"{row.name}_{kind}" for row in all_metrics() for kind in KINDS if row.by_kind]
     if task.tool == "evaluate":
         known = _probed(recipe)
         others = [row.name for row in all_metrics() if not row.compared]  # of the features

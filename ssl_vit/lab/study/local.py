@@ -25,7 +25,7 @@ from ...formatting import (
     process_environment,
     shell_command,
 )
-from ...metrics import all_metrics, find_metric, label
+from ...metrics import find_metric, label, main_metrics
 from .. import engine
 from .launch import Job, Outcome, Result, command, finished, planned, result
 from .tasks import Task, unreachable
@@ -109,7 +109,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
 
 def main_figure(found: Result) -> str:
     """A run's main metric, as the list of runs has it; empty without any."""
-    names = [row.name for row in all_metrics() if row.column and row.name in found.metrics]
+    names = [name for name in main_metrics() if name in found.metrics]
     for name in [*names, *found.metrics][:1]:
         text, split = find_metric(name).text(found.metrics[name].value), found.metrics[name].split
         return f": {label(name)} {text} ({split})"

@@ -22,7 +22,7 @@ from pydantic import (
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ...metrics import find_metric
+from ...metrics import TESTED
 from ...recipe.parsing import flatten, load_yaml
 
 # columns of the results beside the axes
@@ -430,7 +430,7 @@ def _check_references(study: Study) -> None:
             text = (
                 f"{place}.best.by: {run.best.by}: is of the test images; nothing is chosen on them"
             )
-            _require(not find_metric(run.best.by).tested, text)
+            _require(run.best.by not in TESTED, text)
             needed.add(run.best.of)
         for other in sorted(needed & study.runs.keys()):
             beyond = [axis for axis in study.runs[other].over if axis not in run.over]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...metrics import LOSS, SHARE, Baseline, Metric
+from ...metrics import LOSS, Baseline, Metric
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Fraction, Keys, Share, Width, key
 from ...recipe.schema import Recipe
@@ -59,14 +59,9 @@ class DinoDeclaration(ObjectiveDeclaration):
     no_measure: tuple[str, ...] = ("loss", "same_prototype")
     metrics: tuple[Metric | Baseline, ...] = (
         Metric(
-            "same_prototype",
-            SHARE,
-            "views whose first prototype student and teacher share",
-            independent=True,
-            compared=False,
-            chart="Prototypes that student and teacher share",
+            "same_prototype", "share of views whose first prototype student and teacher have alike"
         ),
-        Metric("koleo_loss", LOSS, higher=False, compared=False),
+        Metric("koleo_loss", higher=False, unit=LOSS),
     )
 
     def check(self, recipe: Recipe) -> None:

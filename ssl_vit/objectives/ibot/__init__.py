@@ -45,8 +45,8 @@ class IbotDeclaration(DinoDeclaration):
     no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
     options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
     metrics = (
-        Metric("view_loss", LOSS, higher=False),
-        Metric("patch_loss", LOSS, higher=False),
+        Metric("view_loss", higher=False, unit=LOSS),
+        Metric("patch_loss", higher=False, unit=LOSS),
     )
 
     def check(self, recipe: Recipe) -> None:

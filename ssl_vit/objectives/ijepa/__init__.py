@@ -75,7 +75,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
     no_measure = ("loss",)
     metrics = (
         # how far an image's patches' features lie apart: near 0 the teacher has collapsed
-        Metric("feature_spread", label="feature spread (near 0: collapsed)"),
+        Metric("feature_spread", "feature spread (near 0: collapsed)"),
     )
 
     def check(self, recipe: Recipe) -> None:
