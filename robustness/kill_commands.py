@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "tests"))
 
 import pyarrow.parquet as pq
 from safetensors.torch import load_file
@@ -43,12 +44,12 @@ axes:
   arm:
     mpp: {pretrain: {recipe: mpp}}
     mae: {pretrain: {recipe: mae}}
-options: {data: shapes, data.size: 32, eval.images: 200}
+options: {data: shapes, data.size: 32}
 runs:
   pretrain:
     tool: pretrain
     over: [arm]
-    options: {model: vit_p8, optim.steps: 20, optim.warmup: 1, optim.batch: 16}
+    options: {model: vit_p8, optim.steps: 20, optim.warmup: 1, optim.batch: 16, eval.images: 200}
   probe:
     tool: evaluate
     over: [arm]
@@ -90,7 +91,9 @@ def embedding(run: Path) -> Command:
     words = ["tools/embed.py", f"init={run}", "data=shapes", "compute.workers=0"]
 
     def left(out: Path) -> dict[str, Any]:
-        return {str(p.relative_to(out)): pq.read_table(p).to_pylist() for p in out.rglob("*.parquet")}
+        return {
+            str(p.relative_to(out)): pq.read_table(p).to_pylist() for p in out.rglob("*.parquet")
+        }
 
     return Command(lambda out: [*words, f"out={out}", "name=run"], left)
 
@@ -179,7 +182,12 @@ def compare(name: str, command: Command, out: Path, kills: int) -> dict[str, Any
         moments += killed(command, folder, kills - len(moments), seconds)
         found = command.left(folder)
         differs += [key for key in whole.keys() | found.keys() if whole.get(key) != found.get(key)]
-    return {"seconds": round(seconds, 1), "kills": moments, "compared": len(whole), "differs": differs}
+    return {
+        "seconds": round(seconds, 1),
+        "kills": moments,
+        "compared": len(whole),
+        "differs": differs,
+    }
 
 
 def main(words: list[str]) -> None:

@@ -83,16 +83,6 @@ def proportion(share: float, n: int) -> Interval:
     return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
 
 
-def difference(one: float, n: int, other: float, m: int) -> Interval:
-    """Newcombe's interval of the second share less the first, of n and m independent cases
-    (Newcombe, 1998, method 10)."""
-    a, b = proportion(one, n), proportion(other, m)
-    change = other - one
-    low = change - math.hypot(other - b.low, a.high - one)
-    high = change + math.hypot(b.high - other, one - a.low)
-    return Interval(low, high)
-
-
 def paired_difference(difference_M: np.ndarray) -> tuple[float, Interval]:
     """The mean of paired differences of M images, each from -1 to 1 (of two encoders on the same
     image: 1 where only the first is right, -1 where only the second is), and its interval.

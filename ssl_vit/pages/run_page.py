@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import stats
 from ..formatting import (
     NOT_COUNTED,
     few_images,
@@ -17,7 +16,6 @@ from ..formatting import (
     text_line,
     tool_command,
 )
-from ..metrics import PROBE, find_metric, is_of_model
 from ..recipe import export_files
 from ..recipe.identity import counts
 from ..recipe.names import is_name
@@ -128,41 +126,6 @@ def results(record: RunRecord) -> Iterator[Block]:
             " of pairs, the same images for both (Agresti and Min, 2005). They are about this one"
             " network: what another seed would give is not in them."
         )
-
-
-def still_helping(record: RunRecord) -> Iterator[Block]:
-    """The last change of each probe with its interval."""
-    if rows := list(_changes(record)):
-        yield Table(["probe", "change", "95% interval", "still helping?", "from", "to"], rows)
-        yield Text(
-            "Intervals are Newcombe's, of two shares of independent images; both are of the same"
-            " ones, so they are rather too wide."
-        )
-
-
-def _changes(record: RunRecord) -> Iterator[list[str]]:
-    """Of each probe its last two values, as a row of texts."""
-    tested = record.result.metrics if record.result else {}
-    for name, curve in record.rows.curves.items():
-        known = tested.get(name.replace("/", "_"))
-        images = known.n if known else record.measured_on.get("validation")
-        is_probe = name.startswith(PROBE) and is_of_model(name)
-        if not is_probe or len(curve.steps) < 2 or not images:
-            continue
-        before, after = curve.steps[-2:]
-        one, other = map(float, curve.values[-2:])
-        if not (0 <= one <= 1 and 0 <= other <= 1):
-            continue
-        low, high = stats.difference(one, images, other, images)
-        verdict = "no, it gets worse" if high < 0 else "not told on so few images"
-        yield [
-            find_metric(name.removeprefix(PROBE)).words,
-            f"{100 * (other - one):+.1f} points",
-            f"{100 * low:+.1f} to {100 * high:+.1f}",
-            "yes" if low > 0 else verdict,
-            f"{one:.1%} at step {before:,}",
-            f"{other:.1%} at step {after:,}",
-        ]
 
 
 def learning_curves(record: RunRecord) -> Iterator[Block]:
@@ -307,7 +270,6 @@ def go_on(record: RunRecord) -> Iterator[Block]:
 SECTIONS = (
     ("", first),
     ("Results", results),
-    ("Is it still helping?", still_helping),
     ("Figures", figures),
     ("Curves", learning_curves),
     ("Recipe", recipe),
