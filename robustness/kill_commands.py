@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import pyarrow.parquet as pq
 from safetensors.torch import load_file
 
 from helpers import hub_server
 
+ROOT = Path(__file__).resolve().parent.parent
 SIZES = [
     *("data=shapes", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2"),
     *("model.heads=2", "model.mlp=64", "optim.batch=16", "optim.warmup=2"),

@@ -198,7 +198,7 @@ def test_what_has_one_value_is_a_number_and_no_curve(tmp_path):
     assert numbers["norm of the gradient"] == ["nan", "10 to 120"]
     lines = [line for text in page.data for line in json.loads(text)["lines"]]
     curves = [line for line in lines if line["kind"] != "level"]
-    assert {line["name"] for line in curves} == {"loss", "accuracy masked", "memory gib"}
+    assert {line["name"] for line in curves} == {"loss", "accuracy masked", "memory, GiB"}
     assert all(len({*line["y"]}) > 1 for line in curves)
     assert not {line["name"] for line in curves} & numbers.keys()
 
