@@ -138,7 +138,10 @@ def _title(name: str) -> str:
     if kind := find_metric(stem).kind:
         stem = stem.removesuffix(f"_{kind}")
     title = label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
-    return title if "/" in title else title[0].upper() + title[1:]
+    # a name that somebody has spelled stays as it is: k-NN, mIoU, a part of joint training
+    first = title.split()[0]
+    spelled = "/" in title or first != first.lower()
+    return title if spelled else title[0].upper() + title[1:]
 
 
 def line(name: str, curve: Curve) -> Line:

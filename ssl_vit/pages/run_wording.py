@@ -119,9 +119,8 @@ def outcome(record: RunRecord) -> str:
 def _headline(record: RunRecord, name: str) -> str:
     """A metric of the result with its interval."""
     entry = record.metrics()[name]
-    title = label(name)
     value = metric_tables.number(name, entry.value)
-    text = f"{title[0].upper()}{title[1:]} on the {entry.split} split is {value}"
+    text = f"On the {entry.split} split {label(name)} is {value}"
     found = metric_tables.interval(name, entry, record.measured_on)
     if found is None:
         return text

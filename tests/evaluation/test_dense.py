@@ -250,7 +250,7 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     assert {entry["n"] for entry in result["metrics"].values()} == {4}
     assert result["images"] == 20
     page = (tmp_path / "s" / "report.html").read_text()
-    assert "Segmentation mIoU on the test split" in page and "the commonest class" in page
+    assert "On the test split mIoU is" in page and "the commonest class" in page
     assert ssl_vit.evaluate(options) == result
     # pixels of one image are alike: of means over images there is no interval
     (line,) = [line for line in result.lines() if line.startswith("segmentation ")]
