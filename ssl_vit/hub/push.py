@@ -47,7 +47,7 @@ def push(run: Run, say: Say = lambda line: None) -> None:
         say: called with a line for each branch, and for each time that is waited.
 
     Raises:
-        UserError: not logged in, the Hub rejects it or cannot be reached, or as `Run.check_own`.
+        UserError: not logged in, the Hub rejects it or cannot be reached.
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
@@ -56,7 +56,6 @@ def push(run: Run, say: Say = lambda line: None) -> None:
     if hub_files.token() is None:
         raise UserError(f"{place}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
-    run.check_own()
     try:
         _push(run, say)
     except UserError:

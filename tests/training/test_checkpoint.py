@@ -112,32 +112,6 @@ def test_what_another_kill_left_is_not_found_and_is_cleared_away(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"step-000000001", "step-000000004"}
 
 
-def test_files_of_others_outlive_the_checkpoint_beside_them(tmp_path):
-    """Also in what a killed process was removing, and a second time under the same step."""
-    for text in ("one", "two"):
-        (save(tmp_path, 1) / "notes.txt").write_text(text)
-        save(tmp_path, 2, keep=1)
-    (tmp_path / ".step-000000003.0").mkdir()
-    (tmp_path / ".step-000000003.0" / "mine").write_text("three")
-    (tmp_path / ".step-notes").write_text("four")
-    save(tmp_path, 4, keep=1)
-    assert {
-        str(path.relative_to(tmp_path)): path.read_text() for path in files_of_others(tmp_path)
-    } == {
-        "step-000000001.kept/notes.txt": "one",
-        "step-000000001.kept.kept/notes.txt": "two",
-        "step-000000003.kept/mine": "three",
-        ".step-notes": "four",
-    }
-    assert steps(tmp_path) == [4]
-
-
-def files_of_others(root):
-    return [
-        p for p in root.rglob("*") if p.is_file() and p.name not in ("state.pt", "manifest.json")
-    ]
-
-
 def dying(monkeypatch, owner, name, call, after=False):
     """Let the process die before (or after) call number `call` of owner.name; the list of what it
     was called with."""

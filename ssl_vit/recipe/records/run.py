@@ -133,7 +133,6 @@ class Environment(WithRecipe):
     plugin: MayLack[dict[str, Any]] = None
     real: MayLack[dict[str, Any]] = None
     options: MayLack[dict[str, Any]] = None
-    earlier_recipes: list[str] = []
     recipe_file: MayLack[RecipeFile] = None
     sharding: MayLack[Sharding] = None
     device: MayLack[str] = None
