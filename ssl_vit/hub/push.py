@@ -31,7 +31,6 @@ from . import manifest
 from .payload import Upload, identity, open_run, uploads
 
 WAITS = (2.0, 8.0)  # seconds before each retry
-PATIENCE = 300.0  # seconds to wait at most where the Hub limits the rate
 # files that the Hub's form for new repositories makes
 BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
 WHOSE = ("recipe.yaml", "run.json")  # by which the run of a commit is known
@@ -166,8 +165,7 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first,
-    after the time that it requests."""
+    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first."""
     for wait in WAITS:
         try:
             return do()
@@ -175,7 +173,7 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
             if not hub_files.passing(error):
                 raise
             say(f"{manifest.WAITING}{hub_files.why(error)}")
-            time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
+            time.sleep(wait)
     return do()
 
 

@@ -114,7 +114,6 @@ class Sharding(Record):
     strategy: str
     machines: Whole
     deepspeed: str | None = None
-    offload: dict[str, str] = {}
 
 
 class Environment(WithRecipe):
