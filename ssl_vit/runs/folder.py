@@ -22,7 +22,6 @@ from typing import Any
 from ..callbacks import Row
 from ..errors import UserError
 from ..recipe.identity import FACTS
-from ..recipe.records import LARGEST
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
@@ -31,32 +30,10 @@ from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
-# What a run writes in its folder
-OWN = (
-    "recipe.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "log.txt",
-    "result.json",
-    "predictions.npz",
-    "not_finite.json",
-    TRAINED_ON,
-    COMPARED,
-    "report.html",
-    "checkpoints",
-    "export",
-    "figures",
-    "tensorboard",
-    "trackers",
-    "lock",
-    "hub.json",
-    "hub",
-    "hub/log.txt",
-)
-# Of these files, what killed processes have left is removed by the next that takes the lock; not of
-# the page, which a report may be writing without it
-SWEPT = re.compile("|".join(re.escape(name) for name in OWN if name != "report.html"))
-LAST_STEP = 2**53  # above which steps do not count by ones as floats
+# Of files of these forms, what killed processes have left is removed by the next that takes the
+# lock; not of the page, which a report may be writing without it
+SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
+EXACT = 2**53  # above which floats do not count by ones
 
 
 def parse_row(line: str) -> Row | None:
@@ -68,10 +45,11 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    for value in row.values():
-        if type(value) is not float and (type(value) is not int or abs(value) >= LARGEST):
-            return None
-    return row if 0 <= row["step"] < LAST_STEP else None
+    numbers = (
+        type(value) is float or (type(value) is int and abs(value) < EXACT)
+        for value in row.values()
+    )
+    return row if all(numbers) else None
 
 
 class Run:

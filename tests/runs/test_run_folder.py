@@ -496,7 +496,7 @@ def test_what_a_killed_process_left_goes_when_the_lock_is_taken(tmp_path):
     folder = tmp_path / "it"
     folder.mkdir()
     left = [folder / ".recipe.yaml.4711", folder / ".result.json.4712"]
-    others = [".recipe.yaml.old", ".recipes.yaml.4711", ".report.html.4711"]
+    others = [".recipe.yaml.old", ".notes.txt.4711", ".report.html.4711"]
     for path in (*left, *(folder / name for name in others)):
         path.write_text("half")
     (folder / ".log.txt.4713").mkdir()
