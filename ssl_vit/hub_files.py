@@ -8,6 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re
 LONGEST = 96  # of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
 NOT_CACHED = "HF_HUB_OFFLINE is set, and it is not in the cache"
-SILENCE = 60.0  # seconds without a byte after which a request is abandoned, where it says no others
+SILENCE = 60.0  # seconds without a byte after which a request is abandoned
 # statuses after which a retry may succeed; 409 and 412: another commit came first
 BUSY = (408, 409, 412, 429)
 
@@ -110,12 +111,40 @@ def beside(repository: str, name: str) -> str:
 
 def calm() -> None:
     """Disable progress bars without a terminal, and abandon requests that get no answer."""
-    from huggingface_hub import get_session
     from huggingface_hub.utils import disable_progress_bars
 
-    get_session().timeout = SILENCE  # its own default is none
+    _limit_timeouts()
     if not sys.stderr.isatty():
         disable_progress_bars()
+
+
+@cache
+def _limit_timeouts() -> None:
+    """Limit the timeouts of every client that huggingface_hub opens to SILENCE, also where a call
+    has timeout=None."""
+    from huggingface_hub import set_client_factory
+
+    def client() -> Any:
+        made = _default_client()
+        made.event_hooks["request"].append(_limit)
+        return made
+
+    set_client_factory(client)
+
+
+def _default_client() -> Any:
+    """huggingface_hub's default client. A private name, the same from 1.33 to 2.4."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    return default_client_factory()
+
+
+def _limit(request: Any) -> None:
+    given = request.extensions.get("timeout", {})
+    kinds = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {
+        kind: min(given.get(kind) or SILENCE, SILENCE) for kind in kinds
+    }
 
 
 def is_offline() -> bool:

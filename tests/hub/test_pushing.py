@@ -277,6 +277,10 @@ def test_a_hang_is_given_up_while_weights_are_fetched(
     server.faults = [Fault(match, "hang")]
     with pytest.raises(UserError, match=f"init=hf-hub:{REPO}: "):
         InitSource(f"hf-hub:{REPO}").fetch_export("config.json")
+    from huggingface_hub import close_session, get_session
+
+    close_session()  # as the client does after it could not connect
+    assert hub_files._limit in get_session().event_hooks["request"]
 
 
 def test_a_finished_run_that_is_given_a_repository_says_what_pushes_it(

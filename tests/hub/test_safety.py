@@ -372,3 +372,20 @@ def test_timms_own_weights_come_as_safetensors(server: Hub, tmp_path: Path) -> N
         UserError, match="init=timm:no_such_vit: timm has no weights of that name on the Hub"
     ):
         weights.load_weights(made, InitSource("timm:no_such_vit"))
+
+
+def test_the_clients_private_names_are_what_they_were() -> None:
+    """Another version of huggingface_hub may rename them: mend `remote._default_client` and
+    `hub_files._limit_timeouts` then."""
+    made, other = hub_files._default_client(), hub_files._default_client()
+    assert made is not other and "httpx" in type(made).__module__
+    assert hub_files._limit not in made.event_hooks["request"]
+    hub_files._limit_timeouts()
+    from huggingface_hub import close_session, get_session
+
+    close_session()
+    client = get_session()
+    assert client.event_hooks["request"][-1] is hub_files._limit
+    request = client.build_request("GET", "http://localhost", timeout=None)
+    hub_files._limit(request)
+    assert set(request.extensions["timeout"].values()) == {hub_files.SILENCE}
