@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from .errors import UserError, guard_streams, report_errors, suggest
+from .errors import UserError, report_errors, suggest
 from .lab import options as lab_options
 from .lab.study.options import WORTH, WORTH_TITLE, StudyOptions
 from .recipe import recipe_files, tools
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)
-    guard_streams(lasting=tool is not None and tool.lasting)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     with report_errors():
         if name in FLAGS or name == ALL:
             print(usage(every=name == ALL))

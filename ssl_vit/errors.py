@@ -1,62 +1,19 @@
-"""Errors of users, printed in one line with an exit status, and output streams that end no run.
-Imports no torch."""
+"""Errors of users, printed in one line with an exit status. Imports no torch."""
 
 import difflib
 import errno
-import io
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # that an error lists
 MOST_PRINTED = 2000  # characters of a text of others
 # Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-
-
-class _Output(io.FileIO):
-    """A standard stream. What cannot be written is dropped where `lasting` is set; else the error
-    names the stream."""
-
-    lasting = False
-
-    def write(self, content: Any) -> int | None:  # type: ignore[override]
-        try:
-            written = super().write(content)
-        except OSError as error:
-            if self.lasting:  # the next is tried again: a disk that is full may have room then
-                return len(content)
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise OSError(error.errno, error.strerror, "standard output") from None
-        # None: of a pipe that does not block and is full
-        return len(content) if written is None and self.lasting else written
-
-
-def guard_streams(lasting: bool = False) -> None:
-    """Prepare both standard streams; a tool calls this first. A character that the terminal's
-    encoding lacks is replaced, and one that is closed from the start takes everything.
-
-    Args:
-        lasting: what cannot be written (the reader left, the disk of the log is full) is dropped
-            and the work goes on, as training must. Otherwise `report_errors` ends the tool.
-    """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-            continue
-        raw = _Output(stream.fileno(), "w", closefd=False)
-        raw.lasting = lasting
-        by_lines = stream.line_buffering or raw.isatty()
-        buffered = io.BufferedWriter(raw)
-        text = io.TextIOWrapper(buffered, stream.encoding, "replace", line_buffering=by_lines)
-        setattr(sys, name, text)
 
 
 def _flush() -> None:
@@ -139,8 +96,6 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         # a full disk may show only now: at the end of the process it would go unreported
         sys.stdout.flush()
     except BrokenPipeError:
-        if getattr(getattr(sys.stdout.buffer, "raw", None), "lasting", False):  # another pipe
-            raise
         _flush()
         sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`
     except (UserError, OSError) as error:

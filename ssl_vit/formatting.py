@@ -257,7 +257,6 @@ def sharded(facts: Mapping[str, Any]) -> str:
     if facts["strategy"] == "none":
         return "not sharded"
     details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []
-    details += [f"{what} offloaded to {where}" for what, where in facts.get("offload", {}).items()]
     if facts["machines"] > 1:
         details.append(f"{facts['machines']} machines")
     return f"{facts['strategy']} ({', '.join(details)})" if details else facts["strategy"]

@@ -226,18 +226,6 @@ def passing(error: BaseException) -> bool:
     return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
 
 
-def retry_after(error: BaseException) -> float:
-    """Seconds to wait that the Hub requests; 0 if none."""
-    from huggingface_hub.utils import parse_ratelimit_headers
-
-    headers = getattr(getattr(_under(error), "response", None), "headers", {})
-    limit = parse_ratelimit_headers(headers)
-    given = headers.get("Retry-After", "")
-    if limit and limit.remaining == 0:
-        return limit.reset_in_seconds + 1.0
-    return float(given) if given.isdigit() else 0.0
-
-
 def _unreachable(error: BaseException) -> bool:
     """Whether it is an error of the network, of whichever library, or caused by one."""
     kinds = {kind.__name__ for kind in type(error).__mro__}

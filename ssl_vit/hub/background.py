@@ -8,7 +8,6 @@ takes. The way around that, `os._exit`, would cut off trackers and the process g
 session of whoever trains in a notebook.
 """
 
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -25,8 +24,6 @@ from . import manifest
 
 POLL_SECONDS = 0.1
 MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached
-# as often as the weights: a milestone, and two checkpoints of weights, two moments and an average
-ROOM = 9
 
 
 class Pusher(Callback):
@@ -102,14 +99,10 @@ class Milestones:
         run = self.pusher.run
         run.outbox.mkdir(exist_ok=True)
         sweep(run.outbox, STEP)  # of a killed export
-        weights = sum(value.nbytes for value in objective.state_dict().values())
         if len(list_checkpoints(run.outbox)) >= MAX_PENDING:
             self.pusher.warn(
                 f"the milestone of step {step} is left out: {MAX_PENDING} wait for the Hub"
             )
-        elif shutil.disk_usage(run.outbox).free < ROOM * weights:
-            text = "the disk has no room for it and two checkpoints"
-            self.pusher.warn(f"the milestone of step {step} is left out: {text}")
         else:
             self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()

@@ -5,14 +5,13 @@ import sys
 
 from pydantic import Field
 
-from ..formatting import option_text, shell_command, tool_command
+from ..formatting import option_text, shell_command, some, tool_command
 from ..recipe import records
 from ..recipe.records.checkpoint import PushedBranch
 from ..runs.files import write_atomically
 from ..runs.folder import Run
 from .payload import Upload, uploads
 
-LISTED = 4  # branches that are named one by one
 ERROR, WAITING = "error: ", "waiting: "  # lines of hub/log.txt on what keeps an upload
 
 
@@ -64,15 +63,10 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
     """(name, text) to print: what was uploaded, what is pending, why, and the command for it."""
     left, hub = pending(run), run.recipe.hub
     done = sorted(read(run).branches.keys() - left)
-    lines = [("hub", f"{hub.repo}: pushed {_listed(done)}")] if done else []
+    lines = [("hub", f"{hub.repo}: pushed {some(done)}")] if done else []
     if left:
         chosen = {"repo": hub.repo, "private": hub.private, "state": hub.state}
         options = [f"hub.{key}={option_text(value)}" for key, value in chosen.items()]
         command = shell_command(sys.executable, *tool_command("push"), run.folder, *options)
-        lines += [("not pushed", f"{_listed(left)}: {problem(run)}"), ("then type", command)]
+        lines += [("not pushed", f"{some(left)}: {problem(run)}"), ("then type", command)]
     return lines
-
-
-def _listed(branches: list[str]) -> str:
-    more = f" and {len(branches) - LISTED} more" if len(branches) > LISTED else ""
-    return ", ".join(branches[:LISTED]) + more

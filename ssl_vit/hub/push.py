@@ -31,7 +31,6 @@ from . import manifest
 from .payload import Upload, identity, open_run, uploads
 
 WAITS = (2.0, 8.0)  # seconds before each retry
-PATIENCE = 300.0  # seconds to wait at most where the Hub limits the rate
 # files that the Hub's form for new repositories makes
 BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
 WHOSE = ("recipe.yaml", "run.json")  # by which the run of a commit is known
@@ -47,7 +46,7 @@ def push(run: Run, say: Say = lambda line: None) -> None:
         say: called with a line for each branch, and for each time that is waited.
 
     Raises:
-        UserError: not logged in, the Hub rejects it or cannot be reached, or as `Run.check_own`.
+        UserError: not logged in, the Hub rejects it or cannot be reached.
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
@@ -56,7 +55,6 @@ def push(run: Run, say: Say = lambda line: None) -> None:
     if hub_files.token() is None:
         raise UserError(f"{place}: nobody is logged in; {hub_files.LOGIN}")
     hub_files.calm()
-    run.check_own()
     try:
         _push(run, say)
     except UserError:
@@ -167,8 +165,7 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first,
-    after the time that it requests."""
+    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first."""
     for wait in WAITS:
         try:
             return do()
@@ -176,7 +173,7 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
             if not hub_files.passing(error):
                 raise
             say(f"{manifest.WAITING}{hub_files.why(error)}")
-            time.sleep(min(PATIENCE, max(wait, hub_files.retry_after(error))))
+            time.sleep(wait)
     return do()
 
 

@@ -12,31 +12,21 @@ from ..recipe import records
 from ..recipe.records.checkpoint import UploadedState
 from ..training import checkpoint
 
-PLAIN = (bool, int, float, str, type(None))
+TENSOR = "safetensors"  # the key of what stands for a tensor in the JSON
 
 
-def pack(state: Any) -> tuple[bytes, bytes]:
-    """A state (tensors in plain containers) as JSON and safetensors."""
+def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
+    """A state (tensors, numbers and texts in dictionaries by name and lists) as JSON and
+    safetensors."""
     tensors: dict[str, Tensor] = {}
-    structure = _pack(state, tensors)
-    return json.dumps(structure).encode(), save(tensors)
 
-
-def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """[kind, content], so that integer keys, tuples and tensors can be restored."""
-    if isinstance(value, Tensor):
+    def place(x: Tensor) -> dict[str, str]:
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().clone().contiguous()
-        return ["tensor", name]
-    if isinstance(value, dict):
-        return [
-            "dict",
-            [[_pack(key, tensors), _pack(content, tensors)] for key, content in value.items()],
-        ]
-    if isinstance(value, list | tuple):
-        return [type(value).__name__, [_pack(content, tensors) for content in value]]
-    assert isinstance(value, PLAIN), type(value)
-    return ["plain", value]
+        tensors[name] = x.detach().cpu().clone().contiguous()
+        return {TENSOR: name}
+
+    structure = json.dumps(state, default=place)  # called with what JSON does not have
+    return structure.encode(), save(tensors)
 
 
 def unpack(structure: bytes, tensors: bytes) -> Any:
@@ -45,21 +35,12 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
     Raises:
         ValueError, KeyError, TypeError or safetensors' own error: it is something else.
     """
-    return _unpack(json.loads(structure), load(tensors))
+    known = load(tensors)
 
+    def find(found: dict[str, Any]) -> Any:
+        return known[found[TENSOR]] if found.keys() == {TENSOR} else found
 
-def _unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
-    kind, content = packed
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {_unpack(key, tensors): _unpack(value, tensors) for key, value in content}
-    if kind in ("list", "tuple"):
-        values = [_unpack(value, tensors) for value in content]
-        return tuple(values) if kind == "tuple" else values
-    if kind != "plain" or not isinstance(content, PLAIN):
-        raise ValueError(f"{kind} is no part of a training state")
-    return content
+    return json.loads(structure, object_hook=find)
 
 
 def pack_newest(root: Path) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from pydantic import Field
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
-from ..recipe import recipe_files, records
+from ..recipe import records
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
@@ -255,7 +255,7 @@ class FigureFolder:
             self._record(known)
             page = figures_page.write(self.path, about, self.run)
             if self.run is not None:
-                _show(self.run, [self.path / f"{name}.png" for name in drawn])
+                _show(self.run)
         return page
 
     @contextmanager
@@ -265,7 +265,6 @@ class FigureFolder:
             with self.output.hold():
                 yield
             return
-        lock.check_own(f"init={self.run}", self.run, ("lock", self.path.name))
         with lock.hold(self.run, str(self.run.parent)):
             self.path.mkdir(exist_ok=True)
             sweep(self.path, OWN)
@@ -289,16 +288,11 @@ def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
     write_atomically(folder / f"{name}.npz", packed.getvalue())
 
 
-def _show(run: Path, images: list[Path]) -> None:
-    """Bring new figures into the run's page and its TensorBoard, where it has them; a failure is a
-    warning."""
+def _show(run: Path) -> None:
+    """Bring new figures into the run's page, where it has one; a failure is a warning."""
     from ..pages import run_page
-    from ..runs.trackers import add_figures
 
     try:
-        if (run / "tensorboard").is_dir():
-            steps = recipe_files.read(run / "recipe.yaml").optim.steps
-            add_figures(run / "tensorboard", steps, images)
         if (run / run_page.PAGE).exists():
             run_page.write(run)
     except Exception as error:  # the figures are there

@@ -58,9 +58,8 @@ def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | Non
     export(job, trained, run.export)
     _draw(job, trained)
     tested = {name: value for name, (value, _) in test_metrics.items()}
-    figures = sorted(run.figures.glob("*.png"))
     if job.trackers:
-        job.trackers.finish(job.state.step, tested, figures)
+        job.trackers.finish(job.state.step, tested)
     result = _result(job, test_metrics)
     result.measured_on = split_images.measured_on(job.recipe, job.splits)
     seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]

@@ -24,7 +24,7 @@ from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
 from ..runs.folder import Run
-from ..runs.identity import initial_weights
+from ..runs.identity import initial_weights, recipe_hash
 from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
@@ -289,11 +289,10 @@ def _restore(job: Job, path: Path) -> None:
         UserError: it is another run's, or no training state of this model.
     """
     prefix = f"name={job.recipe.name}: {path}"
-    expected = job.run.hashes()
     try:
         saved = checkpoint.load(path)
         same_step = saved["step"] == checkpoint.step_of(path)
-        if saved.get("recipe") not in (None, *expected) or not same_step:
+        if saved.get("recipe") not in (None, recipe_hash(job.recipe)) or not same_step:
             raise UserError(f"{prefix} is another run's, or another step's; remove it")
         job.state.load(saved)
     except UserError:

@@ -101,7 +101,7 @@ class Log(Keys):
     every: Steps = key(20, "Steps between logged rows.")
     trackers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] | None = key(
         None,
-        "Where rows and final figures go besides metrics.jsonl; wandb, trackio and mlflow are"
+        "Where rows go besides metrics.jsonl; wandb, trackio and mlflow are"
         " installed separately, and write to this machine unless their own settings say otherwise;"
         " null: nowhere.",
         min_length=1,

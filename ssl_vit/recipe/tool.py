@@ -46,7 +46,6 @@ class ToolOptions(Keys):
         summary: a line of the list of all tools.
         command: MODULE:FUNCTION below ssl_vit, which takes the arguments and returns the exit
             status or None.
-        lasting: whether it goes on where standard output can no longer be written.
         purpose: what --help begins with.
         examples: commands.
         uses: keys of recipes that it takes besides.
@@ -59,7 +58,6 @@ class ToolOptions(Keys):
     model_config = ConfigDict(frozen=True)
     summary: ClassVar[str]
     command: ClassVar[str]
-    lasting: ClassVar[bool] = False
     purpose: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
     uses: ClassVar[tuple[RecipeKeys, ...]] = ()

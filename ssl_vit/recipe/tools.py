@@ -65,7 +65,6 @@ class PretrainOptions(JobOptions):
         *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
         *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
     )
-    lasting = True
     purpose = "Pre-train an encoder. The same command resumes an unfinished run."
     examples = (
         "accelerate launch tools/pretrain.py recipe=mpp",
@@ -81,7 +80,6 @@ class FinetuneOptions(JobOptions):
         *("init", "data.path", "data.test", "data.share", "optim.steps"),
         *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
     )
-    lasting = True
     purpose = (
         "Fine-tune an encoder on labels, from the weights that init= names, and measure its"
         " accuracy on the test split."
@@ -101,7 +99,6 @@ class EvaluateOptions(JobOptions):
         *("init", "data.path", "data.test", "data.size", "probe.measures"),
         *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
     )
-    lasting = True
     purpose = (
         "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its"
         " patches on masks: segmentation."
@@ -179,7 +176,6 @@ class EmbedOptions(ToolOptions):
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
-    lasting = True
     purpose = (
         "Write the features of every image of a data set in shards of parquet, or resume that; find"
         " the images nearest to a query. Several processes share the shards."
@@ -274,7 +270,6 @@ class ExportOptions(ToolOptions):
 class PushOptions(ToolOptions):
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
-    lasting = True
     purpose = (
         "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
         " export and, with hub.state=true, its training state."

@@ -14,8 +14,7 @@ IN_A_ROW = 2  # checks after warm-up
 
 class CollapseAlarm(Callback):
     """Warns of a measure at the second check in a row after warm-up at which it is out of bounds;
-    again only once a check was within them. Says so where the first check, with which ranks are
-    compared, is not that of step 0, as in a resumed run that had none before.
+    again only once a check was within them.
 
     Args:
         warmup: steps.
@@ -38,11 +37,6 @@ class CollapseAlarm(Callback):
             return
         if self.first is None:
             self.first = row
-            if row["step"] > 0:
-                self.warn(
-                    f"step {row['step']}: the first check of whether features collapse; effective"
-                    f" ranks are compared with that of this step, {row[RANK]:.1f}"
-                )
         if row["step"] < self.warmup or row["step"] == self.first["step"]:
             return
         found = self._out_of_bounds(row)

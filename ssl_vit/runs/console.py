@@ -49,13 +49,56 @@ def _summary(row: Row) -> str:
 
 @dataclass(eq=False, repr=False)
 class _Progress(Callback):
-    """As `progress`, which makes one."""
+    """As `progress`, which makes one. Subclasses show what training does (`_summarise`) and print
+    what stays (`_say`)."""
 
     start: int
     steps: int
     baselines: Mapping[str, float] = field(default_factory=dict)
     images: int | None = None
     probed: int = 0
+
+    def on_row(self, row: Row) -> None:
+        if "images_per_s" in row:
+            self._summarise(row)
+        for text in self._measured(row):
+            self._say(text)
+
+    def on_note(self, text: str) -> None:
+        self._say(text)
+
+    def on_warning(self, text: str) -> None:
+        self._say(f"warning: {text}")
+
+    def _summarise(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def _measured(self, row: Row) -> Iterator[str]:
+        """A line of the held-out metrics of a row, and one of each of its probes: value, interval,
+        and that of fresh weights."""
+        values = {
+            name.removeprefix(HELD_OUT): value
+            for name, value in row.items()
+            if name.startswith(HELD_OUT)
+        }
+        if "loss" in values:
+            of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
+            measured = format_metrics(values, self.baselines)
+            yield f"held out at step {row['step']}: {measured}{of}"
+        for name in row:
+            if not name.startswith(PROBE) or not is_of_model(name):
+                continue
+            text = f"{find_metric(name).words} {row[name]:.1%}"
+            if self.probed and 0 <= row[name] <= 1:
+                low, high = proportion(row[name], self.probed)
+                text += f" ({low:.1%} to {high:.1%})"
+            fresh = row.get(f"{PROBE}{FRESH}{name.removeprefix(PROBE)}")
+            if fresh is not None:
+                text += f"; fresh weights {fresh:.1%}"
+            yield f"probe at step {row['step']}: {text} (n = {count_of_images(self.probed)})"
 
 
 @dataclass(eq=False, repr=False)
@@ -80,17 +123,11 @@ class ProgressBar(_Progress):
     def on_step(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
 
-    def on_row(self, row: Row) -> None:
-        if "images_per_s" in row:
-            self.progress.update(self.task, description=_summary(row))
-        for text in _measured(row, self.baselines, self.images, self.probed):
-            self.progress.console.print(text, highlight=False, markup=False)
+    def _summarise(self, row: Row) -> None:
+        self.progress.update(self.task, description=_summary(row))
 
-    def on_note(self, text: str) -> None:
+    def _say(self, text: str) -> None:
         self.progress.console.print(text, highlight=False, markup=False)
-
-    def on_warning(self, text: str) -> None:
-        self.progress.console.print(f"warning: {text}", highlight=False, markup=False)
 
     def close(self) -> None:
         self.progress.stop()
@@ -110,13 +147,10 @@ class ProgressLines(_Progress):
         if self._waited() >= 2:
             self._print(step)
 
-    def on_row(self, row: Row) -> None:
-        if "images_per_s" in row:
-            self.row, self.row_step = _summary(row), row["step"]
-            if self._waited() >= 1 or row["step"] == self.steps:
-                self._print(row["step"])
-        for text in _measured(row, self.baselines, self.images, self.probed):
-            print(text, flush=True)
+    def _summarise(self, row: Row) -> None:
+        self.row, self.row_step = _summary(row), row["step"]
+        if self._waited() >= 1 or row["step"] == self.steps:
+            self._print(row["step"])
 
     def _waited(self) -> float:
         """The time since the last line, in intervals."""
@@ -138,12 +172,6 @@ class ProgressLines(_Progress):
     def _show(self, step: int, line: str) -> None:
         print(line, flush=True)
 
-    def on_note(self, text: str) -> None:
-        print(text, flush=True)
-
-    def on_warning(self, text: str) -> None:
-        print(f"warning: {text}", flush=True)
-
 
 class NotebookBar(ProgressLines):
     """Callback that redraws one bar in a notebook; what is printed besides stays below it."""
@@ -158,30 +186,6 @@ class NotebookBar(ProgressLines):
 
     def _show(self, step: int, line: str) -> None:
         self.output.draw(notebook.progress_html(step, self.steps, line))
-
-
-def _measured(
-    row: Row, baselines: Mapping[str, float], images: int | None, probed: int
-) -> Iterator[str]:
-    """A line of the held-out metrics of a row, and one of its probes: value, interval, and that of
-    fresh weights."""
-    values = {
-        name.removeprefix(HELD_OUT): value
-        for name, value in row.items()
-        if name.startswith(HELD_OUT)
-    }
-    if "loss" in values:
-        of = "" if images is None else f" (n = {count_of_images(images)})"
-        yield f"held out at step {row['step']}: {format_metrics(values, baselines)}{of}"
-    probes = {name: row[name] for name in row if name.startswith(PROBE) and is_of_model(name)}
-    for name, value in probes.items():
-        text = f"{find_metric(name).words} {value:.1%}"
-        if probed and 0 <= value <= 1:
-            low, high = proportion(value, probed)
-            text += f" ({low:.1%} to {high:.1%})"
-        fresh = row.get(f"{PROBE}{FRESH}{name.removeprefix(PROBE)}")
-        beside = "" if fresh is None else f"; fresh weights {fresh:.1%}"
-        yield f"probe at step {row['step']}: {text}{beside} (n = {count_of_images(probed)})"
 
 
 def progress(

@@ -15,14 +15,13 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Row
 from ..errors import UserError
 from ..recipe.identity import FACTS
-from ..recipe.records import LARGEST
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
@@ -31,36 +30,10 @@ from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
-# What a run writes in its folder, and removes
-OWN = (
-    "recipe.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "metrics.damaged",
-    "log.txt",
-    "result.json",
-    "predictions.npz",
-    "not_finite.json",
-    TRAINED_ON,
-    COMPARED,
-    "report.html",
-    "checkpoints",
-    "export",
-    "figures",
-    "tensorboard",
-    "trackers",
-    "lock",
-    "hub.json",
-    "hub",
-    "hub/log.txt",
-)
-# Of these files, what killed processes have left is removed by the next that takes the lock; not of
-# the page, which a report may be writing without it
-SWEPT = re.compile("|".join(re.escape(name) for name in OWN if name != "report.html"))
-# What it has written before it does anything
-UNSTARTED = ("recipe.yaml", "environment.json", "lock")
-EMPTY = ("figures", "checkpoints")
-LAST_STEP = 2**53  # above which steps do not count by ones as floats
+# Of files of these forms, what killed processes have left is removed by the next that takes the
+# lock; not of the page, which a report may be writing without it
+SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
+EXACT = 2**53  # above which floats do not count by ones
 
 
 def parse_row(line: str) -> Row | None:
@@ -72,10 +45,11 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    for value in row.values():
-        if type(value) is not float and (type(value) is not int or abs(value) >= LARGEST):
-            return None
-    return row if 0 <= row["step"] < LAST_STEP else None
+    numbers = (
+        type(value) is float or (type(value) is int and abs(value) < EXACT)
+        for value in row.values()
+    )
+    return row if all(numbers) else None
 
 
 class Run:
@@ -131,8 +105,6 @@ class Run:
         path = self.folder / "environment.json"
         environment = environment | identity.file_hashes(self.recipe)
         environment["recipe"] = recipe_hash(self.recipe)
-        if known := sorted(self.hashes() - {environment["recipe"]}):
-            environment["earlier_recipes"] = known
         if self.recipe.plugin:
             environment["free"] = identity.free_keys(self.recipe)
         environment["options"] = identity.result_options(self.recipe)
@@ -150,15 +122,6 @@ class Run:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
             ) from None
-
-    def hashes(self) -> set[str]:
-        """Hashes that name this run's recipe: today's, and those of versions that began it, whose
-        recipes had other keys."""
-        found = {recipe_hash(self.recipe)}
-        if (self.folder / "environment.json").exists():
-            facts = self.environment()
-            found |= {facts.recipe or recipe_hash(self.recipe), *facts.earlier_recipes}
-        return found
 
     def _first_recipe_file(self) -> dict[str, Any] | None:
         """That of the folder's first start, also where the run is resumed from its recipe.yaml."""
@@ -185,26 +148,16 @@ class Run:
         self.check_not_moved()
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
-    def _metric_lines(self) -> list[str]:
-        if not self.metrics.is_file():
-            return []
-        return self.metrics.read_text(errors="replace").splitlines()
-
     def rows(self) -> list[Row]:
         """The rows of metrics.jsonl, without lines that are none, such as a last line cut short by
         a kill."""
-        rows = map(parse_row, self._metric_lines())
+        if not self.metrics.is_file():
+            return []
+        rows = map(parse_row, self.metrics.read_text(errors="replace").splitlines())
         return [row for row in rows if row is not None]
 
     def truncate_metrics(self, step: int) -> list[Row]:
-        """Drop the rows after `step`, which a resumed run writes again; the remaining rows.
-
-        A file damaged before its last line is kept as metrics.damaged.
-        """
-        if None in map(parse_row, self._metric_lines()[:-1]):
-            kept = self.metrics.with_suffix(".damaged")
-            shutil.copyfile(self.metrics, kept)
-            self.write_log(f"warning: {self.metrics.name} was damaged, and is kept as {kept.name}")
+        """Drop the rows after `step`, which a resumed run writes again; the remaining rows."""
         rows = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
@@ -232,9 +185,10 @@ class Run:
                 next line or row that is to be written in it notices.
 
         Raises:
-            UserError: another process or thread holds the folder, or as `check_own`.
+            UserError: another process or thread holds the folder, or it lies in another
+                run's.
         """
-        self.check_own()
+        lock.check_outside(f"name={self.recipe.name}", self.folder)
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
@@ -242,31 +196,12 @@ class Run:
             try:
                 yield
             except UserError:
-                if not existed:
-                    self._remove_unstarted()
+                # refused before it did anything: no run is listed that there never was
+                if not existed and not self.metrics.exists() and not self.log.exists():
+                    shutil.rmtree(self.folder, ignore_errors=True)
                 raise
             finally:
                 self.held = None
-
-    def _remove_unstarted(self) -> None:
-        """Remove the folder of a run that was refused before it did anything, so that no run is
-        listed that there never was; one with anything else, such as a row or a log, stays."""
-        with suppress(OSError):
-            if {path.name for path in self.folder.iterdir()} <= {*UNSTARTED, *EMPTY}:
-                for name in EMPTY:
-                    with suppress(FileNotFoundError):
-                        (self.folder / name).rmdir()
-                for name in UNSTARTED:
-                    (self.folder / name).unlink(missing_ok=True)
-                self.folder.rmdir()
-
-    def check_own(self) -> None:
-        """Check that what the run writes in its folder is its own.
-
-        Raises:
-            UserError: one of OWN is a link or another run, or the folder lies in another run's.
-        """
-        lock.check_own(f"name={self.recipe.name}", self.folder, OWN)
 
     def check_not_moved(self) -> None:
         """Check that the folder is where it was.

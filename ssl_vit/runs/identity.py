@@ -7,20 +7,19 @@ the recipe's hash, its name.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from .. import hub_files
 from ..errors import UserError
-from ..formatting import shell_command, tool_command
-from ..recipe import parsing, records
+from ..recipe import records
 from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
 from ..recipe.images import OF_PIXELS, Data, unmeasured
 from ..recipe.init_source import InitSource, file_hash
 from ..recipe.keys import Values
 from ..recipe.load import resolve
-from ..recipe.parsing import flatten
+from ..recipe.parsing import flatten, load_yaml
 from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
@@ -38,10 +37,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
-    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`.
-
-    The keys may be those of another version: the hash covers the keys that are there.
-    """
+    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`."""
     computed = {key: value for key, value in values.items() if counts(key, free)}
     if InitSource(str(computed.get("init"))).is_local:
         computed["init"] = "local"
@@ -68,12 +64,8 @@ def result_options(recipe: Recipe) -> Values:
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
     """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
-    hashes = {}
-    if recipe.plugin:
-        hashes["plugin"] = {"file": file_hash(Path(recipe.plugin))}
-    if recipe.eval.real:
-        hashes["real"] = {"file": file_hash(Path(recipe.eval.real))}
-    return hashes
+    named = {"plugin": recipe.plugin, "real": recipe.eval.real}
+    return {key: {"file": file_hash(Path(path))} for key, path in named.items() if path}
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
@@ -129,15 +121,14 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         UserError: the folder holds a run of another recipe; it names the keys that differ.
     """
     path = folder / "recipe.yaml"
+    _check_unedited(recipe, folder)
     if not path.exists():
-        _check_new(recipe, folder)
         _pin(recipe, None)
         return recipe
     if not recipe.resume:
         raise UserError(
             f"resume=false: {folder} holds a run already; take another name= or remove it"
         )
-    check_unedited(recipe, folder)
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     there = resolve([f"recipe={path}", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
@@ -173,30 +164,20 @@ def from_init() -> list[str]:
     return [key for key, one in all_keys().items() if one.from_init]
 
 
-def _existing(folder: Path) -> Iterable[Path]:
-    paths = [folder / name for name in RECORDS]
-    return [path for path in paths if path.exists()]
-
-
-def _check_new(recipe: Recipe, folder: Path) -> None:
-    """Check that the folder has no run whose recipe.yaml was removed."""
-    for path in _existing(folder):
-        text = f"{folder / 'recipe.yaml'} is missing, so the recipe of {path.name} is not known"
-        raise UserError(f"name={recipe.name}: {text}; take another name=")
-
-
-def check_unedited(recipe: Recipe, folder: Path) -> None:
-    """Check that recipe.yaml is the one that the run was made with.
+def _check_unedited(recipe: Recipe, folder: Path) -> None:
+    """Check that recipe.yaml is the one that the folder's run was made with.
 
     Raises:
-        UserError: it was edited since, or another file is another run's.
+        UserError: it was edited or removed since, or another file is another run's.
     """
     path = folder / "recipe.yaml"
-    for record in _existing(folder):
+    for record in (folder / name for name in RECORDS):
+        if not record.exists():
+            continue
         expected = read_record(record, WithRecipe).recipe
-        if expected is not None and expected != written_hash(flatten(parsing.load_yaml(path))):
-            text = f"{path} is not the recipe that {record.name} was made with; restore it"
-            raise UserError(f"name={recipe.name}: {text}, or take another name=")
+        if not path.exists() or expected not in (None, written_hash(flatten(load_yaml(path)))):
+            text = f"{path} is missing or not the recipe that {record.name} was made with"
+            raise UserError(f"name={recipe.name}: {text}; restore it, or take another name=")
 
 
 def _pin(recipe: Recipe, before: str | None) -> None:
@@ -237,29 +218,19 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
             continue
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
         names = sorted(one.name for one in differ)
+        weights = "the weights" if {"weights", "file"} & {*names} else ", ".join(names)
         subject = {
             "data": f"{images}: the images of {', '.join(names)} differ",
-            "init": f"init={recipe.init}: {_weights_text(differ)}",
+            "init": f"init={recipe.init}: {weights} differ",
             "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }
         raise UserError(f"{subject[kind]} from what {folder} was made with; take another name=")
 
 
-def _weights_text(differ: list[Difference]) -> str:
-    """What of initial weights differs."""
-    names = {one.name for one in differ}
-    if not names.isdisjoint(("weights", "file")):
-        return "the weights differ"
-    if names == {"heads"}:
-        return "its heads.safetensors differs"
-    texts = sorted(str(one).removeprefix("init:") for one in differ)
-    return f"{', '.join(texts)} {'differs' if len(differ) == 1 else 'differ'}"
-
-
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
     """In what a finished run's result was made otherwise than the recipe requests."""
-    was = recorded(folder, "options") or result_options(read(folder / "recipe.yaml"))
+    was = recorded(folder, "options")
     now = result_options(recipe)
     for values in (was, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
@@ -273,14 +244,7 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     Raises:
         UserError: it was made with other values of `result_options`.
     """
-    differ = changed_options(recipe, folder)
-    if not differ:
-        return
-    found = ", ".join(map(str, differ))
-    text = f"name={recipe.name}: {folder} has finished with other values: {found}"
-    text = f"{text}; take another name="
-    if recipe.eval.test:
-        options = ["recipe=evaluate", f"init={folder}", "probe.measures=[top1]"]
-        command = shell_command("python", *tool_command("evaluate"), *options)
-        text = f"{text}, or type {command} for the test split"
-    raise UserError(text)
+    if differ := changed_options(recipe, folder):
+        found = ", ".join(map(str, differ))
+        text = f"{folder} has finished with other values: {found}; take another name="
+        raise UserError(f"name={recipe.name}: {text}")

@@ -6,15 +6,13 @@ however it ends, and until then nothing but the holder does. Who holds it stands
 others to read; only the lock itself keeps a second writer out.
 """
 
-import errno
 import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +20,6 @@ from ..errors import UserError
 
 FILE = "lock"
 NAMING = 1.0  # seconds that one who comes second waits for the first one's line
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what a file system without locks says
 OURS: set[Path] = set()  # folders that this process writes
 
 
@@ -46,24 +43,12 @@ class HeldFolder:
         os.close(self.number)
 
 
-def check_own(prefix: str, folder: Path, names: Iterable[str]) -> None:
-    """Check that nothing a run writes in its folder is a link or another run.
+def check_outside(prefix: str, folder: Path) -> None:
+    """Check that a folder lies in no run's folder.
 
     Raises:
-        UserError: something is, or the folder lies in another run's.
+        UserError: it does.
     """
-    for path in (folder / name for name in names):
-        if path.is_symlink():
-            text = (
-                "is a link, and a run writes only its own files; remove it, or link the whole "
-                "folder"
-            )
-            raise UserError(f"{prefix}: {path} {text}")
-        if _is_started(path):
-            text = (
-                "holds another run, which this one would overwrite; move it, or take another name="
-            )
-            raise UserError(f"{prefix}: {path} {text}")
     for above in folder.resolve().parents:
         if _is_started(above):
             text = f"lies inside another run's folder, {above}; take another name= or out="
@@ -148,29 +133,20 @@ def hold(folder: Path, out: str, key: str = "name") -> Iterator[HeldFolder]:
             text = f"{folder} is being written by {_named(folder)}; wait, or take another {key}="
             raise UserError(f"{key}={value}: {text}") from None
         except OSError as error:
-            raise UserError(f"out={out}: {_why_not(folder, error)}") from None
+            text = "expected a folder that may be written, on a file system that has locks"
+            raise UserError(f"out={out}: {path}: {error.strerror}; {text}") from None
         real = folder.resolve()
         OURS.add(real)
         stack.callback(OURS.discard, real)
-        path.write_text(json.dumps(_this_process()))
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        line = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+        path.write_text(json.dumps(line))
         try:
             yield place
         finally:
             if place.is_in_place():
                 with suppress(OSError):
                     path.write_text("")
-
-
-def _why_not(folder: Path, error: OSError) -> str:
-    if error.errno in NO_LOCKS:
-        text = "the file system has no locks; expected a folder on one that has"
-        return f"{folder} cannot be locked: {error.strerror}: {text}"
-    return f"{folder} cannot be written: {error.strerror}"
-
-
-def _this_process() -> dict[str, Any]:
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
 
 
 def _named(folder: Path) -> str:

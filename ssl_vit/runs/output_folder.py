@@ -49,12 +49,11 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        lock.check_own(self.option, self.path, [self.record, "lock"])
+        lock.check_outside(self.option, self.path)
         self.check()
         out = str(self.path.parent if self.key == "name" else self.path)
         with lock.hold(self.path, out, self.key):
-            self.check()  # another tool may have been faster
-            self.read()  # or it is a folder of others
+            self.read()
             sweep(self.path, self.own)
             yield
 
@@ -88,14 +87,7 @@ class OutputFolder(Generic[Content]):
             return records.read(path, self.content)
         except (OSError, ValueError) as error:
             text = f"give another {self.key}="
-            if self._is_own():
-                text = f"remove {self.path}, or {text}"
             raise UserError(f"{path} is damaged ({error}); {text}") from None
-
-    def _is_own(self) -> bool:
-        """Whether all files in the folder have names that the tool writes."""
-        names = (path.name for path in self.path.iterdir() if not path.name.startswith("."))
-        return all(name == "lock" or self.own.fullmatch(name) for name in names)
 
     def write(self, content: Content) -> None:
         """Write the record.

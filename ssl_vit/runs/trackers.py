@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -28,34 +27,26 @@ END = 30.0  # seconds that a run waits for what is still to be written
 Call = Callable[[Any], None]
 
 
-class _RetryingWriter(Callback):
-    """Writes in order; what a full disk rejects is retried with the next write."""
+class WarningLog(Callback):
+    """Writes warnings to log.txt, from any process; what a full disk rejects comes before the next
+    line."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self.waiting: list[Callable[[], None]] = []
+
+    def on_warning(self, text: str) -> None:
+        self._write(lambda: self.run.write_log(f"warning: {text}"))
 
     def close(self) -> None:
         self._write(lambda: None)
 
     def _write(self, one: Callable[[], None]) -> None:
         self.waiting.append(one)
-        while self.waiting:
-            try:
+        with suppress(OSError):
+            while self.waiting:
                 self.waiting[0]()
-            except OSError:
-                return
-            self.waiting.pop(0)
-
-
-class WarningLog(_RetryingWriter):
-    """Writes warnings to log.txt, from any process."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.run = run
-
-    def on_warning(self, text: str) -> None:
-        self._write(lambda: self.run.write_log(f"warning: {text}"))
+                self.waiting.pop(0)
 
 
 class MetricsLog(WarningLog):
@@ -97,21 +88,15 @@ class Trackers(Callback):
         for name in self.names:  # opens them
             self._add(name, lambda tracker: None)
 
-    def __str__(self) -> str:
-        return "log.trackers"
-
     def on_row(self, row: Row) -> None:
         for name in list(self.names):
             self._add(name, methodcaller("log", tagged(row), step=row["step"]))
 
-    def finish(self, step: int, metrics: Mapping[str, float], figures: Sequence[Path]) -> None:
-        """Log the test metrics and figures of a finished run, and end the trackers."""
+    def finish(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the test metrics of a finished run, and end the trackers."""
         tested = {f"test/{name}": value for name, value in metrics.items()}
-        for name in list(self.names):
-            if tested:
-                self._add(name, methodcaller("log", tested, step=step))
-            for path in figures:
-                self._add(name, partial(FIGURES.get(name, _log_image), step=step, path=path))
+        for name in list(self.names) if tested else ():
+            self._add(name, methodcaller("log", tested, step=step))
         self.end()
 
     def end(self) -> None:
@@ -271,51 +256,3 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 
 _mlflow_places: set[str] = set()
 OPENERS = {"wandb": _wandb, "trackio": _trackio, "mlflow": _mlflow}
-
-
-def _log_image(tracker: Any, step: int, path: Path) -> None:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        tracker.log_images({f"figures/{path.stem}": [image]}, step=step)
-
-
-def _log_trackio_image(tracker: Any, step: int, path: Path) -> None:
-    """accelerate's class has no images."""
-    import trackio
-
-    tracker.log({f"figures/{path.stem}": trackio.Image(str(path))}, step=step)
-
-
-def _log_tensorboard_image(tracker: Any, step: int, path: Path) -> None:
-    """accelerate's class takes arrays of several images."""
-    _add_figure(tracker.writer, step, path)
-
-
-def _add_figure(writer: Any, step: int, path: Path) -> None:
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as image:
-        pixels_HWC = np.asarray(image.convert("RGB"))
-    writer.add_image(f"figures/{path.stem}", pixels_HWC, step, dataformats="HWC")
-
-
-def add_figures(folder: Path, step: int, figures: Sequence[Path]) -> None:
-    """Show PNG figures in TensorBoard, each under its file's name."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(folder) as writer:
-        for path in figures:
-            _add_figure(writer, step, path)
-
-
-def _log_artifact(tracker: Any, step: int, path: Path) -> None:
-    tracker.log_artifact(str(path), "figures")
-
-
-FIGURES = {
-    "tensorboard": _log_tensorboard_image,
-    "trackio": _log_trackio_image,
-    "mlflow": _log_artifact,
-}

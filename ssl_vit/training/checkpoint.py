@@ -23,14 +23,7 @@ from ..errors import UserError, reason
 from ..recipe.operation import Checkpoint
 from ..recipe.records import read
 from ..recipe.records.checkpoint import Manifest
-from ..runs.checkpoint_files import (
-    MANIFEST,
-    STATE,
-    STEP,
-    delete,
-    list_checkpoints,
-    remove,
-)
+from ..runs.checkpoint_files import MANIFEST, STATE, STEP, list_checkpoints, remove
 from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
 from ..runs.files import sweep
 
@@ -55,8 +48,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint, then remove all but the newest `keep` and the best ones that these name
-    (`state["best"]["step"]`): after damage the one before the newest finds its best one, too. Files
-    of others in a removed one's folder are kept.
+    (`state["best"]["step"]`): after damage the one before the newest finds its best one, too.
 
     Checkpoints of later steps are removed too: they are damaged, or the run would not be at this
     step.
@@ -74,7 +66,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
     root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
-    sweep(root, STEP, delete=delete)
+    sweep(root, STEP)
     _write(temporary, step, state)
     if final.exists():
         remove(final)

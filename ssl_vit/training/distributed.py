@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,9 +34,7 @@ COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# for which processes wait for others at the start until they report it, and until they exit
-RENDEZVOUS_NOTICE = timedelta(seconds=10)
-RENDEZVOUS_TIMEOUT = timedelta(minutes=30)
+RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for which processes wait for others at the start
 
 
 class WatchedAccelerator(Accelerator):
@@ -142,19 +139,17 @@ def _check_deepspeed_start() -> None:
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Around the start of the process group: says where it waits after RENDEZVOUS_NOTICE, and
-    lifts the time-out at the end.
+    """Around the start of the process group: says where it waits for other machines, and lifts the
+    time-out at the end.
 
     Raises:
         UserError: the processes cannot connect, or not all come within RENDEZVOUS_TIMEOUT.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
-    text = f"waiting for {count} processes at MASTER_ADDR:MASTER_PORT={place}"
-    notice = threading.Timer(RENDEZVOUS_NOTICE.total_seconds(), print, [text], {"flush": True})
-    notice.daemon = True
-    if count > 1 and os.environ.get("LOCAL_RANK", "0") == "0":  # one line for each machine
-        notice.start()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if count > here and os.environ.get("LOCAL_RANK", "0") == "0":  # one line for each machine
+        print(f"waiting for {count} processes at MASTER_ADDR:MASTER_PORT={place}", flush=True)
     try:
         yield
     except distributed.DistError as error:
@@ -163,8 +158,6 @@ def _rendezvous() -> Iterator[None]:
             "process started?"
         )
         raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}; {choices}") from None
-    finally:
-        notice.cancel()
     if distributed.is_initialized():
         c10d = distributed.distributed_c10d
         c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
@@ -327,15 +320,5 @@ def macos_warning() -> str | None:
 
 
 def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
-    """What Accelerate has set up, whatever its configuration requested."""
-    backend = None
-    machines = 1
-    if accelerator.num_processes > 1:
-        backend = distributed.get_backend()
-        machines = gather_object([accelerator.local_process_index]).count(0)
-    return {
-        "accelerate": accelerator.distributed_type.value,
-        "backend": backend,
-        "processes": accelerator.num_processes,
-        "machines": machines,
-    }
+    """Over how many machines the processes are spread."""
+    return {"machines": gather_object([accelerator.local_process_index]).count(0)}

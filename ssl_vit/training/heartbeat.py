@@ -10,8 +10,6 @@ Time is counted in intervals in which nothing has changed: a run that was suspen
 """
 
 import json
-import multiprocessing
-import shutil
 import socket
 import threading
 import time
@@ -32,7 +30,6 @@ SILENT_AFTER_ERROR = 3 * INTERVAL  # seconds without one, once a collective has 
 # Limits as multiples of the patience, which is for one rank behind the others within a step.
 BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
 STALLED_FACTOR = 3  # within a step, where no rank moves at all
-SHARED = "/dev/shm"  # through which data workers hand over batches
 FINISHED = "finished"
 RESUME_HINT = "the same command resumes from the last checkpoint"
 Item = TypeVar("Item")
@@ -224,17 +221,6 @@ class Watchdog:
             same = self.waits_for_batch and self.batches == batches
             waited, batches = waited + INTERVAL if same else 0.0, self.batches
             if waited > self.patience:
-                text = f"no data came for so many seconds, {_loader()}; {RESUME_HINT}"
-                exit_process(LOST, f"error: compute.patience={self.patience:g}: {text}")
-
-
-def _loader() -> str:
-    """Where batches come from, and the free shared memory, for an error message."""
-    workers = len(multiprocessing.active_children())
-    if not workers:
-        return "read by this process itself"
-    with suppress(OSError):
-        room = shutil.disk_usage(SHARED)
-        free = f"{room.free >> 20} of {room.total >> 20} MiB free"
-        return f"from {workers} data workers, {SHARED} with {free}"
-    return f"from {workers} data workers"
+                text = "no data came for so many seconds; is shared memory (/dev/shm) full?"
+                text = f"compute.patience={self.patience:g}: {text} {RESUME_HINT}"
+                exit_process(LOST, f"error: {text}")

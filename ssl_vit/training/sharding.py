@@ -25,9 +25,8 @@ from ..recipe.schema import Optim
 from . import optim
 from .strategy import Strategy
 
-# sections of a DeepSpeed file on what the recipe sets
-RECIPE_SECTIONS = ("optimizer", "scheduler", "amp")
-PRECISIONS = ("bf16", "fp16", "torch_autocast")
+# sections of a DeepSpeed file on what the recipe's optim.* and compute.precision set
+OF_RECIPE = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
@@ -43,10 +42,6 @@ class ShardedStrategy(Strategy, ABC):
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
         """Copy a whole weight, on the device, into the shards."""
-
-    def after_scatter(self) -> None:
-        """Called when all weights have been scattered."""
-        return
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
         self._watch_forward(tick)
@@ -87,7 +82,6 @@ class ShardedStrategy(Strategy, ABC):
         self.objective.load_state_dict(state, strict=False)
         for name, p in self.objective.named_parameters():
             self.scatter(p, weights[name].to(self.accelerator.device))
-        self.after_scatter()
 
 
 class ZeroStrategy(ShardedStrategy):
@@ -126,18 +120,7 @@ class ZeroStrategy(ShardedStrategy):
         return engine
 
     def facts(self) -> dict[str, Any]:
-        engine = self.prepared
-        offloaded = {
-            "optimizer": engine.zero_offload_optimizer(),
-            "weights": engine.zero_offload_param(),
-        }
-        return {
-            "strategy": f"ZeRO-{engine.zero_optimization_stage()}",
-            "deepspeed": version("deepspeed"),
-            "offload": {
-                name: str(where.device) for name, where in offloaded.items() if _used(where)
-            },
-        }
+        return {"strategy": f"ZeRO-{self.stage}", "deepspeed": version("deepspeed")}
 
     @property
     def local_shards(self) -> list[Tensor]:
@@ -194,7 +177,8 @@ class ZeroStrategy(ShardedStrategy):
         with zero.GatheredParameters([p], modifier_rank=0):
             p.copy_(value)
 
-    def after_scatter(self) -> None:
+    def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
+        super().load_whole_weights(weights)
         self.zero.refresh_fp32_params()
 
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
@@ -226,13 +210,6 @@ class ZeroStrategy(ShardedStrategy):
         return flat.narrow(0, size * self.batch_layout.rank, size)
 
 
-def _used(offload: Any) -> bool:
-    """Whether DeepSpeed's configuration offloads anything."""
-    if offload is None:
-        return False
-    return str(getattr(offload.device, "value", offload.device)) != "none"
-
-
 class Fsdp2Strategy(ShardedStrategy):
     """FSDP2: shards weights, gradients and moments, block by block. The host waits once a step, to
     decide whether to skip the update."""
@@ -249,15 +226,8 @@ class Fsdp2Strategy(ShardedStrategy):
         return prepared
 
     def facts(self) -> dict[str, Any]:
-        shared = all(isinstance(p, DTensor) for p in self.weights)
-        devices = {p.device.type for p in self.weights}
-        offloaded = devices == {"cpu"} and self.accelerator.device.type != "cpu"
-        plugin = self.accelerator.state.fsdp_plugin
-        return {
-            "strategy": "FSDP2" if shared else "none",
-            "reshard_after_forward": plugin.reshard_after_forward,
-            "offload": {"weights": "cpu"} if offloaded else {},
-        }
+        sharded = all(isinstance(p, DTensor) for p in self.weights)
+        return {"strategy": "FSDP2" if sharded else "none"}
 
     def update(self) -> tuple[Tensor, Tensor]:
         norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
@@ -318,24 +288,13 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     Raises:
         UserError: it does not, or it does.
     """
-    where = "the DeepSpeed configuration"
-    if config["zero_optimization"]["stage"] not in (1, 2, 3):
-        raise UserError(
-            f"zero_stage={config['zero_optimization']['stage']}: nothing is shared; choices: "
-            f"1, 2, 3, or DDP"
-        )
-    for name in RECIPE_SECTIONS:
-        if name in config:
-            raise UserError(
-                f"{name}: {where} must not say it, the recipe's optim.* does; take that section out"
-            )
-    for name in PRECISIONS:
-        if config.get(name, {}).get("enabled") is True:
-            text = (
-                "weights and moments are float32, and compute.precision=bfloat16 casts; take "
-                "that section out"
-            )
-            raise UserError(f"{name}: {where} must not say it: {text}")
+    stage = config["zero_optimization"]["stage"]
+    if stage not in (1, 2, 3):
+        raise UserError(f"zero_stage={stage}: nothing is shared; choices: 1, 2, 3, or DDP")
+    for name in OF_RECIPE:
+        if name in config and config[name].get("enabled", True) is True:
+            text = "the DeepSpeed configuration must not say it, the recipe's optim.* and"
+            raise UserError(f"{name}: {text} compute.precision= do; take that section out")
 
 
 def deepspeed_values(

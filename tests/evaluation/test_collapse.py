@@ -127,14 +127,6 @@ def test_the_alarm_of_a_resumed_run_knows_the_checks_before() -> None:
     assert warned(found, known=3) == []
 
 
-def test_a_first_check_that_is_not_of_step_0_is_said_once() -> None:
-    """In a run that has it only since it was resumed; not again where it is known."""
-    found = [{"step": 10, "loss": 1.0}, row(20, 8), row(40, 9)]
-    (text,) = warned(found, known=1)
-    assert text.startswith("step 20: the first check") and "of this step, 8.0" in text
-    assert warned(found, known=2) == []
-
-
 COLLAPSE = altered(TINY, "eval.collapse=4")
 DINO = altered(COLLAPSE, "recipe=dino", "views.local_size=8", "dino.prototypes=32")
 

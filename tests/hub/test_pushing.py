@@ -458,26 +458,6 @@ def test_of_many_branches_some_are_named(run: Run) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        (
-            {"ratelimit": '"api";r=0;t=20', "ratelimit-policy": '"fixed window";"api";q=500;w=300'},
-            21.0,
-        ),
-        ({"ratelimit": '"api";r=3;t=20'}, 0.0),
-        ({"ratelimit": '"api";r=0;t=9999'}, push.PATIENCE),
-        ({"Retry-After": "7"}, 7.0),
-    ],
-)
-def test_the_hubs_limit_is_waited_for(
-    server: Hub, run: Run, quick: list[float], headers: dict[str, str], seconds: float
-) -> None:
-    server.faults = [Fault("repos/create", 429, 1, headers)]
-    push.push(run)
-    assert quick[0] == seconds and not manifest.pending(run)
-
-
 def test_each_task_of_a_study_has_a_repository_of_its_own(tmp_path: Path) -> None:
     long = "x" * 80
     for repository in (REPO, f"someone/{long}"):
@@ -560,7 +540,7 @@ def test_what_a_pull_says_to_type_can_be_typed(
     )
 
 
-def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_room(
+def test_milestones_that_cannot_be_pushed_stay_few(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     pusher = background.Pusher(run)
@@ -577,13 +557,6 @@ def test_milestones_that_cannot_be_pushed_stay_few_and_leave_checkpoints_their_r
         f"warning: the milestone of step {step} is left out: 4 wait for the Hub"
         for step in range(5, 8)
     ]
-    shutil.rmtree(run.outbox)
-    usage, weights = shutil.disk_usage("."), 4 * (2 * 2 + 2)  # float32 of a Linear(2, 2)
-    for step, room in ((8, 9 * weights - 1), (9, 9 * weights)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=room))  # noqa: B023
-        milestones(step, {}, nn.Linear(2, 2))
-    assert [path.name for path in run.outbox.iterdir()] == ["step-000000009"]
-    assert "step 8 is left out: the disk has no room for it" in capsys.readouterr().out
 
 
 def test_an_export_that_finds_no_room_leaves_nothing(

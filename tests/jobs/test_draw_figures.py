@@ -1,7 +1,6 @@
 """tools/figures.py: which encoders, which images, what is written, what is refused."""
 
 import base64
-import io
 import json
 import re
 import shutil
@@ -14,7 +13,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save, save_file
 from sklearn import manifold
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
 from helpers.exports import forget_digests
@@ -143,19 +141,9 @@ def test_a_run_alone_has_its_figures_in_its_folder(
 ) -> None:
     """Beside the one it ends with, and those of an earlier call."""
     mine = shutil.copytree(run, tmp_path / "mine")
-    (mine / "tensorboard").mkdir()
     draw_figures.main([f"init={mine}", "figures=filters,reconstruction", "images=3"])
     text = capsys.readouterr().out
     assert "(figures/filters.svg)" in (mine / "report.html").read_text()
-    events = EventAccumulator(str(mine / "tensorboard"))
-    events.Reload()
-    (image,) = events.Images("figures/filters")
-    assert image.step == 2
-    with (
-        Image.open(io.BytesIO(image.encoded_image_string)) as shown,
-        Image.open(mine / "figures" / "filters.png") as drawn,
-    ):
-        assert shown.tobytes() == drawn.convert("RGB").tobytes()
     assert f": {mine}/figures" in text and "3 of 5,000" in text
     stems = {path.stem for path in (mine / "figures").iterdir()}
     assert stems == {"predictions", "filters", "reconstruction", "figures"}

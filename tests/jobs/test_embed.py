@@ -235,7 +235,7 @@ def test_a_record_that_does_not_say_what_was_computed_is_damaged(
     else:
         record["settings"][key] = value
     (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=rf"embed\.json is damaged \(.*{key}.*; remove "):
+    with pytest.raises(UserError, match=rf"embed\.json is damaged \(.*{key}.*; give another"):
         ssl_vit.embed([*options, "name=f", *TOLERANT])
 
 

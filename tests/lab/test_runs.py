@@ -282,12 +282,6 @@ def spoil(kind: str, folder: Path) -> None:
     elif kind == "recipe":
         path = folder / "recipe.yaml"
         path.write_text(path.read_text().replace("seed: 0", "seed: 1"))
-    elif kind == "own file":
-        (folder / "checkpoints" / "step-000000001" / "notes.txt").write_text("mine")
-    elif kind == "own step":
-        (folder / "checkpoints" / "step-000000009").write_text("mine")
-    elif kind == "own folder":
-        (folder / "checkpoints" / ".step-000000003.77" / "mine").mkdir(parents=True)
     elif kind == "link":
         (folder / "checkpoints").rename(folder / "elsewhere")
         (folder / "checkpoints").symlink_to(folder / "elsewhere")
@@ -301,9 +295,6 @@ def spoil(kind: str, folder: Path) -> None:
         ("weights", "export/model.safetensors has no weights"),
         ("pending", "pushes are pending: step-000000001, main"),
         ("recipe", "another recipe"),
-        ("own file", "step-000000001 holds what is no part of a checkpoint: notes.txt"),
-        ("own step", "step-000000009"),
-        ("own folder", ".step-000000003.77 holds what is no part of a checkpoint: mine"),
         ("link", "links"),
         ("locked", "a process holds its lock"),
         ("study", "its study runs is going on"),

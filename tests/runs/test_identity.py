@@ -275,11 +275,7 @@ def test_a_test_that_was_not_made_is_not_answered(place: Path, tmp_path: Path) -
     assert found(options_of(place, f"out={tmp_path}/runs"))[1] is None  # it is measured now
     shutil.rmtree(tmp_path / "runs" / "joint" / "checkpoints")
     text = the_error(found, options_of(place, f"out={tmp_path}/runs"))
-    assert (
-        "eval.test (False there, True here)" in text
-        and "probe.measures=[top1]" in text
-        and "name=" in text
-    )
+    assert "eval.test (False there, True here)" in text and "name=" in text
 
 
 def test_a_finished_run_is_told_for_its_own_images_only(
@@ -341,29 +337,11 @@ def test_a_recipe_that_was_edited_or_taken_away_is_refused(
     path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.5\n"))
     options = options_of(place, f"out={tmp_path}/runs")
     for typed in (options, altered(options, "optim.lr=0.5")):
-        assert f"{path} is not the recipe that" in the_error(found, typed)
+        assert f"{path} is missing or not the recipe that" in the_error(found, typed)
     path.unlink()
     assert f"{path} is missing" in the_error(found, options)
     path.write_text(text)
     assert (found(options)[1] is not None) == finished
-
-
-def test_a_recipe_of_an_older_version_has_fewer_keys(place: Path, tmp_path: Path) -> None:
-    """Its hash is compared over those that it has."""
-    shutil.copytree(place / "runs", tmp_path / "runs")
-    folder = tmp_path / "runs" / "joint"
-    recipe = resolve(options_of(place, f"out={tmp_path}/runs"))
-    from ssl_vit.recipe.identity import computed_values
-    from ssl_vit.runs.identity import written_hash
-
-    known = {key: value for key, value in computed_values(recipe).items() if key != "data.flip"}
-    text = (folder / "recipe.yaml").read_text()
-    assert text.count("  flip: true\n") == 1
-    (folder / "recipe.yaml").write_text(text.replace("  flip: true\n", ""))
-    for name in ("result.json", "environment.json"):
-        record = json.loads((folder / name).read_text()) | {"recipe": written_hash(known)}
-        (folder / name).write_text(json.dumps(record))
-    assert found(options_of(place, f"out={tmp_path}/runs"))[1] is not None
 
 
 def test_another_may_finish_the_run_while_this_one_waits_for_the_lock(

@@ -356,8 +356,8 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     text = the_error(take, Run(recipe(tmp_path)))
-    assert text.startswith(f"out={tmp_path}: {tmp_path}/it cannot be locked: ")
-    assert "the file system has no locks" in text
+    assert text.startswith(f"out={tmp_path}: {tmp_path}/it/lock: {os.strerror(number)}; ")
+    assert "a file system that has locks" in text
 
 
 @pytest.mark.parametrize(
@@ -458,15 +458,12 @@ def test_a_lock_with_other_text_is_taken(tmp_path, text):
 
 
 @pytest.mark.parametrize("line", ['{"a": 1}', "3", "\xff", '{"step": "x"}'])
-def test_a_line_that_is_no_row_is_passed_over_and_the_file_kept(tmp_path, line):
+def test_a_line_that_is_no_row_is_passed_over(tmp_path, line):
     run = Run(recipe(tmp_path))
     run.folder.mkdir()
     text = f'{{"step": 1}}\n{line}\n{{"step": 2}}\n'.encode("latin-1")
     run.metrics.write_bytes(text)
     assert run.truncate_metrics(2) == run.rows() == [{"step": 1}, {"step": 2}]
-    assert (
-        run.folder / "metrics.damaged"
-    ).read_bytes() == text and "was damaged" in run.log.read_text()
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])
@@ -499,7 +496,7 @@ def test_what_a_killed_process_left_goes_when_the_lock_is_taken(tmp_path):
     folder = tmp_path / "it"
     folder.mkdir()
     left = [folder / ".recipe.yaml.4711", folder / ".result.json.4712"]
-    others = [".recipe.yaml.old", ".recipes.yaml.4711", ".report.html.4711"]
+    others = [".recipe.yaml.old", ".notes.txt.4711", ".report.html.4711"]
     for path in (*left, *(folder / name for name in others)):
         path.write_text("half")
     (folder / ".log.txt.4713").mkdir()
@@ -540,22 +537,6 @@ def test_the_environment_names_versions_and_the_revision():
     assert json.loads(json.dumps(facts)) == facts
 
 
-def test_a_link_in_the_folder_is_refused_and_its_target_kept(tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
-    for name in ("lock", "log.txt", "checkpoints", "hub.json"):
-        link = tmp_path / "it" / name
-        link.parent.mkdir(exist_ok=True)
-        link.symlink_to(precious)
-        assert the_error(take, Run(recipe(tmp_path))).startswith(f"name=it: {link} is a link")
-        assert precious.read_text() == "mine"
-        link.unlink()
-    (tmp_path / "it" / "lock").symlink_to(precious)
-    with pytest.raises(UserError), locking.hold(tmp_path / "it", str(tmp_path)):
-        pass
-    assert precious.read_text() == "mine"
-
-
 def test_a_link_to_the_whole_folder_is_taken(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "it").symlink_to(tmp_path / "elsewhere")
@@ -575,12 +556,6 @@ def test_a_run_inside_another_runs_folder_is_refused(tmp_path, inner):
     )
     assert not within.folder.exists() or not list(within.folder.iterdir())
     take(outer)
-
-
-def test_a_run_is_not_begun_over_another_in_its_folder(tmp_path):
-    inner = Run(Recipe(name="it/export", out=str(tmp_path)))
-    inner.open(FACTS)
-    assert f"{tmp_path}/it/export holds another run" in the_error(take, Run(recipe(tmp_path)))
 
 
 def test_a_folder_that_is_moved_is_noticed_and_not_written(tmp_path):

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import pytest
 from accelerate import tracking
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
@@ -41,7 +40,6 @@ class Fake:
         self.project, self.arguments = project, arguments
         self.config: dict = {}
         self.rows: list[tuple[int, dict]] = []
-        self.images: list[tuple[int, str]] = []
         self.finished = False
         Fake.made.append(self)
 
@@ -60,10 +58,6 @@ class Fake:
     def log(self, values: dict, step: int) -> None:
         self._may_fail("log")
         self.rows.append((step, values))
-
-    def log_images(self, values: dict, step: int) -> None:
-        self._may_fail("log_images")
-        self.images += [(step, name) for name in values]
 
     def finish(self) -> None:
         self._may_fail("finish")
@@ -93,9 +87,7 @@ def metrics_rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_tracker_gets_rows_recipe_and_figures_and_continues(
-    fake: type[Fake], tmp_path: Path
-) -> None:
+def test_a_tracker_gets_rows_and_recipe_and_continues(fake: type[Fake], tmp_path: Path) -> None:
     folder = trained(tmp_path, "data.path=null", "seed=3")
     (first,) = fake.made
     assert first.finished and first.project == "runs" and first.arguments["name"] == "run"
@@ -104,14 +96,12 @@ def test_a_tracker_gets_rows_recipe_and_figures_and_continues(
     assert [step for step, _ in first.rows] == [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [values["train/loss"] for _, values in first.rows] == [row["loss"] for row in rows]
     assert first.rows[-1][1]["validation/loss"] == rows[-1]["validation/loss"]
-    assert first.images == [(4, "figures/predictions")]
     assert not (folder / "tensorboard").exists()  # log.trackers does not name it
     (folder / "result.json").unlink()
     trained(tmp_path, "seed=3")
     again = fake.made[1]
     assert again.arguments["id"] == first.arguments["id"] and again.finished
     assert again.config == {}  # stored already
-    assert again.images == [(4, "figures/predictions")]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +109,6 @@ def test_a_tracker_gets_rows_recipe_and_figures_and_continues(
     [
         ("start", "RuntimeError('no start')"),
         ("log", "RuntimeError('no log')"),
-        ("log_images", "RuntimeError('no log_images')"),
         ("finish", "RuntimeError('no finish')"),
         ("hang in start", "TimeoutError('no answer for 120 s')"),
         ("hang in log", "TimeoutError('no answer for 120 s')"),
@@ -141,7 +130,6 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
         )
     )
     run.folder.mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "figure.png")
     warnings: list[str] = []
     found = trackers.Trackers(run, warnings.append)
     for step in range(1, 5):
@@ -153,7 +141,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     settled(found, fails)
     if fails == "hang in finish":
         monkeypatch.setattr(trackers._Worker, "end", lambda *_: settled(found, fails))
-    found.finish(4, {"top1": 0.5}, [tmp_path / "figure.png"])
+    found.finish(4, {"top1": 0.5})
     found.end()
     fake.hold.set()
     assert warnings == [f"log.trackers=[wandb] failed and is left out from here on: {says}"]
@@ -185,7 +173,6 @@ def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
     run.folder.mkdir()
     (run.folder / "tensorboard").mkdir()
     (run.folder / "tensorboard" / "notes.txt").write_text("mine")
-    Image.new("RGB", (8, 8)).save(tmp_path / "figure.png")
     warnings: list[str] = []
     for first, last in ((1, 4), (3, 5)):
         run.truncate_metrics(first - 1)
@@ -194,7 +181,7 @@ def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
             row = {"step": step, "loss": 10.0 * first + step, "validation/loss": float("nan")}
             run.append(row)
             found.on_row(row)
-        found.finish(last, {}, [tmp_path / "figure.png"])
+        found.finish(last, {})
         time.sleep(1.1)  # TensorBoard's files are ordered by the second that they were begun in
     board = board_of(run)
     assert warnings == []
@@ -206,7 +193,6 @@ def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
         (5, 35.0),
     ]
     assert len(board.Scalars("validation/loss")) == 5
-    assert [one.step for one in board.Images("figures/figure")] == [5]
     assert (run.folder / "tensorboard" / "notes.txt").read_text() == "mine"
 
 
@@ -279,7 +265,7 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_training(
 
 @pytest.mark.filterwarnings("default")  # what the libraries warn of
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_the_libraries_take_rows_and_figures(
+def test_the_libraries_take_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are installed. Not trackio: its database, bound when it is imported, is the user's."""
@@ -300,4 +286,3 @@ def test_the_libraries_take_rows_and_figures(
                 "SELECT step FROM metrics WHERE key = 'train/loss' AND run_uuid = ?", [first]
             ).fetchall()
         assert sorted(found) == [(1,), (2,), (3,), (4,)]
-        assert list((folder / "trackers" / "mlflow").rglob("figures/predictions.png"))

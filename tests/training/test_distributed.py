@@ -248,7 +248,6 @@ def test_a_process_that_does_not_come_is_waited_for_with_a_notice_and_a_limit(
     script = """
 from datetime import timedelta
 from ssl_vit.training import distributed
-distributed.RENDEZVOUS_NOTICE = timedelta(seconds=1)
 distributed.RENDEZVOUS_TIMEOUT = timedelta(seconds=3)
 """
     status, lines = first_of_two(tiny, port, script)

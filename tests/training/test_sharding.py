@@ -292,21 +292,15 @@ def test_frozen_and_freed_weights_go_on_under_another_way_of_sharing(trained) ->
 
 
 @pytest.mark.parametrize(
-    ("way", "strategy", "accelerate"),
-    [
-        ("ddp", "DDP", "MULTI_CPU"),
-        *((way, f"ZeRO-{way[4]}", "DEEPSPEED") for way in ZERO),
-        ("fsdp2", "FSDP2", "FSDP"),
-    ],
+    ("way", "strategy"),
+    [("ddp", "DDP"), *((way, f"ZeRO-{way[4]}") for way in ZERO), ("fsdp2", "FSDP2")],
 )
-def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str, accelerate: str) -> None:
+def test_a_run_tells_how_it_was_sharded(trained, way: str, strategy: str) -> None:
     """environment.json, log.txt and the report's sentence."""
     folder = trained[0] / way
     environment = json.loads((folder / "environment.json").read_text())
     facts = environment["sharding"]
-    assert (facts["strategy"], facts["accelerate"]) == (strategy, accelerate)
-    assert (facts["backend"], facts["processes"], facts["machines"]) == ("gloo", 2, 1)
-    assert facts.get("offload", {}) == {}
+    assert (facts["strategy"], facts["machines"]) == (strategy, 1)
     zero = way in ZERO
     assert facts.get("deepspeed") == (version("deepspeed") if zero else None)
     text = f"{strategy} (DeepSpeed {version('deepspeed')})" if zero else strategy
@@ -318,13 +312,7 @@ def test_a_run_of_one_process_is_not_sharded(tmp_path: Path) -> None:
     run = Run(resolve([*altered(TINY, "optim.steps=4"), f"out={tmp_path}", "name=one"]))
     train(run)
     facts = json.loads((run.folder / "environment.json").read_text())["sharding"]
-    assert facts == {
-        "accelerate": "NO",
-        "backend": None,
-        "processes": 1,
-        "machines": 1,
-        "strategy": "none",
-    }
+    assert facts == {"machines": 1, "strategy": "none"}
     assert "on 1 processes, not sharded, process" in run.log.read_text()
 
 

@@ -11,7 +11,7 @@ from ...hub import manifest
 from ...hub.payload import open_run
 from ...pages.run_record import read_run
 from ...runs import lock
-from ...runs.checkpoint_files import STEP, delete, list_checkpoints, other_files, remove
+from ...runs.checkpoint_files import STEP, list_checkpoints, remove
 from ...runs.files import leftovers, sweep
 from ...runs.identity import written_hash
 from ..study.record import FILE
@@ -53,7 +53,7 @@ def clean(run: ListedRun) -> Cleaned | None:
             # as it is now
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
-            sweep(root, STEP, delete=delete)
+            sweep(root, STEP)
             for path in list_checkpoints(root):
                 remove(path)
     except (UserError, OSError) as error:
@@ -77,9 +77,6 @@ def why_kept(run: ListedRun) -> str:
         return "it is an evaluation, which makes no checkpoints: they are not its own"
     if any(path.is_symlink() for path in (folder, root, *_removable(root))):
         return "it is a link, or has links among its checkpoints"
-    for path in _removable(root):
-        if others := other_files(path):
-            return f"{path.name} holds what is no part of a checkpoint: {others[0].name}"
     if record.result.recipe not in (None, written_hash(record.values, record.environment.free)):
         return "its result.json is of another recipe than its recipe.yaml"
     with safe_open(folder / "export" / "model.safetensors", framework="numpy") as file:

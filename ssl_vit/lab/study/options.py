@@ -17,7 +17,6 @@ LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 class StudyOptions(ToolOptions):
     summary = "run many runs that depend on one another"
     command = "lab.study.tool:main"
-    lasting = True
     recipes = ALSO
     command_line_only = ("check", "only", "index")
     purpose = (

@@ -114,7 +114,6 @@ class Sharding(Record):
     strategy: str
     machines: Whole
     deepspeed: str | None = None
-    offload: dict[str, str] = {}
 
 
 class Environment(WithRecipe):
@@ -133,7 +132,6 @@ class Environment(WithRecipe):
     plugin: MayLack[dict[str, Any]] = None
     real: MayLack[dict[str, Any]] = None
     options: MayLack[dict[str, Any]] = None
-    earlier_recipes: list[str] = []
     recipe_file: MayLack[RecipeFile] = None
     sharding: MayLack[Sharding] = None
     device: MayLack[str] = None
