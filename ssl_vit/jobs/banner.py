@@ -42,8 +42,8 @@ def print_banner(job: Job) -> None:
     time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])
     batch_bytes = loaders.batch_bytes(recipe.data, batch_layout, schema.compared_views(recipe))
-    limit = limit_workers(job.workers, batch_bytes).limit
-    if limit:
+    if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
+        limit = f"/dev/shm has room for {fitting} of {job.workers} data workers"
         job.run.write_log(f"warning: {limit}")
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
