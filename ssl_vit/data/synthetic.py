@@ -7,7 +7,7 @@ are the same on every machine. Legend: B images, H W rows and columns, K an imag
 Lengths are shares of the image's side; x points right and y up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -163,27 +163,29 @@ def labels(index: np.ndarray) -> np.ndarray:
 def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
     `size` in pixels."""
-    label_B = labels(index)
-    key_B = rng.key(list(SIZES).index(split), index)
-    image_BHWC = np.empty((len(label_B), size, size, 3), np.uint8)
-    for first in range(0, len(label_B), CHUNK):
-        chunk = slice(first, first + CHUNK)
-        _paint(image_BHWC[chunk], key_B[chunk], label_B[chunk])
+    image_BHWC = np.empty((len(index), size, size, 3), np.uint8)
+    for chunk, key_B, label_B in _chunks(index, split):
+        _paint(image_BHWC[chunk], key_B, label_B)
     return image_BHWC
 
 
 def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """The class of each pixel of the images that `render` draws, uint8 (B, size, size), a place in
     MASK_CLASSES: of a pixel whose centre lies inside the shape, 1 + the image's label; else 0."""
-    label_B = labels(index)
-    key_B = rng.key(list(SIZES).index(split), index)
-    mask_BHW = np.empty((len(label_B), size, size), np.uint8)
-    for first in range(0, len(label_B), CHUNK):
-        chunk = slice(first, first + CHUNK)
-        inside_BHW = _figure(rng.stream(key_B[chunk], "outline"), label_B[chunk], size)
+    mask_BHW = np.empty((len(index), size, size), np.uint8)
+    for chunk, key_B, label_B in _chunks(index, split):
+        inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
         # the edge runs through the centres of pixels of which the shape covers half
-        mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[chunk, None, None])
+        mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[:, None, None])
     return mask_BHW
+
+
+def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Places of images that are drawn together, their keys and their labels."""
+    key_B = rng.key(list(SIZES).index(split), index)
+    for first in range(0, len(index), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        yield chunk, key_B[chunk], labels(index[chunk])
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:

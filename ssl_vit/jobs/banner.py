@@ -14,7 +14,6 @@ from ..objectives.corruption import num_corrupted
 from ..objectives.patches import PatchPrediction
 from ..recipe import schema
 from ..recipe.probe import CHOSEN
-from ..recipe.recipe_files import suggest_model
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
@@ -49,7 +48,7 @@ def print_banner(job: Job) -> None:
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches an image are few to learn from"
-        print(f"{few}; {suggest_model(recipe)}", flush=True)
+        print(f"{few}; a smaller model.patch= gives more", flush=True)
 
 
 def _early_warnings(job: Job) -> Iterator[str]:

@@ -321,7 +321,7 @@ def validated(
         model: the model.
         nested: its values.
         known: {name: key} of its keys.
-        where: opens the error.
+        where: opens the error of a value that was not typed.
         typed: {name: text} of values as they were typed, which the error shows.
 
     Raises:
@@ -338,7 +338,8 @@ def validated(
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    raise refused(found[-1], value, where, (typed or {}).get(name))
+    text = (typed or {}).get(name)
+    raise refused(found[-1], value, where if text is None else "", text)
 
 
 def _prefixes(location: Collection[int | str]) -> Iterator[str]:
