@@ -201,3 +201,12 @@ def test_shares_of_an_image_folder_are_told(tmp_path):
     assert found.notes[1] == "validation: 5 images taken from train, which keeps 45"
     rows = np.arange(45)
     assert set(found.train.fetch(rows)[1].tolist()) == {0, 1}
+
+
+def test_a_usual_name_in_another_case_is_a_column_of_labels(tmp_path):
+    """`Label` had been passed over without a word."""
+    images(tmp_path, _=6)
+    write(tmp_path, "csv", [{"file_name": f"{n}.png", "Label": n % 2} for n in range(6)])
+    found = load(tmp_path, validation=0.0).train
+    assert content(found) == {png(n): n % 2 for n in range(6)}
+    assert found.labels.source == "column Label of the metadata"
