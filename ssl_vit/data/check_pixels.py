@@ -1,19 +1,17 @@
 """What is looked at in a few images before a run begins: mean and std that are not given, the range
-of 16 bits that has to be, how many values it clips and how much of it they fill, and bits and pages
-that are left out.
+of 16 bits that has to be, how many values it clips, and bits that are left out.
 
 Legend: C channels, V values of 16 bits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import option_text, text_line
-from ..recipe.images import BYTES, Data, unmeasured
+from ..formatting import text_line
+from ..recipe.images import Data, unmeasured
 from . import decoding
 from .batching import samples_at
 from .source import Source
@@ -23,36 +21,12 @@ VALUES = decoding.MOST_VALUE + 1
 MEASURED, LOOKED_AT = 512, 128  # training images for mean and std; images of each split
 SEED = 6  # of the order of which they are the first
 DIGITS = 6  # of a mean and a std, as recipe.yaml has them
-QUANTILES = (0.001, 0.999)  # between which "most" values lie
+MOST = (0.001, 0.999)  # between which most values lie
 USUAL = (0.01, 0.99)  # quantiles by which a proposed range tells outliers
 # Shares of values that are clipped. A window of computed tomography leaves out most of an image,
 # and 12 bits read as 16 or the reverse 15 of 16 values
 WARNED, REFUSED = 0.01, 0.9
 OF_ENCODER = "the encoder knows values from 0 to 255"  # a frozen one
-FILLED = 1 / 8  # of the range: what fills less is within one of the 8 classes of mean_channels
-
-
-class Checked(NamedTuple):
-    """What was found.
-
-    Attributes:
-        clipped: {split: share of its values that data.range clips}; empty of RGB of 8 bits.
-        warnings: a line each.
-    """
-
-    clipped: dict[str, float]
-    warnings: list[str]
-
-
-class _Stored(NamedTuple):
-    """An image file that is brought to RGB of 8 bits: the bits of its values; of more than 8 the
-    highest that is left, and whether data.range= keeps all of them; and how many images it
-    holds."""
-
-    bits: int
-    images: int
-    highest: int = 0
-    kept: bool = True
 
 
 def complete(data: Data, train: Source) -> None:
@@ -82,22 +56,21 @@ def complete(data: Data, train: Source) -> None:
         data.std = [float(f"{value:.{DIGITS}g}") or 1.0 for value in std_C]
 
 
-def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> Checked:
+def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[str]:
     """Look at LOOKED_AT images of each split; `of_bytes`: why data.range= can take no more bits.
+
+    Returns:
+        warnings of values that are clipped, and of bits that are cut off.
 
     Raises:
         UserError: data.range clips more than REFUSED of a split's values; or it could be given, is
             not, and there are images of 16 bits.
     """
-    found = Checked({}, [])
     if not (data.path or data.hub):
-        return found  # drawn
-    if data.is_rgb:
-        found.warnings.extend(_rgb_warnings(splits, of_bytes))
-        return found
-    for split, source in splits.items():
-        _check_range(split, source, data, of_bytes, found)
-    return found
+        return []  # drawn
+    look = _cut_off if data.is_rgb else _clipped
+    found = (look(split, source, data, of_bytes) for split, source in splits.items())
+    return [warning for warning in found if warning]
 
 
 def _read(
@@ -158,84 +131,45 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     )
 
 
-def _rgb_warnings(splits: Mapping[str, Source], of_bytes: str) -> Iterator[str]:
-    """Of images that lose bits or pages on their way to RGB of 8 bits."""
-    seen = {
-        f"{name} of {split}": one
-        for split, source in splits.items()
-        for name, one in _read(source, LOOKED_AT, _stored)[0].items()
-    }
-    many = f"{len(seen):,} images that were looked at"
-    wide = {name: one for name, one in seen.items() if one.bits > 8}
-    if wide:
-        name, one = next(iter(wide.items()))
-        highest = max(each.highest for each in wide.values())
-        used = min(one.bits, 16) - 8 + highest.bit_length()
-        hint = f"data.range=[0,{2**used - 1}] keeps all, of grey images beside data.channels=1"
-        if not all(each.kept for each in wide.values()):
-            hint = "as TIFF or .npy of one channel, or of data.channels=, data.range= keeps them"
-        elif len(wide) < len(seen):
-            hint = "the others have 8: data.range= takes files of the same bits"
-        yield (
-            f"{len(wide):,} of {many} have more than 8 bits ({one.bits} in {name}): they are cut to"
-            f" 8, in which the highest value is {highest} of {BYTES[1]}; {of_bytes or hint}"
-        )
-    several = {name: one for name, one in seen.items() if one.images > 1}
-    if several:
-        name, one = next(iter(several.items()))
-        yield (
-            f"{len(several):,} of {many} have several pages ({one.images} in {name}): the first is"
-            " used; data.channels=N takes pages as channels"
-        )
+def _cut_off(split: str, source: Source, data: Data, of_bytes: str) -> str:
+    """The warning that images of a split lose bits on their way to RGB of 8 bits."""
+    bits, _ = _read(source, LOOKED_AT, _stored_bits)
+    wide = [name for name, count in bits.items() if count > 8]
+    if not wide:
+        return ""
+    hint = "data.range=[LOWEST,HIGHEST], of grey images beside data.channels=1, keeps all"
+    return (
+        f"{len(wide):,} of {len(bits):,} images of {split} that were looked at have more than 8"
+        f" bits ({bits[wide[0]]} in {wide[0]}): the upper 8 are used; {of_bytes or hint}"
+    )
 
 
-def _stored(raw: bytes | np.ndarray) -> _Stored:
-    if isinstance(raw, np.ndarray):
-        return _Stored(8, 1)
-    bits, images = (decoding.whole(read, raw) for read in (decoding.stored_bits, decoding.pages))
-    if bits == 8:
-        return _Stored(bits, images)
-    kept = False
-    for channels in (1, 3):
-        with suppress(ValueError):
-            decoding.planes(raw, channels)
-            kept = True
-    return _Stored(bits, images, int(decoding.decode(raw).max()), kept)
+def _stored_bits(raw: bytes | np.ndarray) -> int:
+    return 8 if isinstance(raw, np.ndarray) else decoding.whole(decoding.stored_bits, raw)
 
 
-def _check_range(split: str, source: Source, data: Data, of_bytes: str, found: Checked) -> None:
-    """Add what is clipped of a split, and warnings, to what was found.
+def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> str:
+    """The warning that values of a split are beyond data.range.
 
     Raises:
         UserError: as `check`.
     """
     count_CV, bits, _ = _histogram(source, data.channels, LOOKED_AT)
     if not bits:
-        return
+        return ""
     count_V = count_CV.sum(0)
     images = f"{len(bits):,} images of {split}"
     if data.range is None and 16 in bits.values() and not of_bytes:
         raise UserError(_proposed_range(count_V, images))
     lowest, highest = data.pixel_range
-    key = f"data.range={option_text([lowest, highest])}"
-    seen = f"{images} that were looked at"
-    first, last = _quantiles(count_V, QUANTILES)
-    theirs = f"{QUANTILES[1] - QUANTILES[0]:.1%} of them lie from {first} to {last}"
-
+    first, last = _quantiles(count_V, MOST)
     below, above = count_V[:lowest].sum(), count_V[highest + 1 :].sum()
     share, low, high = (float(part / count_V.sum()) for part in (below + above, below, above))
-    text = f"{key}: clips {share:.1%} of the values of {seen} ({low:.1%} below it, {high:.1%} above"
+    text = (
+        f"data.range=[{lowest},{highest}]: clips {share:.1%} of the values of {images} that were"
+        f" looked at ({low:.1%} below it, {high:.1%} above); {MOST[1] - MOST[0]:.1%} of them lie"
+        f" from {first} to {last}"
+    )
     if share > REFUSED:
-        raise UserError(f"{text}); {theirs}: expected images of this range, or another range")
-    if share > WARNED:
-        found.warnings.append(f"{text}); {theirs}")
-    found.clipped[split] = round(share, 6)
-
-    filled = max(min(last, highest) - max(first, lowest), 0) / (highest - lowest)
-    if filled < FILLED:
-        text = f"{key}: the values of {seen} fill {filled:.1%} of it, {theirs}"
-        found.warnings.append(f"{text}: to the model they are almost one value")
-    name_of = {number: name for name, number in bits.items()}
-    if len(name_of) > 1 and highest > BYTES[1]:
-        text = f"some of {seen} have 8 bits, such as {name_of[8]}, others 16, such as {name_of[16]}"
-        found.warnings.append(f"{key}: {text}, and one range is used for both")
+        raise UserError(f"{text}: expected images of this range, or another range")
+    return text if share > WARNED else ""

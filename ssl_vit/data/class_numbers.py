@@ -1,12 +1,9 @@
 """How many classes the labels of a run's splits have."""
 
-from collections.abc import Mapping
-
 from ..errors import UserError
 from ..recipe import declaration
 from ..recipe.schema import Data
 from .labels import same_numbers
-from .source import Source
 from .sources import Splits
 
 # Classes without names are counted by the highest label: one of 999,999,999 would make a head of a
@@ -29,37 +26,28 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
     return classes
 
 
-def _check_same_classes(named: Mapping[str, Source], data: Data) -> None:
-    """Check that a label's number is the same class in all splits that name their classes.
-
-    Raises:
-        UserError: it is not.
-    """
-    lists = {split: source.classes for split, source in named.items() if source.classes}
-    if same_numbers(list(lists.values())):
-        return
-    parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
-    raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
-
-
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """The number of classes: data.classes, else the number of their names, else of the labels.
 
     Raises:
-        UserError: a split has no labels, or one is out of range; the message names `objective`. Or
-            the highest label is MOST_BY_HIGHEST or above.
+        UserError: a split has no labels, or one is out of range; the message names `objective`.
+            A label's number is another class in another split. Or the highest label is
+            MOST_BY_HIGHEST or above.
     """
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
         named["test"] = splits.test
-    _check_same_classes(named, data)
+    lists = {split: source.classes for split, source in named.items() if source.classes}
+    if not same_numbers(list(lists.values())):
+        parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
+        raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
     for split, source in named.items():
-        low, high = source.label_range
+        low, high = source.labels.lowest_and_highest
         if high < 0:
             raise UserError(
                 f"objective={objective}: data={data.name} has no labels in its {split} split"
-                f"{source.columns}; expected a folder for each class, a column of labels, or other"
-                " images: data=, data.path=, data.hub="
+                f"{source.labels.columns}; expected a folder for each class, a column of labels, or"
+                " other images: data=, data.path=, data.hub="
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
@@ -70,8 +58,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     classes = data.classes or len(splits.train.classes)
     if classes:
         return classes
-    split, source = max(named.items(), key=lambda one: one[1].label_range[1])
-    highest = source.label_range[1]
+    split, source = max(named.items(), key=lambda one: one[1].labels.lowest_and_highest[1])
+    highest = source.labels.lowest_and_highest[1]
     if highest >= MOST_BY_HIGHEST:
         raise UserError(
             f"data={data.name}: labels up to {highest} in its {split} split; expected numbers below"

@@ -7,7 +7,7 @@ import datasets
 
 from ..errors import UserError, suggest
 from ..recipe.schema import Data
-from .labels import LABEL_NAMES, composed
+from .labels import LABEL_NAMES, composed, usual_columns
 from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
@@ -44,8 +44,8 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
         text = f"{data.location} holds no images there but {features[image]}"
         raise UserError(f"data.image_column={image}: {text}")
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    usual = [name for name in classes if name in LABEL_NAMES]
-    named = [name for name in LABEL_NAMES if name in features and _holds_labels(features[name])]
+    usual = [name for name in classes if name.lower() in LABEL_NAMES]
+    named = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label = data.label_column or next(iter(usual + classes + named), None)
     if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
         text = (

@@ -8,17 +8,15 @@ width.
 import io
 import math
 import re
-import struct
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
@@ -30,20 +28,15 @@ Read = TypeVar("Read")
 # and ICNS hold images in images, and some are hardly tested.
 PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 JPEG = b"\xff\xd8\xff"
-# Markers of a JPEG: its frames (baseline, extended, progressive), its scans, EXIF or XMP, and all
-# that are read: frames, Huffman codes, quantisation, restarts, comments and APPn
-FRAMES, SCAN, APP1 = b"\xc0\xc1\xc2", 0xDA, 0xE1
-KNOWN = {*FRAMES, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 MOST_VALUE = 2**16 - 1  # of a pixel
 # Tags of TIFF 6.0 and EXIF, and values of the kind of colours
-KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
+BITS, COLOURS, ORIENTATION = 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
-NEEDS_AVIF = "AVIF, which this Pillow cannot decode; install 'pillow>=11.3'"
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
 WHOLE = "expected whole numbers of 8 or 16 bits"
 OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
@@ -130,45 +123,19 @@ def stored_bits(raw: bytes) -> int:
     return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
 
 
-def pages(raw: bytes) -> int:
-    """How many images a TIFF holds, of which `decode` reads the first; 1 of other formats."""
-    if not raw.startswith(TIFF):
-        return 1
-    found = number = 0
-    with open_image(raw) as image, suppress(EOFError):
-        while True:
-            with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
-                image.seek(number)
-            found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
-            number += 1
-    return found
-
-
-@cache
-def _names() -> tuple[str, ...]:
-    """Those of PILLOW that this Pillow has."""
-    Image.init()
-    there = [name for name in PILLOW if name in Image.OPEN]
-    if "AVIF" in there and not features.check("avif"):
-        there.remove("AVIF")
-    return tuple(there)
-
-
 def open_image(raw: bytes) -> Image.Image:
     """By Pillow, one of PILLOW, from its header; nothing is decoded.
 
     Raises:
-        ValueError: it is of another format, or of one that this Pillow lacks.
+        ValueError: it is of another format.
         TooLarge: it has more than MOST_PIXELS.
     """
-    if raw[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in _names():
-        raise ValueError(NEEDS_AVIF)
     try:
         with warnings.catch_warnings(action="ignore"):  # of many pixels, and of damaged EXIF
-            image = Image.open(io.BytesIO(raw), formats=_names())
+            image = Image.open(io.BytesIO(raw), formats=PILLOW)
     except UnidentifiedImageError:
         hint = OF_OTHERS if raw.startswith(TIFF) else ""
-        raise ValueError(f"damaged, or none of {', '.join(_names())}{hint}") from None
+        raise ValueError(f"damaged, or none of {', '.join(PILLOW)}{hint}") from None
     _check_pixels(*image.size)
     return image
 
@@ -177,24 +144,23 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8.
 
     Raises:
-        ValueError: its pixels are floating-point numbers, or whole ones of more than 16 bits.
+        ValueError: its pixels have 32 bits, or are below 0.
     """
     image.load()
     return _upright(_rgb_of_pillow(image), _orientation(image))
 
 
 def _rgb_of_pillow(image: Image.Image) -> np.ndarray:
-    if image.mode.startswith("I"):  # 16 bits; 32 may hold 8 or 16, 16 that Pillow unpacked 12
+    of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS) == (16,)
+    if image.mode == "F" or (image.mode == "I" and not of_16_bits):
+        raise ValueError(f"pixels of 32 bits, whose range is not known; {WHOLE}")
+    if image.mode.startswith("I"):
         grey = np.asarray(image)
         _check_16_bits(grey)
-        may_be_bytes = image.mode == "I" and image.format != "PPM"  # it brings dark PPM to 16 bits
-        if not (may_be_bytes and grey.max() < 2**8):
-            grey = grey >> (4 if _tag(image, BITS) == (12,) else 8)
+        grey = grey >> (4 if _tag(image, BITS) == (12,) else 8)  # Pillow unpacks 12 bits
         if image.mode != "I" and _tag(image, COLOURS) == WHITE_IS_ZERO:
             grey = 255 - grey  # as Pillow does of 8 bits alone
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
-    if image.mode == "F":
-        raise ValueError(f"pixels of floating point, whose range is not known; {WHOLE}")
     if image.mode == "P":  # its transparency, if any, is dropped without a warning
         image = image.convert("RGBA")
     return np.array(image.convert("RGB"))
@@ -205,40 +171,15 @@ def _rgb(raw: bytes) -> Tensor:
         return decode(_rgb_array(raw))
     # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
     # end the process, and 16 bits are ignored
-    is_jpeg = raw.startswith(JPEG)
-    if not is_jpeg and not _is_simple_webp(raw):
+    if not raw.startswith(JPEG) and not _is_simple_webp(raw):
         return decode(from_pillow(open_image(raw)))
-    known = _jpeg_orientation(raw) if is_jpeg else None
-    orientation = _orientation(open_image(raw)) if known is None else known
+    orientation = _orientation(open_image(raw))
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
     # torch turns them in a quarter of NumPy's time
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
-
-
-def _jpeg_orientation(raw: bytes) -> int | None:
-    """As `_orientation`, by the segments of a JPEG (ITU-T T.81, B.1.1.4) before its first scan;
-    None where Pillow has to say, which takes a tenth of the time that decoding 500 x 375 pixels
-    does: of other segments, of an orientation in XMP, and of too many pixels."""
-    place, pixels, exif = 2, MOST_PIXELS + 1, None
-    while place + 9 < len(raw) and raw[place] == 0xFF and raw[place + 1] in KNOWN:
-        marker, length = raw[place + 1], int.from_bytes(raw[place + 2 : place + 4], "big")
-        if marker in FRAMES:
-            height, width = struct.unpack_from(">HH", raw, place + 5)
-            pixels = height * width
-        if marker == APP1:
-            payload = raw[place + 4 : place + 2 + length]
-            if exif is not None or not payload.startswith(b"Exif\0\0"):
-                return None
-            exif = Image.Exif()
-            with suppress(Exception), warnings.catch_warnings(action="ignore"):
-                exif.load(payload)
-        place += 2 + length
-    if raw[place : place + 2] != bytes([0xFF, SCAN]) or pixels > MOST_PIXELS:
-        return None
-    return 1 if exif is None else _turned(exif)
 
 
 def _is_simple_webp(raw: bytes) -> bool:
@@ -305,8 +246,9 @@ def _values_of_tiff(raw: bytes) -> Values:
         _check_shape(series.shape)
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
-            if (count := pages(raw)) > 1:
-                raise ValueError(f"a TIFF of {count} images of a palette or few bits; expected one")
+            if len(series.pages) > 1:
+                text = f"a TIFF of {len(series.pages)} images of a palette or few bits"
+                raise ValueError(f"{text}; expected one")
             return _values_of_pillow(raw)
         array, last = _placed(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
@@ -379,13 +321,9 @@ def _orientation(image: Image.Image) -> int:
     EXIF or else XMP; 1, upright, where that cannot be read."""
     # whatever a file written by others causes
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
-        return _turned(image.getexif())
+        found = image.getexif().get(ORIENTATION, 1)
+        return int(found) if found in range(1, 9) else 1
     return 1
-
-
-def _turned(exif: Image.Exif) -> int:
-    found = exif.get(ORIENTATION, 1)
-    return int(found) if found in range(1, 9) else 1
 
 
 def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1) -> np.ndarray:

@@ -18,7 +18,7 @@ from ..formatting import some
 from ..recipe.images import Data
 from ..recipe.parsing import parse_json
 from . import labels, layout
-from .labels import LABEL_NAMES, Reading, Stored, composed
+from .labels import Reading, Stored, composed
 from .layout import Contents, Tree, join
 from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
@@ -109,7 +109,7 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         }
     about = _about(metadata)
     stored = {name: Stored(one, columns=about) for name, one in values.items()}
-    found = labels.read_or_none(stored, reading, guesses, data.labels)
+    found = labels.read(stored, reading, guesses, data.labels)
     return {
         name: Source(
             FileStore(root, [image.path for image in some]),
@@ -217,8 +217,9 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
         if name is not None and name not in there:
             text = f"{key}={name}: data.path={root} has no such column"
             raise UserError(f"{text}; {suggest(name, there)}")
-    wanted = [data.label_column] if data.label_column is not None else LABEL_NAMES
-    return next((name for name in wanted if name in metadata.columns), None)
+    if data.label_column is not None:
+        return data.label_column if data.label_column in metadata.columns else None
+    return next(iter(labels.usual_columns(metadata.columns)), None)
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:

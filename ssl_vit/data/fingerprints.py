@@ -30,21 +30,22 @@ def fingerprint_splits(
     groups too."""
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     there = {name: source for name, source in named.items() if source is not None}
-    known: dict[int, str] = {}  # splits may be shares of one store, which is hashed once
-    found: dict[str, str] = {}
-    for name, source in there.items():
-        store = id(source.store)
-        if store not in known:
-            known[store] = fingerprint_source(source)
-        found[name] = known[store]
+    # splits may be shares of one store, which is hashed once
+    stores = {id(source.store): source for source in there.values()}
+    known = {key: fingerprint(source.whole()) for key, source in stores.items()}
+    found = {name: known[id(source.store)] for name, source in there.items()}
     if splits.test is not None:
         found["test"] = _of_part(splits.test, found["test"])
-    if grouped:
-        found["train"] = _with_groups(splits.train, found["train"])
+    if grouped:  # on which depends what is cut off for testing and held out
+        assert splits.train.groups is not None
+        found["train"] = _with(found["train"], splits.train.groups.number_N)
     if masks:
-        with_masks = {name: one for name, one in there.items() if one.masks.column}
-        of_masks = {id(one.store): _fingerprint_masks(one) for one in with_masks.values()}
-        found |= {f"masks of {name}": of_masks[id(one.store)] for name, one in with_masks.items()}
+        of_masks = {key: _of_masks(one.whole()) for key, one in stores.items() if one.masks.column}
+        found |= {
+            f"masks of {name}": of_masks[id(one.store)]
+            for name, one in there.items()
+            if one.masks.column
+        }
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
         found["stream"] = _hash(f"{splits.stream.shards} {files}")
@@ -57,50 +58,9 @@ def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
     return _of_part(splits.validation, prints["validation"])
 
 
-def _with_groups(train: Source, of_whole: str) -> str:
-    """Also of the groups, on which depends what is cut off for testing and held out."""
-    assert train.groups is not None
-    groups = hashlib.sha256(train.groups.number_N.astype("<i8").tobytes())
-    return _hash(f"{of_whole} {groups.hexdigest()}")
-
-
-def _step(store: Store, size_N: np.ndarray) -> int:
-    """Every how many images the contents are hashed of."""
-    return store.hashed_every or max(1, -(-int(size_N.sum()) // WHOLE))
-
-
-def _fingerprint_masks(source: Source) -> str:
-    """A hash of the masks of the rows whose images are hashed."""
-    whole = source.whole()
-    size_N = whole.store.sizes()
-    digest = hashlib.sha256()
-    for rows in _chosen(len(size_N), _step(whole.store, size_N)):
-        _digest(digest, whole.fetch_masks(rows))
-    return digest.hexdigest()[:16]
-
-
-def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
-    for cell in cells:
-        data = cell if isinstance(cell, bytes) else cell.tobytes()
-        digest.update(f"{len(data)} ".encode())
-        digest.update(data)
-
-
-def fingerprint_part(source: Source) -> str:
-    """As `fingerprint_source`; of a share also of which rows it has."""
-    return _of_part(source, fingerprint_source(source))
-
-
-def _of_part(source: Source, of_whole: str) -> str:
-    if not source.is_share():
-        return of_whole
-    rows = hashlib.sha256(source.store_rows().astype("<i8").tobytes()).hexdigest()
-    return _hash(f"{of_whole} {rows}")
-
-
-def fingerprint_source(source: Source) -> str:
+def fingerprint(source: Source) -> str:
     """A hash of the number, classes, labels and contents of a split's images, in the order of its
-    rows; of a share, of the whole split."""
+    rows; of a share also of which rows of the whole split it has."""
     whole = source.whole()
     size_N = whole.store.sizes()
     step = _step(whole.store, size_N)
@@ -113,7 +73,38 @@ def fingerprint_source(source: Source) -> str:
         images, labels = whole.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
+    return _of_part(source, digest.hexdigest()[:16])
+
+
+def _of_masks(whole: Source) -> str:
+    """A hash of the masks of the rows whose images are hashed."""
+    size_N = whole.store.sizes()
+    digest = hashlib.sha256()
+    for rows in _chosen(len(size_N), _step(whole.store, size_N)):
+        _digest(digest, whole.fetch_masks(rows))
     return digest.hexdigest()[:16]
+
+
+def _step(store: Store, size_N: np.ndarray) -> int:
+    """Every how many images the contents are hashed of."""
+    return store.hashed_every or max(1, -(-int(size_N.sum()) // WHOLE))
+
+
+def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
+    for cell in cells:
+        data = cell if isinstance(cell, bytes) else cell.tobytes()
+        digest.update(f"{len(data)} ".encode())
+        digest.update(data)
+
+
+def _of_part(source: Source, of_whole: str) -> str:
+    """A split's fingerprint; of a share also of which rows it has."""
+    return _with(of_whole, source.store_rows()) if source.is_share() else of_whole
+
+
+def _with(known: str, numbers: np.ndarray) -> str:
+    """A fingerprint that is of some numbers too."""
+    return _hash(f"{known} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
 def _chosen(count: int, step: int) -> Iterator[np.ndarray]:

@@ -7,10 +7,9 @@ Legend: N images, L labels of the longest list.
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,12 +90,12 @@ class Stored(NamedTuple):
     """The labels of a split as its container has them.
 
     Attributes:
-        values: a column of Arrow, or a list of what JSON and CSV know.
+        values: what JSON, CSV and Arrow know.
         names: of the classes that whole numbers are of; empty where the container has none.
         columns: as Labels.columns.
     """
 
-    values: pyarrow.ChunkedArray | Sequence[Any]
+    values: Sequence[Any]
     names: Sequence[str] = ()
     columns: str = ""
 
@@ -126,7 +125,9 @@ class Reading(NamedTuple):
         return f"data.label_column={self.column}: {self.where}"
 
 
-def read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> dict[str, Labels]:
+def read(
+    stored: Mapping[str, Stored], reading: Reading, guesses: list[str], used: bool = True
+) -> dict[str, Labels]:
     """The labels of each split. Texts are the same classes in all splits, sorted by name, or by
     number where all are whole numbers.
 
@@ -134,88 +135,60 @@ def read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> 
         stored: of each split.
         reading: what they are called and may be.
         guesses: what was assumed or left out is added.
+        used: false (data.labels=false): none in place of errors and guesses.
 
     Raises:
         UserError: a value is no label.
     """
-    found: dict[str, Labels] = {}
-    rest: dict[str, Stored] = {}
-    for name, one in stored.items():
-        if _is_column(one, pyarrow.types.is_integer):
-            found[name] = _numbers(one, reading)
-        elif _is_column(one, _is_list):
-            found[name] = _arrow_lists(one, reading)
-        else:
-            rest[name] = one
-    others = chain.from_iterable(_plain(one.values) for one in rest.values())
-    if found and not all(map(is_missing, others)):
-        # one list of names for all, lest a number be two classes
-        rest |= {name: _as_names(one) for name, one in stored.items() if name in found}
-        found = {}
-        reading = reading._replace(captions=False)
-    found |= _of_values(rest, reading, guesses)
-    return {name: found[name] for name in stored}
+    try:
+        return _read(stored, reading, guesses if used else [])
+    except UserError:
+        if used:
+            raise
+        return _none(stored)
 
 
-def _as_names(stored: Stored) -> Stored:
-    """Whole numbers beside a split whose labels are texts: the names of their classes. Lists stay:
-    texts beside them are an error."""
-    if _is_column(stored, _is_list):
-        return stored
-    names = stored.names
-    values = [
-        None if one is None or one < 0 else names[one] if one < len(names) else str(one)
-        for one in _plain(stored.values)
-    ]
-    return Stored(values, (), stored.columns)
-
-
-def _of_values(
-    stored: Mapping[str, Stored], reading: Reading, guesses: list[str]
-) -> dict[str, Labels]:
-    """As `read`, of texts, of what JSON and CSV know, and of splits without labels."""
-    values = {name: _plain(one.values) for name, one in stored.items()}
-    together = [value for some in values.values() for value in some]
+def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> dict[str, Labels]:
+    together = [value for one in stored.values() for value in one.values]
     count = sum(isinstance(value, list) for value in together)
     if count and reading.asked:
-        return {
-            name: _lists(from_values(some, reading.prefix), stored[name], reading)
-            for name, some in values.items()
-        }
+        return {name: _lists(one, reading) for name, one in stored.items()}
     if count:
         text = f"{count:,} images have a list of labels in {reading.where}, and labels are not used"
         guesses.append(f"{text}; data.label_column={reading.column} takes lists")
         return _none(stored)
-    texts = (one for one in together if isinstance(one, str))
+    texts = [one for one in together if isinstance(one, str) and one]
     list_text = next((one for one in texts if one.startswith("[")), None)
     if list_text is not None:
         guesses.append(f"{list_text[:40]} names a class; .jsonl, .json and .parquet hold lists")
+    # of a split whose classes are numbers beside one whose classes are texts: one list of names
+    # for all, lest a number be two classes
+    mixed = reading.typed and bool(texts) and any(type(one) is int for one in together)
+    if mixed:
+        together = [_name(value, one.names) for one in stored.values() for value in one.values]
     number, names = encode(together, reading.prefix, reading.typed)
-    if reading.captions and not reading.asked and _are_captions(len(together), names):
+    if reading.captions and not (reading.asked or mixed) and _are_captions(len(together), names):
         text = f"its labels are {len(names):,} different texts for {len(together):,} images"
         guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
         return _none(stored)
     found = {}
     first = 0
-    for name, some in values.items():
-        label_N = number[first : first + len(some)]
-        first += len(some)
+    for name, one in stored.items():
+        label_N = number[first : first + len(one.values)]
+        first += len(one.values)
         source = reading.source if label_N.max(initial=UNLABELLED) >= 0 else ""
-        found[name] = Labels(label_N, names, source, stored[name].columns)
+        classes = names or list(map(composed, one.names))
+        found[name] = Labels(label_N, classes, source, one.columns)
     return found
 
 
-def read_or_none(
-    stored: Mapping[str, Stored], reading: Reading, guesses: list[str], used: bool
-) -> dict[str, Labels]:
-    """As `read`; where labels are not used (data.labels=false), none in place of the errors and
-    guesses about them."""
-    if used:
-        return read(stored, reading, guesses)
-    try:
-        return read(stored, reading, [])
-    except UserError:
-        return _none(stored)
+def _name(value: Any, names: Sequence[str]) -> Any:
+    """The name of the class of that number; a text as it is."""
+    if type(value) is not int:
+        return value
+    if value < 0:
+        return None
+    return names[value] if value < len(names) else str(value)
 
 
 def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
@@ -226,24 +199,18 @@ def _are_captions(images: int, names: Sequence[str]) -> bool:
     return images >= CAPTIONS and 2 * len(names) > images
 
 
-def _is_column(stored: Stored, of_kind: Any) -> bool:
-    return isinstance(stored.values, pyarrow.ChunkedArray) and of_kind(stored.values.type)
-
-
-def _is_list(kind: pyarrow.DataType) -> bool:
-    return pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
-
-
-def _plain(values: pyarrow.ChunkedArray | Sequence[Any]) -> Sequence[Any]:
-    """As Python's values."""
-    return values.to_pylist() if isinstance(values, pyarrow.ChunkedArray) else values
-
-
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
     """Whether a number is the same class in all lists of names: each is the beginning of the
     longest."""
     longest = max(classes, key=len, default=())
     return all(list(one) == list(longest[: len(one)]) for one in classes)
+
+
+def usual_columns(columns: Iterable[str]) -> list[str]:
+    """The columns that have one of LABEL_NAMES, in any case, those first that are looked for
+    first."""
+    known = [name for name in columns if name.lower() in LABEL_NAMES]
+    return sorted(known, key=lambda name: (LABEL_NAMES.index(name.lower()), name != name.lower()))
 
 
 def composed(text: str) -> str:
@@ -270,11 +237,11 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     Raises:
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
-    if not {*map(type, values)} <= PLAIN:
-        values = list(map(_hashable, values))
+    if not {*map(type, values)} <= PLAIN:  # true, and what JSON nests
+        raise _no_label(next(one for one in values if type(one) not in PLAIN), where)
     # in their order, so that the first that is wrong is named
     given = [one for one in dict.fromkeys(values) if not is_missing(one)]
-    if not typed and all(not isinstance(value, str) or _number(value) for value in given):
+    if all(not isinstance(value, str) or (not typed and _number(value)) for value in given):
         given = [value for value in given if str(value).strip().lower() not in MISSING]
         number = {value: _whole(value, where) for value in given}
         if any(abs(one) >= LIMIT for one in number.values()):
@@ -288,15 +255,6 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     place = {name: i for i, name in enumerate(names)}
     number = {value: place[name] for value, name in name_of.items()}
     return np.array([number.get(one, UNLABELLED) for one in values], np.int64), names
-
-
-def _hashable(value: Any) -> Any:
-    """A value that can be looked up; of what is no label (true, what JSON nests) its text."""
-    return value if type(value) in PLAIN else _NoLabel(repr(value))
-
-
-class _NoLabel(NamedTuple):
-    text: str
 
 
 def is_missing(value: Any) -> bool:
@@ -321,52 +279,21 @@ def _whole(value: Any, where: str) -> int:
     known = isinstance(value, float | str)
     if known and math.isfinite(float(value)) and float(value).is_integer():
         return int(float(value))
-    shown = value.text if isinstance(value, _NoLabel) else value
-    text = f"{str(shown)[:100]} is neither a whole number nor the name of a class"
-    raise UserError(f"{where}: {text}; data.labels=false where these are no labels")
+    raise _no_label(value, where)
 
 
-def _numbers(stored: Stored, reading: Reading) -> Labels:
-    """Of a column of integers.
-
-    Raises:
-        UserError: one does not fit into 64 bits.
-    """
-    column = stored.values
-    assert isinstance(column, pyarrow.ChunkedArray)
-    try:
-        whole = pyarrow.compute.fill_null(column.cast("int64"), UNLABELLED)
-    except pyarrow.ArrowInvalid:
-        highest = pyarrow.compute.max(column).as_py()
-        text = f"{highest} is no number of a class"
-        raise UserError(f"data.label_column={reading.column}: {text}") from None
-    names = list(map(composed, stored.names))
-    return Labels(whole.to_numpy(), names, reading.source, stored.columns)
+def _no_label(value: Any, where: str) -> UserError:
+    text = f"{str(value)[:100]} is neither a whole number nor the name of a class"
+    return UserError(f"{where}: {text}; data.labels=false where these are no labels")
 
 
-def _arrow_lists(stored: Stored, reading: Reading) -> Labels:
-    """Of a column of lists of integers.
-
-    Raises:
-        UserError: a list holds what is no class number.
-    """
-    column = stored.values
-    assert isinstance(column, pyarrow.ChunkedArray)
-    number = pyarrow.compute.list_flatten(column).cast("int64", safe=False)
-    number = pyarrow.compute.fill_null(number, UNLABELLED)
-    if len(number) and pyarrow.compute.min(number).as_py() < 0:
-        wrong = next(one for one in column.to_pylist() if one and not _is_right(one))
-        raise UserError(f"data.label_column={reading.column}: {wrong}: {EXPECTED}")
-    longest = pyarrow.compute.max(pyarrow.compute.list_value_length(column)).as_py() or 0
-    return _lists(padded(column, max(1, longest)), stored, reading)
-
-
-def _lists(label_NL: np.ndarray, stored: Stored, reading: Reading) -> Labels:
+def _lists(stored: Stored, reading: Reading) -> Labels:
     """
     Raises:
-        UserError: the lists are a 0 or a 1 for each class: numbers of two classes alone would
-            stand there several times.
+        UserError: another value stands among them; or they are a 0 or a 1 for each class: numbers
+            of two classes alone would stand there several times.
     """
+    label_NL = from_values(stored.values, reading.prefix)
     empty = int((label_NL[:, 0] == END).sum())
     longest = int((label_NL >= 0).sum(axis=1).max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)

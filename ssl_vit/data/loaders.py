@@ -20,7 +20,7 @@ from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .source import Source
 from .streaming import WINDOW, Cursor, Stream, StreamedImage, in_memory
-from .workers import init_worker, limit_workers
+from .workers import PREFETCH, init_worker, limit_workers
 
 # First parts of the keys of samples that are not trained on: of held-out images while a run trains,
 # and of whole splits
@@ -142,15 +142,15 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
 def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:
     """A DataLoader whose workers fit into shared memory with batches of `size` bytes. Where there
     is a GPU, batches are put into pinned memory."""
-    used = limit_workers(workers, size)
+    number = limit_workers(workers, size)
     return DataLoader(
         images,
         batch_sampler=order,
         collate_fn=_as_is,  # type: ignore[arg-type]
-        num_workers=used.number,
+        num_workers=number,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own: torch's global generator stays untouched
-        prefetch_factor=used.prefetch if used.number else None,
+        prefetch_factor=PREFETCH if number else None,
         worker_init_fn=init_worker,
     )
 

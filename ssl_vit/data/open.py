@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -12,10 +12,10 @@ from ..errors import UserError
 from ..recipe.images import EMBEDDED, Data
 from . import columns, layout, synthetic, tables
 from .files import open_files
-from .labels import Labels
+from .labels import Labels, no_labels
 from .layout import IMAGE_KINDS, Contents
 from .source import Masks, Raw, Source, Store
-from .streaming import NOTHING, About, Stream, in_memory, read_hub_file
+from .streaming import Stream, in_memory, read_hub_file
 from .tables import Parquet
 from .tars import open_tars
 
@@ -23,17 +23,10 @@ DRAWN_HASHED = 64  # images of the embedded set that show whether this code stil
 
 
 class Found(NamedTuple):
-    """Every split, what was left out, and what was assumed."""
+    """Every split (of streams a function seed -> stream), what was left out, and what was
+    assumed."""
 
-    splits: dict[str, Source]
-    skipped: list[str]
-    guesses: list[str]
-
-
-class FoundStreams(NamedTuple):
-    """As Found, with functions seed -> stream."""
-
-    splits: dict[str, Callable[[int], Stream]]
+    splits: dict[str, Any]
     skipped: list[str]
     guesses: list[str]
 
@@ -83,7 +76,7 @@ def open_splits(data: Data) -> Found:
 
 
 def _drawn(split: str, size: int) -> Source:
-    label_N = synthetic.labels(np.arange(synthetic.SIZES[split]), split)
+    label_N = synthetic.labels(np.arange(synthetic.SIZES[split]))
     masks = DrawnStore(split, size, masks=True)
     return Source(
         DrawnStore(split, size),
@@ -107,11 +100,13 @@ def _open_path(contents: Contents, data: Data) -> Found:
             name: tables.load_parquet(one.files, data) for name, one in known.items() if one.files
         }
         found = tables.open_tables(opened, data, known, guesses)
-        splits = {name: found[name] if name in found else in_memory([], NOTHING) for name in known}
+        splits = {
+            name: found[name] if name in found else in_memory([], no_labels(0)) for name in known
+        }
     return Found(splits, contents.skipped, guesses)
 
 
-def open_streams(data: Data) -> FoundStreams:
+def open_streams(data: Data) -> Found:
     """Each split as a stream: of the Hub, or of parquet files without a copy in a cache.
 
     Raises:
@@ -123,7 +118,7 @@ def open_streams(data: Data) -> FoundStreams:
     if not data.path:
         opened = tables.load_hub(data, stream=True)
         streams = {name: _of_table(rows, data, None, guesses) for name, rows in opened.items()}
-        return FoundStreams(streams, [], guesses)
+        return Found(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
         what = layout.OTHERS.get(contents.kind, "what save_to_disk wrote")
@@ -136,7 +131,7 @@ def open_streams(data: Data) -> FoundStreams:
         for name, one in known.items()
         if one.files
     }
-    return FoundStreams(streams, contents.skipped, guesses)
+    return Found(streams, contents.skipped, guesses)
 
 
 def _of_table(
@@ -161,5 +156,7 @@ def _of_table(
         label = None
     below = [one.resolve() for one in tables.roots(data)]
     read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
-    info = About(list(classes) if label else [], about, f"column {label}" if label else "")
+    info = no_labels(0, about)
+    if label:
+        info = Labels(info.label_N, list(classes), f"column {label}", about)
     return lambda seed: Stream(rows, image, label, read_file, info, data.location, seed)

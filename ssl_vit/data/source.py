@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .labels import UNLABELLED, LabelLists, Labels, is_missing, no_labels
+from .labels import UNLABELLED, Labels, is_missing, no_labels
 
 READERS = 16  # files read at a time: on a network disk most of the time is waiting
 
@@ -164,26 +164,6 @@ class Source:
         """Names of the classes, of label 0 first; empty where labels have no names."""
         return self.labels.classes
 
-    @property
-    def label_source(self) -> str:
-        """What the labels were taken from, in words; empty where there are none."""
-        return self.labels.source
-
-    @property
-    def columns(self) -> str:
-        """Which columns there are: ends the error that there are no labels."""
-        return self.labels.columns
-
-    @property
-    def lists(self) -> LabelLists | None:
-        """What the lists are, where each image has a list of labels; None: one label an image."""
-        return self.labels.lists
-
-    @property
-    def label_range(self) -> tuple[int, int]:
-        """The lowest and the highest label of all rows of the store; -1 for none."""
-        return self.labels.lowest_and_highest
-
     def subset(self, rows: np.ndarray) -> "Source":
         """These rows of it, in this order."""
         return replace(self, rows=self._in_store(rows))
@@ -212,7 +192,7 @@ class Source:
 
 def labelled_images(source: Source) -> Source:
     """The images that have a label, or a list of them."""
-    lowest, highest = source.label_range
+    lowest, highest = source.labels.lowest_and_highest
     if lowest >= 0 or highest < 0:
         return source
     label_N = source.label_of(np.arange(len(source)))
@@ -223,9 +203,9 @@ def labelled_images(source: Source) -> Source:
 def without_lists(source: Source, what: str) -> Source:
     """The source, without its labels where they are lists, with a warning; `what` takes one label
     an image."""
-    if source.lists is None:
+    if source.labels.lists is None:
         return source
-    text = f"data.label_column={source.lists.column}: holds a list of labels for each image"
+    text = f"data.label_column={source.labels.lists.column}: holds a list of labels for each image"
     print(f"warning: {text}: left out of {what}", flush=True)
     return source.without_labels()
 

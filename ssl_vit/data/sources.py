@@ -12,7 +12,7 @@ from ..recipe.split_counts import held_out_count
 from . import layout
 from .files import FOLDERS
 from .layout import HELD_OUT, ROLE, NoTestSplit
-from .open import Found, FoundStreams, open_splits, open_streams
+from .open import Found, open_splits, open_streams
 from .source import Source
 from .splits import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .streaming import PREVIEW, Stream
@@ -34,7 +34,6 @@ class Splits(NamedTuple):
         guesses: assumptions about the data; each is printed as a warning.
         label_source: what the training images have one label each of; empty where they have none,
             or lists.
-        clipped: {split: share of its values that data.range clips}.
     """
 
     train: Source
@@ -44,7 +43,6 @@ class Splits(NamedTuple):
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
     label_source: str = ""
-    clipped: Mapping[str, float] = {}
 
 
 class Roles(NamedTuple):
@@ -100,7 +98,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         None if tested is None else _shown(tested, data),
         notes=_notes(found, data, roles, train, held_out, share),
         guesses=tuple(guesses),
-        label_source=whole.label_source if data.labels and whole.lists is None else "",
+        label_source=whole.labels.source if data.labels and whole.labels.lists is None else "",
     )
 
 
@@ -207,7 +205,7 @@ def _split(
 
 
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
-    labelled = (data.labels and train.label_range[1] >= 0) or bool(train.masks.column)
+    labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
     lacks = "test images (a folder test/ beside train/)"
     if not labelled:
         lacks = f"labels (a folder for each class) and {lacks}"
@@ -301,7 +299,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     return Splits(preview, seen.take(first), None, train, tuple(notes), tuple(guesses))
 
 
-def _beside(found: Found | FoundStreams, used: Collection[str], texts: Sequence[str]) -> list[str]:
+def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
     """What is not used, of the splits that `texts` describe, and what was left out."""
     unused = [text for name, text in zip(found.splits, texts, strict=True) if name not in used]
     notes = [f"not used: {', '.join(unused)}"] if unused else []
@@ -350,14 +348,16 @@ def describe_labels(source: Source, data: Data) -> str:
     """What was taken for labels, with the first classes' names."""
     if not data.labels:
         return "none, data.labels=false"
-    if not source.label_source:
+    if not source.labels.source:
         return "none"
-    text = source.label_source
+    text = source.labels.source
     if source.classes:
         text += f", {len(source.classes):,} classes: {some(source.classes)}"
-    unless = "; data.labels=false where they are none" if source.label_source == FOLDERS else ""
+    unless = "; data.labels=false where they are none" if source.labels.source == FOLDERS else ""
     return f"{text}{unless}"
 
 
 def _many(source: Source) -> str:
-    return count_of_images(len(source)) + (source.lists.describe() if source.lists else "")
+    return count_of_images(len(source)) + (
+        source.labels.lists.describe() if source.labels.lists else ""
+    )

@@ -57,7 +57,7 @@ def training_share(train: Source, data: Data) -> Source:
 
 def _one_label(source: Source) -> bool:
     """Whether images have one label each; some may have none."""
-    return source.lists is None and source.label_range[1] >= 0
+    return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
 def cut_test(whole: Source, data: Data) -> Cut | None:

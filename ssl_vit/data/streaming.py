@@ -7,6 +7,7 @@ the same number.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
@@ -53,21 +54,10 @@ class MemoryStore(Store):
         return f"shard {self.cells[row].shard}, image {self.cells[row].row}"
 
 
-class About(NamedTuple):
-    """What is known of a stream's labels before it is read, as in `labels.Labels`."""
-
-    classes: list[str]
-    columns: str
-    source: str
-
-
-NOTHING = About([], "", "")
-
-
-def in_memory(cells: Sequence[StreamedImage], about: About) -> Source:
-    """Some images of a stream as a source."""
+def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
+    """Some images of a stream as a source; `about`: what was known of its labels before."""
     label_N = np.array([cell.label for cell in cells], np.int64)
-    return Source(MemoryStore(cells), Labels(label_N, about.classes, about.source, about.columns))
+    return Source(MemoryStore(cells), replace(about, label_N=label_N))
 
 
 class Cursor(NamedTuple):
@@ -101,7 +91,7 @@ class Stream:
         image: str,
         label: str | None,
         read_file: Callable[[str | None], bytes],
-        about: About,
+        about: Labels,
         where: str,
         seed: int,
     ) -> None:
@@ -110,7 +100,7 @@ class Stream:
             rows: the images.
             image, label: its columns; without a label None.
             read_file: what reads the file that a row names.
-            about: its labels.
+            about: its labels, of no image yet.
             where: opens errors.
             seed: of the order of its shards.
         """
@@ -196,19 +186,13 @@ class Stream:
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
         label = cell[self.label] if self.label else None
-        if label is not None and not self._may_be(label):
-            text = f"label {label} in row {row} is none of {self.classes or 'any'} classes"
+        if label is not None and self.classes is not None and not -1 <= label < self.classes:
+            text = f"label {label} in row {row} is none of {self.classes} classes"
             raise ValueError(f"{text}; data.classes= says how many there are")
         image = cell[self.image] or {"bytes": None, "path": None}
         raw = image if isinstance(image, bytes) else image["bytes"]
         raw = self.read_file(image["path"]) if raw is None else raw
         return StreamedImage(raw, -1 if label is None else label, shard, row)
-
-    def _may_be(self, label: int) -> bool:
-        """Whether it is a number of a class, or one that nobody learns from."""
-        if self.classes is None:
-            return label < 2**63
-        return -1 <= label < self.classes
 
 
 def _next_window(

@@ -7,7 +7,7 @@ are the same on every machine. Legend: B images, H W rows and columns, K an imag
 Lengths are shares of the image's side; x points right and y up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -155,53 +155,37 @@ class Frame(NamedTuple):
     unit: np.ndarray
 
 
-def labels(index: np.ndarray, split: str = "train") -> np.ndarray:
-    """Class of each image, int64 (B,): any ten successive indices hold each class once.
-
-    Raises:
-        ValueError: no such split, or an index outside it.
-    """
-    if split not in SIZES:
-        raise ValueError(f"split {split!r}: one of {', '.join(SIZES)}")
-    index_B = np.asarray(index, np.int64)
-    outside_B = (index_B < 0) | (index_B >= SIZES[split])
-    if outside_B.any():
-        raise ValueError(f"index {index_B[outside_B][0]}: {split} has 0 .. {SIZES[split] - 1}")
-    return index_B % len(CLASSES)
+def labels(index: np.ndarray) -> np.ndarray:
+    """Class of each image, int64 (B,): any ten successive indices hold each class once."""
+    return np.asarray(index, np.int64) % len(CLASSES)
 
 
 def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
-    `size` in pixels.
-
-    Raises:
-        ValueError: as `labels`.
-    """
-    label_B = labels(index, split)
-    key_B = rng.key(list(SIZES).index(split), index)
-    image_BHWC = np.empty((len(label_B), size, size, 3), np.uint8)
-    for first in range(0, len(label_B), CHUNK):
-        chunk = slice(first, first + CHUNK)
-        _paint(image_BHWC[chunk], key_B[chunk], label_B[chunk])
+    `size` in pixels."""
+    image_BHWC = np.empty((len(index), size, size, 3), np.uint8)
+    for chunk, key_B, label_B in _chunks(index, split):
+        _paint(image_BHWC[chunk], key_B, label_B)
     return image_BHWC
 
 
 def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """The class of each pixel of the images that `render` draws, uint8 (B, size, size), a place in
-    MASK_CLASSES: of a pixel whose centre lies inside the shape, 1 + the image's label; else 0.
-
-    Raises:
-        ValueError: as `labels`.
-    """
-    label_B = labels(index, split)
-    key_B = rng.key(list(SIZES).index(split), index)
-    mask_BHW = np.empty((len(label_B), size, size), np.uint8)
-    for first in range(0, len(label_B), CHUNK):
-        chunk = slice(first, first + CHUNK)
-        inside_BHW = _figure(rng.stream(key_B[chunk], "outline"), label_B[chunk], size)
+    MASK_CLASSES: of a pixel whose centre lies inside the shape, 1 + the image's label; else 0."""
+    mask_BHW = np.empty((len(index), size, size), np.uint8)
+    for chunk, key_B, label_B in _chunks(index, split):
+        inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
         # the edge runs through the centres of pixels of which the shape covers half
-        mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[chunk, None, None])
+        mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[:, None, None])
     return mask_BHW
+
+
+def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Places of images that are drawn together, their keys and their labels."""
+    key_B = rng.key(list(SIZES).index(split), index)
+    for first in range(0, len(index), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        yield chunk, key_B[chunk], labels(index[chunk])
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:

@@ -392,7 +392,7 @@ def open_tables(
     column = next((one.label for one in found.values() if one.label), "label")
     asked = data.label_column is not None
     reading = Reading(column, data.location, f"column {column}", asked, typed=True)
-    numbers = labels.read_or_none(stored, reading, guesses, data.labels)
+    numbers = labels.read(stored, reading, guesses, data.labels)
     below = roots(data)
     splits = {}
     for name, rows in opened.items():
@@ -408,12 +408,12 @@ def open_tables(
     return splits
 
 
-def _label_values(rows: datasets.Dataset, column: str | None) -> Any:
+def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
     """The column of labels, in the order of the rows."""
-    if column is None:
+    if column is None or not len(rows):
         return [None] * len(rows)
-    plain = rows.select_columns([column]).with_format("arrow")
-    return plain[:].column(0) if len(rows) else pyarrow.chunked_array([[]], pyarrow.int64())
+    values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
+    return values
 
 
 def roots(data: Data) -> list[Path]:

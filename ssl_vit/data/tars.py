@@ -164,7 +164,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
     )
     reading = Reading(column, data.location, source, asked=data.label_column is not None)
-    found = labels.read_or_none(stored, reading, guesses, data.labels)
+    found = labels.read(stored, reading, guesses, data.labels)
     return {
         split: Source(
             TarStore(contents.files[split], [members.values() for members in some]), found[split]

@@ -14,7 +14,7 @@ from multiprocessing import process
 from multiprocessing.queues import Queue
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
@@ -31,31 +31,17 @@ END_SECONDS = 2.0  # that workers have to end by themselves, and when they are k
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
 
-class Workers(NamedTuple):
-    """The workers that a loader starts."""
-
-    number: int
-    prefetch: int  # batches that each keeps ready
-    limit: str  # why they are fewer than requested; "" where they are not
-
-
-def limit_workers(workers: int, batch_bytes: int) -> Workers:
-    """The requested workers, each PREFETCH batches ahead, or as many as fit into shared memory.
+def limit_workers(workers: int, batch_bytes: int) -> int:
+    """The requested workers, or as many as fit into shared memory, each PREFETCH batches ahead.
 
     A worker that finds shared memory full dies of SIGBUS, and containers often have 64 MiB of it.
     Half of what is free is divided among the processes of this machine; the other half is left for
     batches in use and for other programs.
     """
     if not workers or not SHARED.is_dir():
-        return Workers(workers, PREFETCH, "")
-    free = shutil.disk_usage(SHARED).free
-    room = free // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) // max(1, batch_bytes)
-    if room >= workers * PREFETCH:
-        return Workers(workers, PREFETCH, "")
-    count = min(workers, room)
-    prefetch = min(PREFETCH, room // count) if count else 0
-    fewer = f"{count} of {workers} data workers, each {prefetch} of {PREFETCH} batches ahead"
-    return Workers(count, prefetch, f"{SHARED} has {free / 2**20:,.0f} MiB free: {fewer}")
+        return workers
+    free = shutil.disk_usage(SHARED).free // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(workers, free // (PREFETCH * max(1, batch_bytes)))
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from ..objectives.corruption import num_corrupted
 from ..objectives.patches import PatchPrediction
 from ..recipe import schema
 from ..recipe.probe import CHOSEN
-from ..recipe.recipe_files import suggest_model
 from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
@@ -42,14 +41,14 @@ def print_banner(job: Job) -> None:
     time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])
     batch_bytes = loaders.batch_bytes(recipe.data, batch_layout, schema.compared_views(recipe))
-    limit = limit_workers(job.workers, batch_bytes).limit
-    if limit:
+    if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
+        limit = f"/dev/shm has room for {fitting} of {job.workers} data workers"
         job.run.write_log(f"warning: {limit}")
         print(f"warning: {limit}", flush=True)
     net = job.objective.encoder
     if isinstance(net, Encoder) and net.patches < 16:
         few = f"warning: {net.patches} patches an image are few to learn from"
-        print(f"{few}; {suggest_model(recipe)}", flush=True)
+        print(f"{few}; a smaller model.patch= gives more", flush=True)
 
 
 def _early_warnings(job: Job) -> Iterator[str]:

@@ -87,8 +87,8 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
 
     with session(Run(one.recipe)) as current:
         splits = _splits(data, options, current.accelerator)
-        clipped = _clipped(splits, data, current.accelerator)
-        features = FeatureFolder(options, one, current, clipped)
+        _check_pixels(splits, data, current.accelerator)
+        features = FeatureFolder(options, one, current)
         files, nearest = features.run(splits)
     return EmbeddedImages(features.folder, files, nearest)
 
@@ -119,17 +119,16 @@ def _splits(
     return on_main(accelerator, load) or load()
 
 
-def _clipped(
+def _check_pixels(
     splits: dict[str, "Source"], data: "Data", accelerator: "WatchedAccelerator"
-) -> dict[str, float]:
-    """What `check_pixels.check` finds clipped; rank 0 looks, and prints its warnings."""
+) -> None:
+    """Rank 0 looks at the values of a few images, and prints warnings of them."""
     from ..data import check_pixels
     from ..training.distributed import broadcast_from_main
 
-    checked = broadcast_from_main(
+    warnings = broadcast_from_main(
         accelerator, lambda: check_pixels.check(splits, data, check_pixels.OF_ENCODER)
     )
     if accelerator.is_main_process:
-        for text in checked.warnings:
+        for text in warnings:
             print(f"warning: {text_line(text)}", flush=True)
-    return checked.clipped

@@ -248,7 +248,7 @@ def _coloured(
     """The source, without its labels where these are names of folders, which need not be classes:
     the encoder has learned no labels, and no option says that they are; prints what labels are, as
     `labelled` has them."""
-    guessed = labelled.label_source == FOLDERS and "data.labels" not in given
+    guessed = labelled.labels.source == FOLDERS and "data.labels" not in given
     if not guessed or _learned_labels(one):
         print(f"labels      {sources.describe_labels(labelled, data)}", flush=True)
         return source

@@ -71,7 +71,6 @@ class Embedded(Record):
     width: Whole | None = None
     patches: list[Whole] | None = None
     shards: dict[str, str] = Field(default_factory=dict)  # {name: hash}
-    clipped: dict[str, float] = Field(default_factory=dict)  # as in environment.json
 
 
 @dataclass(eq=False, repr=False)
@@ -81,7 +80,6 @@ class FeatureFolder:
     options: EmbedOptions
     one: NamedEncoder
     session: Session
-    clipped: dict[str, float]  # {split: share of its values that data.range clips}
 
     def __post_init__(self) -> None:
         self.accelerator = self.session.accelerator
@@ -187,7 +185,7 @@ class FeatureFolder:
             self.recipe.compute.precision = there.settings["compute.precision"]
         settings = self._settings(weights_hash)
         made = {
-            name: {"images": len(source), "data": fingerprints.fingerprint_part(source)}
+            name: {"images": len(source), "data": fingerprints.fingerprint(source)}
             for name, source in splits.items()
         }
         if there:
@@ -211,7 +209,6 @@ class FeatureFolder:
                 settings=settings,
                 splits=made,
                 shards=kept,
-                clipped=(there.clipped if there else {}) | self.clipped,
             )
         )
         self._print_banner(splits)

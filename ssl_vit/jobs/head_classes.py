@@ -63,7 +63,7 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
 def class_names(names: Sequence[str], images: Source) -> list[str]:
     """The names of the images' classes. Where they have none, and all of the head's are whole
     numbers, as of folders 0 to 9, each number is the class of that name."""
-    highest = images.label_range[1]
+    highest = images.labels.lowest_and_highest[1]
     if images.classes or not all(map(WHOLE.fullmatch, names)) or highest >= MOST_BY_HIGHEST:
         return images.classes
     named = {int(name): name for name in names}

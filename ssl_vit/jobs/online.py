@@ -85,7 +85,7 @@ class OnlineJob(NamedTuple):
 def label_doubt(source: Source) -> str:
     """Why the names of folders that labels were taken from may be no classes, in words; empty
     without doubt, and for other labels."""
-    if source.label_source != FOLDERS:
+    if source.labels.source != FOLDERS:
         return ""
     label_N = source.label_of(np.arange(len(source)))
     median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
@@ -151,9 +151,9 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     """
     if recipe.data.validation == 0:
         return "no images are held out"
-    if not splits.train.label_source:
+    if not splits.train.labels.source:
         return NO_LABELS
-    if splits.train.lists is not None:
+    if splits.train.labels.lists is not None:
         return "the images have lists of labels"
     if doubt := label_doubt(splits.train.whole()):
         return f"the folders may be no classes: {doubt}"

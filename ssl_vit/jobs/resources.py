@@ -57,11 +57,10 @@ def load_splits(
         if source is not None and (name == "train" or source.store is not splits.train.store)
     }
     of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
-    checked = distributed.broadcast_from_main(
+    warnings = distributed.broadcast_from_main(
         accelerator, lambda: check_pixels.check(others, recipe.data, of_bytes)
     )
-    guesses = (*splits.guesses, *checked.warnings)
-    return splits._replace(guesses=guesses, clipped=checked.clipped)
+    return splits._replace(guesses=(*splits.guesses, *warnings))
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -71,7 +70,7 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         UserError: they are not, or are.
     """
     loaded = [source for source in splits[:3] if source is not None]
-    found = [source.lists for source in loaded if source.lists is not None]
+    found = [source.labels.lists for source in loaded if source.labels.lists is not None]
     if not found:
         return
     text = f"data.label_column={found[0].column} holds a list of labels for each image"
@@ -174,9 +173,8 @@ def environment_facts(
     """What environment.json records beyond versions and hardware."""
     device = accelerator.device
     # names of folders need not be classes
-    are_classes = splits.train.label_source != FOLDERS or uses_labels(recipe)
+    are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)
     classes = list(splits.train.classes) if are_classes else []
-    clipped = {"clipped": splits.clipped} if splits.clipped else {}
     data, held_out = {}, {}
     if _first_there(recipe, accelerator):
         grouped = bool(recipe.data.group)
@@ -184,7 +182,7 @@ def environment_facts(
             splits, recipe.data.path, measures_masks(recipe), grouped
         )
         held_out = {"held_out": fingerprints.fingerprint_held_out(splits, data)}
-    return clipped | {
+    return {
         "data": data,
         **held_out,
         "images": {} if splits.stream else {"train": len(splits.train)},

@@ -160,7 +160,7 @@ def labelled(recipe: Recipe) -> bool:
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return True
-    return bool(splits_of(data, False).train.label_source)
+    return bool(splits_of(data, False).train.labels.source)
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:

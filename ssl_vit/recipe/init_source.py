@@ -241,11 +241,9 @@ class InitSource:
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
         result = require(path, Result, f"it belongs to init={self.place}")
-        names = {key: f"total_{key}" if result.has(f"total_{key}") else key for key in COSTS}
-        if not result.has(*names.values()):
+        if not result.has(*(f"total_{key}" for key in COSTS)):
             raise UserError(f"init={self.place}: {path} is damaged")
-        found = {key: result[name] for key, name in names.items()}
-        return {key: None if value is None else float(value) for key, value in found.items()}
+        return {key: result[f"total_{key}"] for key in COSTS}
 
 
 def file_hash(path: Path) -> str | None:

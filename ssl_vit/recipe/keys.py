@@ -104,7 +104,7 @@ def key(
     return Field(default, description=help, json_schema_extra=extra, **facts)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Only:
     """Which values a type has: Annotated[str, Only(is_path, "a path")].
 
@@ -128,8 +128,7 @@ class Only:
         return value
 
 
-@dataclass(frozen=True)
-class OneOf:
+class OneOf(Only):
     """That a text is one of the names that are known when it is looked at.
 
     Attributes:
@@ -137,19 +136,13 @@ class OneOf:
         hint: ends the error.
     """
 
-    names: Callable[[], Iterable[str]]
-    hint: str = ""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+    def __init__(self, names: Callable[[], Iterable[str]], hint: str = "") -> None:
+        super().__init__(lambda value: value in names(), "")
+        self.names = names
+        self.hint = hint
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return {**handler(schema), "enum": [*self.names()], "hint": self.hint}
-
-    def _checked(self, value: str) -> str:
-        if value not in self.names():
-            raise ValueError(value)
-        return value
 
 
 class Key(typing.NamedTuple):
@@ -213,10 +206,6 @@ class Key(typing.NamedTuple):
     @property
     def is_list(self) -> bool:
         return list in _outer(self.info.annotation)
-
-    @property
-    def is_mapping(self) -> bool:
-        return dict in _outer(self.info.annotation)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -332,7 +321,7 @@ def validated(
         model: the model.
         nested: its values.
         known: {name: key} of its keys.
-        where: opens the error.
+        where: opens the error of a value that was not typed.
         typed: {name: text} of values as they were typed, which the error shows.
 
     Raises:
@@ -349,7 +338,8 @@ def validated(
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    raise refused(found[-1], value, where, (typed or {}).get(name))
+    text = (typed or {}).get(name)
+    raise refused(found[-1], value, where if text is None else "", text)
 
 
 def _prefixes(location: Collection[int | str]) -> Iterator[str]:

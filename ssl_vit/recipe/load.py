@@ -62,7 +62,8 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     check_plugin_is_given(given, known.get("plugin"), path)
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
-    recipe = schema.build(known | given, typed=texts)
+    where = "" if start else f"{path}: "  # else it may be what the initial weights say
+    recipe = schema.build(known | given, where, typed=texts)
     if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
         known |= {POOL: recipe.init_source.pooling()}  # which the weights were trained to give
         recipe = schema.build(known | given, typed=texts)

@@ -94,13 +94,11 @@ def parse_path(text: str, key: str) -> Path:
     Raises:
         UserError: no file or folder can have that name.
     """
-    if is_path(text):
-        return Path(text)
-    if len(text) <= SHOWN:
-        raise UserError(f"{key}={text!r}: expected a path")
-    raise UserError(
-        f"{key}={text[:SHOWN]}...: expected a path of names of at most {LONGEST_NAME} bytes"
-    )
+    if not is_path(text):
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        names = f"of names of at most {LONGEST_NAME} bytes"
+        raise UserError(f"{key}={shown!r}: expected a path {names}")
+    return Path(text)
 
 
 def exists(path: str | Path) -> bool:

@@ -10,7 +10,6 @@ from ..formatting import INSTALLED, PACKAGE, ROOT
 from . import declaration, schema, words
 from .images import EMBEDDED
 from .keys import Values
-from .names import is_path
 from .parsing import flatten, load_yaml, parse_path
 from .schema import Recipe
 
@@ -82,8 +81,9 @@ def find_recipe(name: str | None) -> Path:
         first = ", ".join(first_recipes())
         others = "others that `ssl-vit --all` lists, or a file's path"
         raise UserError(f"recipe= is missing; choices: {first}, {others}")
-    if (own := _packaged(name)) is not None:
-        return own
+    if name in recipe_names():
+        table, _, row = name.partition("/")
+        return PAPER / row if table == PAPER.stem else RECIPES / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         if parse_path(name, "recipe").is_file():
             return Path(name)
@@ -91,19 +91,6 @@ def find_recipe(name: str | None) -> Path:
     if name.startswith(f"{STUDIES}/"):
         raise UserError(f"recipe={name}: a study is run by tools/study.py")
     raise UserError(f"recipe={name}: unknown; {suggest(name, recipe_names())}, or a file's path")
-
-
-def _packaged(name: str) -> Path | None:
-    """The file of one of `recipe_names`, found without a look at all of them, which every start
-    would wait for; None of another name."""
-    parts = name.split("/")
-    if parts[0] in (STUDIES, TABLES.name) or {"", ".", ".."} & {*parts}:
-        return None
-    if parts[0] == PAPER.stem:
-        row = "/".join(parts[1:])
-        return PAPER / row if row in load_yaml(PAPER) else None
-    path = RECIPES / f"{name}.yaml"
-    return path if is_path(str(path)) and path.is_file() else None
 
 
 def preset(key: str, name: str) -> Values:
@@ -133,62 +120,66 @@ def without_group(known: Values, group: str) -> Values:
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
 
 
-def _mapping(path: Path) -> dict[str, Any]:
-    """What a recipe file, or a row of the paper's table, holds.
+class _Link(NamedTuple):
+    """A recipe file in a chain of bases: what it names as its base, and its values without it."""
 
-    Raises:
-        UserError: it cannot be read.
-    """
-    if path.parent == PAPER:
-        return dict(load_yaml(PAPER)[path.name])
-    return load_yaml(path)
+    path: Path
+    base: Any
+    values: FileValues
 
 
-def load(path: Path, derived: tuple[Path, ...] = ()) -> FileValues:
-    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
-    counts as though it stood in the file, unless the file gives it itself.
-
-    Args:
-        path: the file.
-        derived: files whose base this one is, directly or not.
+def _chain(path: Path) -> list[_Link]:
+    """A recipe file, or a row of the paper's table, and its bases, the nearest first.
 
     Raises:
         UserError: a file cannot be read, or the bases form a circle.
     """
-    mapping = _mapping(path)
-    base = mapping.pop("base", None)
-    presets, own = _of_mapping(mapping, path)
-    if base is None:
-        return FileValues(presets, own)
-    base_path = find_base(base, path)
-    if base_path.resolve() in (path.resolve(), *derived):
-        raise UserError(f"{path}: base={base}: bases form a circle")
-    base_presets, base_own = load(base_path, (path.resolve(), *derived))
-    base_own.pop("name", None)
-    for key in PRESET_TABLES:
-        if f"{key}.name" in presets:
-            base_presets = without_group(base_presets, key)
-    return FileValues(base_presets | presets, base_own | own)
+    found: list[_Link] = []
+    while True:
+        mapping = dict(load_yaml(PAPER)[path.name]) if path.parent == PAPER else load_yaml(path)
+        base = mapping.pop("base", None)
+        found.append(_Link(path, base, _of_mapping(mapping, path)))
+        if base is None:
+            return found
+        before, path = path, find_base(base, path)
+        if path.resolve() in [link.path.resolve() for link in found]:
+            raise UserError(f"{before}: base={base}: bases form a circle")
+
+
+def load(path: Path) -> FileValues:
+    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
+    counts as though it stood in the file, unless the file gives it itself.
+
+    Raises:
+        UserError: a file cannot be read, or the bases form a circle.
+    """
+    presets: Values = {}
+    own: Values = {}
+    for link in reversed(_chain(path)):
+        own.pop("name", None)
+        for key in PRESET_TABLES:
+            if f"{key}.name" in link.values.presets:
+                presets = without_group(presets, key)
+        presets |= link.values.presets
+        own |= link.values.own
+    return FileValues(presets, own)
 
 
 def bases(path: Path) -> list[str]:
-    """The names of the recipes that a recipe file is based on, the nearest first. The file is one
-    that `load` takes."""
-    base = _mapping(path).get("base")
-    return [] if base is None else [str(base), *bases(find_base(base, path))]
+    """The names of the recipes that a recipe file is based on, the nearest first."""
+    return [str(link.base) for link in _chain(path) if link.base is not None]
 
 
 def names_images(path: Path) -> bool:
     """Whether a recipe file or one of its bases chooses images. That a file of recipes/ says
     `data: shapes` is no choice, but what it does without one."""
-    mapping = _mapping(path)
-    base = mapping.pop("base", None)
-    presets, own = _of_mapping(mapping, path)
-    found = {key: (presets | own).get(key) for key in ("data.path", "data.hub", "data.name")}
-    if any(found.values()):
-        shipped = path.resolve().is_relative_to(RECIPES.resolve())
-        return not shipped or found["data.name"] != EMBEDDED
-    return base is not None and names_images(find_base(base, path))
+    for link in _chain(path):
+        values = link.values.presets | link.values.own
+        found = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
+        if any(found.values()):
+            shipped = link.path.resolve().is_relative_to(RECIPES.resolve())
+            return not shipped or found["data.name"] != EMBEDDED
+    return False
 
 
 def find_base(base: Any, path: Path) -> Path:
@@ -241,23 +232,3 @@ def read(path: Path) -> Recipe:
     """
     presets, own = _of_mapping(load_yaml(path), path)
     return schema.build(presets | own, f"{path}: ")
-
-
-def suggest_model(recipe: Recipe) -> str:
-    """For images of too few patches: the model nearest in width that cuts them into 16 or more."""
-    size = recipe.data.size
-    fitting = {
-        name: row
-        for name, row in load_yaml(TABLES / "models.yaml").items()
-        if "patch" in row and size % row["patch"] == 0 and size >= 4 * row["patch"]
-    }
-    if not fitting:
-        sides = (side for side in range(size // 4, 0, -1) if size % side == 0)
-        return f"try model.patch={next(sides, 1)}"
-
-    def distance(name: str) -> tuple[int, int]:
-        """From the recipe's width; of equal ones the larger patch first."""
-        row = fitting[name]
-        return abs(row["width"] - recipe.model.width), -row["patch"]
-
-    return f"try model={min(fitting, key=distance)}"

@@ -228,7 +228,7 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
 
     Args:
         values: of the keys.
-        where: opens the error.
+        where: opens the error of a value that was not typed.
         typed: {dotted key: text} of values as they were typed, which the error shows.
 
     Raises:

@@ -50,9 +50,10 @@ def typed(texts: Mapping[str, str]) -> Values:
     """The values that the texts of keys of a recipe stand for; nothing is checked but the keys.
 
     Raises:
-        UserError: keys are none of a recipe, all of them in one line.
+        UserError: as `check_key`.
     """
-    check_keys(texts)
+    for key in texts:
+        check_key(key)
     known = schema.all_keys()
     return {key: read(known[key], text) for key, text in texts.items()}
 
@@ -72,25 +73,6 @@ def read(key: Key, text: str) -> Any:
         return text
     keeps_text = str in key.types and not key.is_list
     return text if keeps_text and type(value) not in (int, float) else value
-
-
-def check_keys(keys: Iterable[str]) -> None:
-    """As `check_key`, of each key; what is wrong with several of them is one error.
-
-    Raises:
-        UserError: one is none of the recipe's.
-    """
-    found: list[str] = []
-    listed: set[str] = set()  # choices, each once
-    for key in keys:
-        try:
-            check_key(key)
-        except UserError as error:
-            text, _, choices = str(error).partition("choices: ")
-            found.append(text.rstrip("; ") if choices in listed else str(error))
-            listed.add(choices)
-    if found:
-        raise UserError("; ".join(found))
 
 
 def check_key(key: str, where: str = "") -> None:

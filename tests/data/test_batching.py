@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.sources import DATA, noisy
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batch_layout import BatchLayout
-from ssl_vit.data.workers import limit_workers
+from ssl_vit.data.workers import PREFETCH, limit_workers
 from ssl_vit.errors import UserError, report_errors
 from ssl_vit.recipe.shared_groups import ViewOptions
 
@@ -247,12 +247,11 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("free", "processes", "batch", "wanted"),
     [
-        (8 * MIB, 1, MIB // 16, (4, 4)),  # room for 64 batches
-        (8 * MIB, 1, MIB // 2, (4, 2)),  # for 8
-        (8 * MIB, 1, MIB, (4, 1)),
-        (8 * MIB, 1, 2 * MIB, (2, 1)),
-        (8 * MIB, 4, MIB, (1, 1)),  # each process has its share
-        (8 * MIB, 1, 5 * MIB, (0, 0)),  # none: the process itself reads
+        (8 * MIB, 1, MIB // 16, 4),  # room for 64 batches
+        (8 * MIB, 1, MIB // 2, 2),  # for 8
+        (8 * MIB, 1, MIB, 1),
+        (8 * MIB, 4, MIB // 4, 1),  # each process has its share
+        (8 * MIB, 1, 2 * MIB, 0),  # none: the process itself reads
     ],
 )
 def test_workers_hold_no_more_than_half_of_the_shared_memory(
@@ -260,17 +259,18 @@ def test_workers_hold_no_more_than_half_of_the_shared_memory(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    used = limit_workers(4, batch)
-    assert used[:2] == wanted and used.number * used.prefetch * batch * processes <= free / 2
-    assert bool(used.limit) == (wanted != (4, 4))
+    assert limit_workers(4, batch) == wanted
+    assert wanted * PREFETCH * batch * processes <= free / 2
 
 
 def test_little_shared_memory_changes_no_batch(monkeypatch) -> None:
     plain = list(loader(ALONE, stop=3))
     size = loaders.batch_bytes(DATA, ALONE)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * size))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * PREFETCH * size)
+    )
     made = loader(ALONE, stop=3, workers=3)
-    assert made.num_workers == made.prefetch_factor == 1 and same(made, plain)
+    assert made.num_workers == 1 and same(made, plain)
 
 
 @pytest.mark.parametrize("views", [None, ViewOptions(), ViewOptions(local=2, local_size=4)])

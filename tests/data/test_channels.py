@@ -174,10 +174,8 @@ def test_a_dark_image_of_portable_grey_values_stays_dark() -> None:
 
 
 def test_values_of_no_byte_are_not_clipped_unseen_to_rgb() -> None:
-    for low, high in ((-5, 900), (0, 70_000)):
-        array = np.array([[low, high]], np.int32)
-        with pytest.raises(ValueError, match=rf"from {low} to {high}; expected whole numbers"):
-            decode(tiff(array))
+    with pytest.raises(ValueError, match="from -5 to 900; expected whole numbers"):
+        decode(tiff(np.array([[-5, 900]], np.int16)))
 
 
 def test_pillow_gives_its_own_channels() -> None:
@@ -330,7 +328,7 @@ def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path: Path) -> None:
         raw, label = split.fetch(np.arange(2))
         assert np.array_equal(raw[0], values(first)[:6, :5]) and raw[1] == b""
         assert label.tolist() == split.label_of(np.arange(2)).tolist() == [-1, -1]
-        prints.add(fingerprints.fingerprint_source(split))
+        prints.add(fingerprints.fingerprint(split.whole()))
     assert len(prints) == 2
     for rows in (5, 0):  # instead of 6
         cut = pyarrow.array([values(0)[:rows, :5].tolist()], pyarrow.list_(LISTS))

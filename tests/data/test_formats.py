@@ -1,14 +1,13 @@
 """Which formats are decoded, what a Mac is told, and what a run says of its images before it
 begins."""
 
-import functools
 import json
 import os
 import sys
 
 import psutil  # noqa: F401 (before the tests fake the platform, by which it chooses its parts)
 import pytest
-from PIL import Image, features
+from PIL import Image
 
 from helpers.images import encode, images
 from helpers.options import altered
@@ -24,16 +23,6 @@ def test_formats_that_are_not_on_the_list_are_refused(form):
     with pytest.raises(ValueError, match="damaged, or none of JPEG, PNG, WEBP") as caught:
         decoding.decode(encode(Image.new("RGB", (32, 32)), form))
     assert "\n" not in str(caught.value)
-
-
-def test_avif_is_refused_for_the_right_reason_where_pillow_lacks_it(monkeypatch):
-    raw = b"\0\0\0\x20ftypavif" + bytes(64)
-    monkeypatch.setattr(features, "check", lambda name: name != "avif")
-    monkeypatch.setattr(decoding, "_names", functools.cache(decoding._names.__wrapped__))
-    with pytest.raises(
-        ValueError, match=r"AVIF, which this Pillow cannot decode; install 'pillow>=11\.3'"
-    ):
-        decoding.decode(raw)
 
 
 @pytest.fixture

@@ -259,10 +259,10 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
     found = open_splits(Data(name="own", path=str(tmp_path)))
     names = [found.splits["train"].name(row) for row in range(6)]
     assert sum("gone.png" in name or "self.png" in name for name in names) == 2
-    known = fingerprints.fingerprint_source(found.splits["train"])
+    known = fingerprints.fingerprint(found.splits["train"])
     (tmp_path / "ant" / "gone.png").unlink()
     (tmp_path / "ant" / "gone.png").write_bytes(png(7))
-    assert fingerprints.fingerprint_source(load(tmp_path).train) != known
+    assert fingerprints.fingerprint(load(tmp_path).train.whole()) != known
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")

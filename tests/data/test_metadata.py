@@ -66,7 +66,7 @@ def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null
     number_N = np.array([int(train.file_of(row).removesuffix(".png")) for row in range(36)])
     wanted_N = np.where(number_N % 3 == 0, number_N % 2, -1)
     np.testing.assert_array_equal(train.label_of(np.arange(36)), wanted_N)
-    assert train.label_range == (-1, 1) and train.classes == ["a", "b"]
+    assert train.labels.lowest_and_highest == (-1, 1) and train.classes == ["a", "b"]
     labelled = labelled_images(train)
     np.testing.assert_array_equal(labelled.store_rows(), train.store_rows()[wanted_N >= 0])
     options = altered(
@@ -92,9 +92,9 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
     write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
     plain = load(tmp_path, validation=0.0).train
     assert (
-        plain.label_range == (-1, -1)
-        and "age" in plain.columns
-        and "data.label_column=" in plain.columns
+        plain.labels.lowest_and_highest == (-1, -1)
+        and "age" in plain.labels.columns
+        and "data.label_column=" in plain.labels.columns
     )
     found = load(tmp_path, validation=0.0, label_column="age").train
     assert content(found) == {png(n): 3 * n for n in range(6)} and found.classes == []
@@ -201,3 +201,12 @@ def test_shares_of_an_image_folder_are_told(tmp_path):
     assert found.notes[1] == "validation: 5 images taken from train, which keeps 45"
     rows = np.arange(45)
     assert set(found.train.fetch(rows)[1].tolist()) == {0, 1}
+
+
+def test_a_usual_name_in_another_case_is_a_column_of_labels(tmp_path):
+    """`Label` had been passed over without a word."""
+    images(tmp_path, _=6)
+    write(tmp_path, "csv", [{"file_name": f"{n}.png", "Label": n % 2} for n in range(6)])
+    found = load(tmp_path, validation=0.0).train
+    assert content(found) == {png(n): n % 2 for n in range(6)}
+    assert found.labels.source == "column Label of the metadata"

@@ -89,7 +89,7 @@ def test_arrays_beside_images_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_the_fingerprint_tells_pixels(tmp_path: Path) -> None:
     prints = [
-        fingerprints.fingerprint_source(load(folder(tmp_path / f"{side}", side=side)).train)
+        fingerprints.fingerprint(load(folder(tmp_path / f"{side}", side=side)).train.whole())
         for side in (16, 17)
     ]
     assert prints[0] != prints[1]

@@ -225,7 +225,7 @@ def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path
     hidden = load(place, labels=False)
     for before, one in zip(shown[:3], hidden[:3], strict=True):
         assert content(one) == dict.fromkeys(content(before), -1)
-        assert one.classes == [] and one.label_range == (-1, -1)
+        assert one.classes == [] and one.labels.lowest_and_highest == (-1, -1)
     assert not hidden.label_source
 
 

@@ -83,7 +83,7 @@ def test_the_embedded_set_is_drawn():
     rows = np.array([7, 4999])
     image, label = splits.validation.fetch(rows)
     assert np.array_equal(image, synthetic.render(rows, 32, "validation"))
-    assert np.array_equal(label, synthetic.labels(rows, "validation"))
+    assert np.array_equal(label, synthetic.labels(rows))
 
 
 def test_an_image_folders_splits_and_classes_are_found(tmp_path):
@@ -214,14 +214,17 @@ def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_spli
     found = sources.load(Data(name="own", path=str(tmp_path)), test=True)
     known = ["ant", "bee", "cat", "dog"]
     for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
-        assert part.classes == known and part.label_range[1] == max(
+        assert part.classes == known and part.labels.lowest_and_highest[1] == max(
             known.index(x) for x in labels if x
         )
         wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
         assert content(part) == wanted
         rows = np.arange(len(part))
         assert np.array_equal(part.label_of(rows), part.fetch(rows)[1])
-    assert found.train.label_range[0] == -1 and found.test.label_range[0] == 0
+    assert (
+        found.train.labels.lowest_and_highest[0] == -1
+        and found.test.labels.lowest_and_highest[0] == 0
+    )
     assert supervised_classes(found) == 4
 
 
@@ -253,14 +256,17 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, seco
         Data(name="own", path=str(folder), stream=True, validation=0.0), test=False
     )
     assert note in streamed.guesses[0]
-    assert streamed.train.label_range == (-1, -1)
+    assert streamed.train.labels.lowest_and_highest == (-1, -1)
 
 
 @pytest.mark.parametrize("others", [ANT, [*ANT, "cat"], []])
 def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, others):
     folder = named_files(tmp_path, train=[*ANT, "cat"], test=others)
     found = sources.load(Data(name="own", path=str(folder)), test=True)
-    assert found.train.label_range == found.test.label_range == (0, 1) and not found.guesses
+    assert (
+        found.train.labels.lowest_and_highest == found.test.labels.lowest_and_highest == (0, 1)
+        and not found.guesses
+    )
     assert supervised_classes(found) == 3
 
 
@@ -299,7 +305,7 @@ def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     path = parquet(tmp_path / "x.parquet", rows)
     plain = load(path)
     assert (
-        plain.train.label_range == (-1, -1)
+        plain.train.labels.lowest_and_highest == (-1, -1)
         and "70 different texts for 100 images" in plain.guesses[0]
     )
     assert len(load(path, label_column="label").train.classes) == 70
@@ -413,7 +419,7 @@ def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path
         return fingerprint(root)
 
     def fingerprint(root):
-        return [fingerprints.fingerprint_source(part) for part in load(root, validation=0.3)[:2]]
+        return [fingerprints.fingerprint(part.whole()) for part in load(root, validation=0.3)[:2]]
 
     known = write(tmp_path / "here", [0, 1, 2, 3, 4, 5])
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "copy")
@@ -439,7 +445,7 @@ def test_the_fingerprint_tells_the_classes(tmp_path):
             features,
         )
     prints = {
-        fingerprints.fingerprint_source(load(tmp_path / f"{name}.parquet").train) for name in "ab"
+        fingerprints.fingerprint(load(tmp_path / f"{name}.parquet").train.whole()) for name in "ab"
     }
     assert len(prints) == 2
 

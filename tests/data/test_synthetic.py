@@ -52,7 +52,7 @@ def test_a_larger_size_shows_the_same_scene(size):
 
 @pytest.mark.parametrize("split", synthetic.SIZES)
 def test_labels_are_balanced(split):
-    label = synthetic.labels(np.arange(synthetic.SIZES[split]), split)
+    label = synthetic.labels(np.arange(synthetic.SIZES[split]))
     assert label.dtype == np.int64
     assert (
         np.bincount(label).tolist() == [synthetic.SIZES[split] // 10] * len(synthetic.CLASSES)
@@ -116,15 +116,6 @@ def test_colors_stay_in_their_bins_under_the_light():
     bins, _ = patch_bins(synthetic.render(np.arange(200), 64), 1)
     # the rest are pixels on edges
     assert np.isin(color_class(bins), synthetic.PALETTE).mean() > 0.8
-
-
-@pytest.mark.parametrize(
-    ("index", "split", "says"),
-    [(5000, "validation", "4999"), (-1, "train", "-1"), (0, "val", "validation")],
-)
-def test_what_is_not_there_is_said(index, split, says):
-    with pytest.raises(ValueError, match=says):
-        synthetic.render(np.array([index]), 32, split)
 
 
 @pytest.mark.parametrize("size", [64, 32])

@@ -48,7 +48,7 @@ def test_a_folder_of_files_is_read_whole_and_by_its_splits(tmp_path, write):
     assert content(found.validation) == {png(n): n % 2 for n in range(20, 26)}
     one = load(tmp_path / f"train-0.{kind}", validation=0.3)
     assert everything(one) == {png(n): n % 2 for n in range(10)}
-    assert abs(len(one.validation) - 3) <= 1 and one.train.label_range == (0, 1)
+    assert abs(len(one.validation) - 3) <= 1 and one.train.labels.lowest_and_highest == (0, 1)
     assert one.train.classes == ([] if write is numbered else ["ant", "bee"])
 
 
@@ -290,7 +290,7 @@ def test_arrays_in_tars_are_images_where_there_are_no_others(tmp_path):
 def test_the_fingerprint_tells_images_and_labels_but_not_where_they_lie(tmp_path):
     def prints(name, numbers):
         found = load(numbered(tmp_path / name / "x.tar", numbers).parent, validation=0.5)
-        return [fingerprints.fingerprint_source(part) for part in found[:2]]
+        return [fingerprints.fingerprint(part.whole()) for part in found[:2]]
 
     known = prints("here", range(8))
     assert prints("there", range(8)) == known

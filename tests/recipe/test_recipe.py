@@ -667,7 +667,7 @@ def test_a_runs_own_recipe_keeps_its_name_and_its_data(tmp_path, images):
         ("optim: 5", "optim"),
         ("optim: {steps: 5", "mine.yaml"),
         ("- optim", "mine.yaml"),
-        ("corruption: {rate: 1.5}", "corruption.rate=1.5"),
+        ("corruption: {rate: 1.5}", "mine.yaml: corruption.rate=1.5: expected a number above 0"),
         ("data: jft", "data.path="),
     ],
 )
@@ -746,11 +746,11 @@ def test_a_number_is_taken_for_a_text_where_a_text_is_expected(tmp_path: Path) -
 def test_no_file_has_that_path(option: str, tmp_path: Path) -> None:
     """eval.real= was a mistake after the training that it follows, a base a traceback."""
     long = "a" * 300
-    with pytest.raises(UserError, match=r"=a{60}\.\.\.: expected a path"):
+    with pytest.raises(UserError, match=r"='?a{60}\.\.\.'?: expected a path"):
         resolve(option.format(long).split())
     file = tmp_path / "own.yaml"
     file.write_text(f"base: {long}.yaml\n")
-    with pytest.raises(UserError, match=r"own\.yaml: base=a{60}\.\.\.: expected a path of names"):
+    with pytest.raises(UserError, match=r"own\.yaml: base='a{60}\.\.\.': expected a path of names"):
         resolve([f"recipe={file}"])
 
 

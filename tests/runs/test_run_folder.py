@@ -77,7 +77,7 @@ def another(key, value):
     known = all_keys()[key]
     if bool in known.types:
         return not value
-    if known.is_mapping:
+    if dict in known.types:
         return {**value, "layers": [1]}
     if known.choices is not None:
         found = next(one for one in known.choices if value not in (one, [one]))

@@ -98,15 +98,6 @@ def check(value: Any, kind: type[Kind]) -> Kind:
         raise ValueError(_first_mistake(error.errors(include_url=False))) from None
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Whether `check` accepts a value."""
-    try:
-        check(value, kind)
-    except ValueError:
-        return False
-    return True
-
-
 def read(path: Path, kind: type[Kind]) -> Kind:
     """A JSON file as a record.
 

@@ -144,7 +144,6 @@ class Environment(WithRecipe):
     parameters: MayLack[Whole] = None  # of the encoder
     multiply_adds: MayLack[Whole] = None  # of its forward pass on an image
     classes: MayLack[list[str]] = None
-    clipped: dict[str, Number] = {}  # {split: share of its values that data.range clips}
     free: list[str] = []  # keys of a plugin's objective that do not change what is computed
 
 
