@@ -382,12 +382,11 @@ def test_a_tiny_study_to_its_end(
     plan = record.read(finished / "tiny")
     assert sorted(task.name for task in plan.tasks) == sorted(NAMES)
     assert plan.rule is not None
-    values = {task.name: plan.values(task) for task in plan.tasks}
+    values = {task.name: task.values for task in plan.tasks}
     few = values["pretrain-mpp_few-0"]
     assert (few["corruption.rate"], few["model.width"], few["seed"]) == (0.2, 32, 0)
     final = values["final-mpp-0"]
-    assert final["init"] == "{pretrain-mpp-0}" and "optim.lr" not in final
-    assert len((finished / "tiny" / "study.json").read_text()) < 40_000  # what is alike once
+    assert final["optim.steps"] and "optim.lr" not in final
     outcome = ssl_vit.study(written(ended, STUDY))
     assert (outcome.name, outcome.folder, outcome.failed) == ("tiny", ended / "tiny", {})
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
@@ -573,7 +572,7 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
     ended: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number in the run was another task's then, which ran twice."""
-    before = record.tasks_from(record.read(ended / "tiny"))
+    before = record.read(ended / "tiny").by_name
     first = {"first": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.1}}}
     arms = first | STUDY["axes"]["arm"]
     monkeypatch.setattr(Serial, "start", lambda self, job: Outcome([]))

@@ -111,6 +111,7 @@ def requested(
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
     recipes = check.recipes(study, tasks, here)
+    tasks = check.with_values(tasks, recipes)
     if here:
         lines += check.images(study, tasks, recipes)
     lines += check.architectures(study, tasks, recipes)
