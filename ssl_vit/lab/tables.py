@@ -8,7 +8,15 @@ import pandas as pd
 
 from .. import stats
 from ..formatting import text_line
-from ..metrics import GUESSING, IN_ITS_PLACE, SHARE, find_baseline, find_metric
+from ..metrics import (
+    GUESSING,
+    IN_ITS_PLACE,
+    PROBED,
+    SHARE,
+    find_baseline,
+    find_metric,
+    label,
+)
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
 from .study import launch
@@ -209,6 +217,8 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
             if metric.startswith(GUESSING) or not find_metric(of).compared:
                 continue
             name = called(of).removeprefix("held-out ")  # the split is said
+            if find_metric(of.removeprefix(PROBED)).label:
+                name = label(of)
             head = f"{name} of {head}" if head else name
         values = stats.summarize((scale * own["value"]).tolist())
         head += unit + ("" if split == "test" else f" ({split})")
