@@ -5,7 +5,6 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,11 +29,11 @@ from ..recipe.probe import SEGMENTATION as SEGMENTATION
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names
 from ..recipe.schema import Recipe, all_groups
-from ..recipe.schema import compared_views as compared_views
 from ..recipe.schema import uses_labels as uses_labels
 from ..recipe.which_images import image_notice as image_notice
 from ..recipe.words import parse as parse
 from ..runs import environment, lock
+from ..runs import identity as run_identity
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
@@ -54,9 +53,11 @@ OF_NO_PACE = (
 # as they are
 cores = environment.cores
 exaflop = costs.exaflop
+from_init = run_identity.from_init
 is_written = lock.is_held
 repository_beside = hub_files.beside
 tensor_bytes = costs.memory_bytes
+work = costs.work
 
 
 class Cost(NamedTuple):
@@ -124,10 +125,11 @@ def studies() -> dict[str, Path]:
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
-    """{dotted key: value} of what a run computes, of which images, and of what its result is."""
-    others = {*identity.of_effect("result"), *PLACE}
-    values = recipe.values()
-    return {key: one for key, one in values.items() if counts(key) or key in others}
+    """{dotted key: value} of what a run computes, and of what its result is; the initial weights
+    and the images apart."""
+    results = identity.of_effect("result")
+    values = recipe.values().items()
+    return {key: one for key, one in values if key != "init" and (counts(key) or key in results)}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -252,28 +254,6 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
         recipe = recipe_files.read(run / "recipe.yaml")
         recipe.out = str(run.parent)
     return reuse.check(Run(recipe))
-
-
-@dataclass(frozen=True)
-class Size:
-    """A network: parameters that are trained and the encoder's, patches of an image (0 of a
-    convolutional one), and multiply-adds of an image's forward pass, None where they are not
-    counted."""
-
-    parameters: int
-    encoder_parameters: int
-    patches: int
-    multiply_adds: float | None
-
-
-def size(recipe: Recipe) -> Size:
-    found = costs.work(recipe)
-    return Size(
-        found.trained,
-        found.encoder,
-        0 if recipe.model.convolutional else recipe.patches,
-        found.forward if recipe.trains else found.features,
-    )
 
 
 def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | None]:

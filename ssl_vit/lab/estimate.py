@@ -85,7 +85,8 @@ class RunEstimate:
 
     Attributes:
         name, model: of the run and its encoder.
-        size: parameters, patches and multiply-adds.
+        parameters, encoder_parameters: that are trained, and of the encoder.
+        patches: of an image, 0 of a convolutional network; `multiply_adds` of its forward pass.
         steps, batch, training_images, epochs: its length.
         images: forward passes in all; `exaflop` their work.
         precision, device_batch: how it is trained.
@@ -104,7 +105,10 @@ class RunEstimate:
 
     name: str
     model: str
-    size: engine.Size
+    parameters: int
+    encoder_parameters: int
+    patches: int
+    multiply_adds: float | None
     steps: int
     batch: int
     training_images: int | None
@@ -133,12 +137,12 @@ class RunEstimate:
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Name and text of each line."""
         yield "run", self.name
-        parameters, own = self.size.parameters / 1e6, self.size.encoder_parameters / 1e6
+        parameters, own = self.parameters / 1e6, self.encoder_parameters / 1e6
         size = f"{parameters:.2f}M parameters, {own:.2f}M of them the encoder's"
         work = f"multiply-adds {NOT_COUNTED}"
-        if self.size.multiply_adds is not None:
-            work = f"{self.size.multiply_adds / 1e9:.3g}G multiply-adds an image"
-        yield "model", f"{self.model}: {size}; {self.size.patches or 'no'} patches, {work}"
+        if self.multiply_adds is not None:
+            work = f"{self.multiply_adds / 1e9:.3g}G multiply-adds an image"
+        yield "model", f"{self.model}: {size}; {self.patches or 'no'} patches, {work}"
         yield "length", self._length()
         if self.steps:
             yield "memory", self._memory()
@@ -264,12 +268,15 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, own.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else own.processes)
-    size, whole = engine.size(recipe), tensors["DDP"]
-    saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * size.parameters
+    work, whole = engine.work(recipe), tensors["DDP"]
+    saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * work.trained
     return RunEstimate(
         name=recipe.name,
         model=recipe.model.name,
-        size=size,
+        parameters=work.trained,
+        encoder_parameters=work.encoder,
+        patches=0 if recipe.model.convolutional else recipe.patches,
+        multiply_adds=work.forward if trains else work.features,
         steps=recipe.optim.steps if trains else 0,
         batch=recipe.optim.batch if trains else 0,
         training_images=count,
@@ -288,7 +295,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
         price=None if hours is None or own.price is None else hours * own.price,
         decoding=_decoding(recipe, images, seconds, pace),
         probe=pace,
-        warnings=list(_warnings(recipe, own.processes, device, tensors)),
+        warnings=_warnings(recipe, own, tensors),
     )
 
 
@@ -316,32 +323,20 @@ def _decoding(
     return Decoding(taken, per_core, taken / per_core, files)
 
 
-def _warnings(
-    recipe: Recipe, processes: int, on: Device | None, tensors: dict[str, dict[str, int]]
-) -> Iterator[str]:
-    """Warnings about settings that are likely mistakes, one line each."""
-    o = recipe.optim
-    fewer = max(1, o.steps // 10)
-    if recipe.trains and 3 * o.warmup > o.steps and o.warmup > fewer:
-        share = f"takes {o.warmup / o.steps:.0%} of the run, more than a third"
-        yield f"optim.warmup={o.warmup} {share}; try optim.warmup={fewer}"
-    if on is None:
-        return
+def _warnings(recipe: Recipe, own: PlanOptions, tensors: dict[str, dict[str, int]]) -> list[str]:
+    """That the tensors of a process do not fit into the device that is named, and what would."""
+    device = find_device(own.device)
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
-    if totals["DDP"] > on.memory * GIB:
-        text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={on.name} has"
-        left = on.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
-        most = int(left / engine.activation_bytes(recipe, fused=True))
-        stage = next((one for one, total in totals.items() if total <= on.memory * GIB), None)
-        remedy = "too few for one image; try ZeRO with more processes="
-        if most > 0:
-            remedy = f"compute.batch={engine.device_batch(recipe, processes, None, most)} would fit"
-        elif stage:
-            remedy = f"{stage} would fit"
-        yield f"{text} {on.memory:g}; {remedy}"
-    each = o.batch // processes
-    batch = _device_batch(recipe, processes, on) if engine.compared_views(recipe) else None
-    if batch and batch < each:
-        fits = f"{batch} of {each} images a process are estimated to fit"
-        remedy = f"expected more processes=, or compute.batch={each} to try"
-        yield f"objective={recipe.objective} takes a step in one pass, and {fits}; {remedy}"
+    if device is None or totals["DDP"] <= device.memory * GIB:
+        return []
+    left = device.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
+    most = int(left / engine.activation_bytes(recipe, fused=True))
+    stage = next((one for one, total in totals.items() if total <= device.memory * GIB), None)
+    remedy = (
+        f"{stage} would fit" if stage else "too few for one image; try ZeRO with more processes="
+    )
+    if most > 0:
+        batch = engine.device_batch(recipe, own.processes, None, most)
+        remedy = f"compute.batch={batch} would fit"
+    text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={device.name} has"
+    return [f"{text} {device.memory:g}; {remedy}"]

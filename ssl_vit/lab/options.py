@@ -102,8 +102,8 @@ class RunsOptions(ToolOptions):
     )
     clean: Literal["checkpoints"] | None = key(
         None,
-        "Remove the checkpoints of finished runs. Runs that have not finished, are locked, of a"
-        " study that is going on, have no intact export or pending pushes keep theirs.",
+        "Remove the checkpoints of finished runs. Runs that have not finished, are being written,"
+        " or have no intact export or pending pushes keep theirs.",
         metavar="NAME",
     )
     as_json: bool = json_flag()

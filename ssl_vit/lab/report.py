@@ -23,7 +23,6 @@ from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from .compare import numbers
 from .results import Results, load
-from .study.record import TaskRecord
 from .tables import Shown, as_text, cells, tables, untrained
 from .verdict import Verdict, decide
 
@@ -268,16 +267,14 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
-    chose = {other for task in plan.tasks if task.name in through for other in task.best or ()}
+    best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
+    chose = {name for among in best for name in among}
+    options = [task.options for task in tested]
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
-    if any(_has(one, "data.share") and not _has(one, "data.share_seed") for one in tested):
+    if any("data.share" in one and "data.share_seed" not in one for one in options):
         yield "All seeds learn from one draw of the labels; what another draw gives is not known."
-
-
-def _has(task: TaskRecord, key: str) -> bool:
-    return any(option.startswith(f"{key}=") for option in task.options)
 
 
 def latex(report: Report) -> str:

@@ -21,7 +21,8 @@ from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .study import launch, record
 from .study.read import UNTRAINED
-from .study.record import StudyRecord, TaskRecord
+from .study.record import StudyRecord
+from .study.tasks import Task, Tasks
 
 # Columns of every table but those of its axes, which are texts
 TYPES = {
@@ -125,14 +126,12 @@ def load(folder: Path) -> Results:
     """Read a study's folder.
 
     Raises:
-        UserError: it is no study, a file in it is damaged, nothing is finished, or two runs were
-            trained on different images under the same options.
+        UserError: it is no study, a file in it is damaged, or nothing is finished.
     """
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
     plan = record.read(folder)
-    tasks = {task.name: task for task in plan.tasks}
-    planned = record.tasks_from(plan)
+    tasks = plan.by_name
     finished: dict[str, Finished] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
@@ -140,10 +139,8 @@ def load(folder: Path) -> Results:
         if not (folder / name / "result.json").exists():
             missing.append(name)
             continue
-        words, undecided = launch.planned(planned[name], planned, folder)
-        # a report runs no plugin
-        words = [word for word in words if not word.startswith("plugin=")]
-        why = run_folder.not_planned(folder / name, words, undecided)
+        words, undecided = launch.planned(task, tasks, folder)
+        why = run_folder.not_planned(folder / name, task.values, words, undecided)
         needed = next((one for one in task.needs if one in foreign), None)
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"
@@ -156,14 +153,11 @@ def load(folder: Path) -> Results:
         state = f"{len(missing)} of {len(tasks)} tasks are not finished"
         left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
-    _check_training_images(folder, finished)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
 
 
-def _rows(
-    task: TaskRecord, run: Finished, tasks: Mapping[str, TaskRecord]
-) -> Iterable[dict[str, Any]]:
+def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
     exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
         "run": task.run,
@@ -184,9 +178,10 @@ def _rows(
         yield shared | own | measured | {"value": one.value, "n": one.n}
 
 
-def _origins(tasks: Mapping[str, TaskRecord], name: str) -> list[str]:
+def _origins(tasks: Tasks, name: str) -> list[str]:
     """The tasks that a task's weights came through: not those among which it chose values."""
-    direct = [one for one in tasks[name].needs if one not in (tasks[name].best or ())]
+    among = (tasks[name].best or [()])[0]
+    direct = [one for one in tasks[name].needs if one not in among]
     return list(dict.fromkeys([*direct, *(far for one in direct for far in _origins(tasks, one))]))
 
 
@@ -197,20 +192,6 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
     texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
     found[texts] = found[texts].fillna("")
     return found.astype(TYPES | dict.fromkeys(axes, "str"))
-
-
-def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:
-    """Raises UserError where the same options chose different training images: a run was made on
-    another machine, or its images have changed since."""
-    known: dict[tuple[str, ...], str] = {}
-    for name, run in finished.items():
-        place = run_folder.training_images(folder / name)
-        if place is None or "train" not in run.environment.data:
-            continue
-        other = known.setdefault(place, name)
-        if finished[other].environment.data["train"] != run.environment.data["train"]:
-            text = f"{folder / other} and {folder / name} were trained on different images"
-            raise UserError(f"{text} of the same options; they cannot share a table")
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,5 @@
 """The tables of a study's report as DataFrames, and as text for readers. No torch here."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,10 +8,16 @@ import pandas as pd
 
 from .. import stats
 from ..formatting import text_line
-from ..metrics import GUESSING, IN_ITS_PLACE, find_baseline, find_metric, label
+from ..metrics import (
+    GUESSING,
+    IN_ITS_PLACE,
+    find_baseline,
+    find_metric,
+    label,
+)
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
-from .study import launch, record
+from .study import launch
 from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict
 
@@ -45,27 +50,16 @@ def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
     """The rows of the fresh weights that tasks of the test have measured and are compared with,
-    under names of their own: one for all names of which they measured the same, as those of one
-    network do."""
+    under names of their own: one for all where they measured the same."""
     families = (*(one.asked for one in verdict.fresh.differences), *verdict.fresh.missing)
     compared = [one.a for one in families if one.b == FRESH]
     axis, of_seed = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
     rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
     rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
-    values = {name: own.set_index(of_seed)["value"] for name, own in rows.groupby(axis, sort=False)}
-    first: dict[str, str] = {}  # {name: the first of those of which they measured the same}
-    for name, own in values.items():
-        same = (other for other in first.values() if _agree(values[other], own))
-        first[name] = next(same, name)
-    several = len({*first.values()}) > 1
-    called = {name: FRESH + (f" as {one}" if several else "") for name, one in first.items()}
-    return rows.assign(**{axis: rows[axis].map(called)}).drop_duplicates([axis, *of_seed])
-
-
-def _agree(own: pd.Series, other: pd.Series) -> bool:
-    """Whether values are the same wherever both have one."""
-    both = own.index.intersection(other.index)
-    return len(both) > 0 and bool((own[both] == other[both]).all())
+    # encoders of one network have the same fresh weights
+    alike = not rows.drop_duplicates([*of_seed, "value"]).duplicated(of_seed).any()
+    named = FRESH if alike else FRESH + " as " + rows[axis]
+    return rows.assign(**{axis: named}).drop_duplicates([axis, *of_seed])
 
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
@@ -124,17 +118,9 @@ def _level(family: int) -> str:
 
 
 def _differences(verdict: Verdict, measure: Measure) -> Shown:
-    """Every difference: those that the sentences are about, then all other pairs."""
-    rule = verdict.rule
+    """The differences that the sentences are about."""
     families = verdict.found, verdict.fresh
     every = [(one, found.size) for found in families for one in found.differences]
-    known = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
-    for place in (rule.places or [()]) if verdict.found.asked else ():
-        for a, b in itertools.combinations(rule.arms, 2):
-            if frozenset((a, b, *place)) not in known:
-                asked = Comparison(a, b, place)
-                one = compare(verdict.rows, rule.axis or "run", asked, scale=measure.scale)
-                every += [(one, 1)] if one else []
     rows = [
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
         | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family)}
@@ -243,7 +229,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
 
 def _chosen(results: Results) -> Shown:
     """What was chosen among tries, each once for all seeds."""
-    tasks = record.tasks_from(results.plan)
+    tasks = results.plan.by_name
     found: dict[str, dict[str, Any]] = {}
     for task in tasks.values():
         if task.best is None or task.name not in results.finished:

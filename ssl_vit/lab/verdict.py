@@ -11,7 +11,7 @@ multiplied by the number of looks so far, so that k looks claim what is not so i
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from ..errors import UserError, suggest
 from ..formatting import NAMED, some
 from ..metrics import find_metric, is_of_model, label
 from ..recipe import records
+from ..recipe.init_source import SCRATCH
 from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
-from . import run_folder
 from .compare import (
     FEWEST,
     Comparison,
@@ -38,7 +38,7 @@ from .compare import (
     pairs,
 )
 from .results import BESIDE, PREDICTED, Results
-from .study.record import TaskRecord
+from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 LOOKS = "looks.json"
@@ -216,69 +216,54 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     """The pairs of each trained name, at each place, with fresh weights in the test's own measure:
-    those of the study's own tasks that are measured alike, else those that each task has measured
-    beside its own. None where there are neither; no pairs where no name is trained, and where the
-    study's own comparisons are these."""
-    tasks = {task.name: task for task in results.plan.tasks}
-    trained, fresh = [], []
-    runs = (rule.test, *results.plan.report.get("beside", ()))
-    tools = {task.tool for task in tasks.values() if task.run == rule.test}
-    for task in tasks.values():
-        if _is_fresh(task, tasks):
-            fresh += [task] if task.run in runs and task.tool in tools and not task.tried else []
-        elif task.run == rule.test:
-            trained.append(task)
+    of an evaluation or a pre-training those that each task has measured beside its own; of a
+    fine-tuning the study's tasks that fine-tune fresh weights. None where there are none; no pairs
+    where no name is trained, and where the study's own comparisons are these."""
+    tasks = results.plan.by_name
+    tested = [task for task in tasks.values() if task.run == rule.test]
+    trained = [task for task in tested if not _is_fresh(task, tasks)]
+    tool, runs = tested[0].tool, (rule.test, *results.plan.report.get("beside", ()))
+    fine_tuned = [one for one in tasks.values() if one.run in runs and one.tool == "finetune"]
+    fresh = [one for one in fine_tuned if not one.tried and _is_fresh(one, tasks)]
+    if tool != "finetune":
+        fresh = []
     measured = cells(results.rows(metric=measure.name, split=measure.split), "folder")
-    arms: dict[tuple[str, Place], dict[str, Pairs]] = {}
-    own: dict[tuple[str, Place], Pairs] = {}
+    found: Asked = {}
     for task in trained:
         place = tuple(one for one in task.at.items() if one[0] != rule.axis)
-        arm = _called(task, rule), place
-        both = pairs(measured, Comparison(task.name, BESIDE.format(task.name)))
-        own.setdefault(arm, {}).update(both)
-        others = arms.setdefault(arm, {})
-        for one in fresh:
-            if one.seed == task.seed and _measured_alike(results, rule, task, one):
-                both = pairs(measured, Comparison(task.name, one.name))
-                others.setdefault(_called(one, rule), {}).update(both)
-    if trained and not fresh and not any(own.values()):
-        return None
-    found = {
-        Comparison(arm, name, place): both
-        for (arm, place), others in arms.items()
-        for name, both in (others or {FRESH: own[arm, place]}).items()
-    }
+        same = [one for one in fresh if one.seed == task.seed and _is_beside(rule, task, one)]
+        others = {_called(one, rule): one.name for one in same}
+        if not fresh:
+            others = {FRESH: BESIDE.format(task.name)}
+        for name, folder in others.items():
+            both = pairs(measured, Comparison(task.name, folder))
+            found.setdefault(Comparison(_called(task, rule), name, place), {}).update(both)
+    if trained and not fresh and not any(found.values()):
+        # what is predicted in pre-training has baselines of its own
+        return {} if tool == "pretrain" else None
     asked = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
     return {} if all(frozenset((one.a, one.b, *one.at)) in asked for one in found) else found
 
 
-def _is_fresh(task: TaskRecord, tasks: Mapping[str, TaskRecord]) -> bool:
-    """Whether a task starts from fresh weights, or chose its start among ways that begin there."""
-    given = [text.partition("=")[2] for text in task.options if text.startswith("init=")]
-    tried = [tasks[name].tried["init"] for name in task.best or () if "init" in tasks[name].tried]
-    return "scratch" in (tried or given or ["scratch"])
+def _is_fresh(task: Task, tasks: Tasks) -> bool:
+    """Whether a task measures or fine-tunes fresh weights, or chose its start among ways that begin
+    there."""
+    among = (task.best or [()])[0]
+    tried = [tasks[name].tried["init"] for name in among if "init" in tasks[name].tried]
+    start = tried or [task.options.get("init", SCRATCH)]
+    return task.tool != "pretrain" and SCRATCH in start
 
 
-def _called(task: TaskRecord, rule: Rule) -> str:
+def _called(task: Task, rule: Rule) -> str:
     """The name that a task is compared under."""
-    if task.run == rule.test:
-        return task.at.get(rule.axis or "", rule.test)
-    return task.run
+    return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
 
 
-def _measured_alike(results: Results, rule: Rule, own: TaskRecord, fresh: TaskRecord) -> bool:
-    """Whether a task from fresh weights is measured as a trained one of the same seed is: at its
-    place and, evaluated frozen, with the same architecture, labels, pooling and probes."""
+def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
+    """Whether a task from fresh weights stands at the place of a trained one: a name of the test's
+    stands for itself, a run beside it has one at each name that it is over."""
     apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
-    # a name of the test's stands for itself; a run beside it has one at each name that it is over
-    if apart - ({rule.axis} if fresh.run == rule.test else set()):
-        return False
-    if fresh.tool != "evaluate":
-        return True
-    both = [one.name for one in (own, fresh) if one.name in results.finished]
-    pools = {results.finished[name].result.pool for name in both}
-    kinds = [run_folder.frozen_measure(results.folder / name) for name in both]
-    return len(both) == 2 and len(pools) == 1 and kinds[0] == kinds[1]
+    return not apart - ({rule.axis} if fresh.run == rule.test else set())
 
 
 def _looks(

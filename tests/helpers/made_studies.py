@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ssl_vit.lab.study import launch, read, record
+from ssl_vit.lab.study import check, launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.read import UNTRAINED
 from ssl_vit.lab.study.tasks import Task, Tasks
@@ -112,6 +112,7 @@ def study(
     """
     read_ = read.build(content, "made.yaml")
     tasks = tasks_.plan(read_, {}, {})
+    tasks = check.with_values(tasks, check.recipes(read_, tasks, here=False))
     record.write(folder, record.content(read_, tasks))
     for task in tasks.values():
         found = measured(task)

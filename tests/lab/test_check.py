@@ -72,7 +72,6 @@ def test_in_place_of_the_best_values_stand_the_first_that_are_tried() -> None:
     assert found["fin-a-0"].optim.lr == found["tune-a-0-lr=0.1"].optim.lr == 0.1
 
 
-ALL_SAME = {"a": {}, "b": {}}
 # {what is wrong: (changes, what the line says)}
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": (
@@ -91,49 +90,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"options": {"data.path": "/no/such"}},
         "run pre, arm a: data.path=/no/such: no such file or folder",
     ),
-    "arms that compute the same": (
-        {"axes": {"arm": ALL_SAME}},
-        "run pre, arm b: computes the very same as run pre, arm a; leave one out",
-    ),
-    "arms that compute the same after one pre-training": (
-        {"axes": {"arm": ALL_SAME}, "runs": runs(pre=PRE | {"over": []})},
-        "run fin, arm b: computes the very same as run fin, arm a; leave one out",
-    ),
-    "arms that try the same": (
-        {"axes": {"arm": ALL_SAME}, "runs": {"fin": own(TUNE, init="scratch")}, "report": {}},
-        "run fin, arm b: computes the very same as run fin, arm a; leave one out",
-    ),
-    "presets of one model": (
-        {
-            "axes": {"arm": {"a": {"pre": {"model": "vit_p8"}}, "b": {"pre": {"model": "vit_n8"}}}},
-            "options": {"model.width": 32, "model.depth": 2, "model.patch": 8, "model.heads": 2}
-            | {"model.mlp": 32},
-            "runs": {"pre": PRE},
-            "report": {},
-        },
-        "run pre, arm b: computes the very same as run pre, arm a; leave one out",
-    ),
     "a test without test images": (
         {"runs": runs(fin=own(FIN, eval__test=False))},
         "run fin, arm a: eval.test=false: the report compares its predictions of test images",
-    ),
-    "a measure that a frozen encoder's test has not": (
-        {
-            "runs": runs(fin=own(PROBE, probe__measures=["knn"])),
-            "report": {"test": "fin", "measures": ["few_shot_5"]},
-        },
-        "run fin, arm a: report.measures: few_shot_5: it does not measure that; choices: knn",
-    ),
-    "another number of shots": (
-        {
-            "runs": runs(fin=own(PROBE, probe__shots=[1, 10])),
-            "report": {"test": "fin", "measures": ["few_shot_5"]},
-        },
-        "run fin, arm a: report.measures: few_shot_5: it does not measure that; did you mean few",
-    ),
-    "a measure that fine-tuning has not": (
-        {"report": {"test": "fin", "measures": ["top_1"]}},
-        "run fin, arm a: report.measures: top_1: it does not measure that; did you mean top1?",
     ),
     "a choice without held-out images": (
         {"runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})},
@@ -149,55 +108,6 @@ def test_the_first_mistake_is_one_line_with_run_and_names(
     with pytest.raises(UserError) as caught:
         checked(**changed)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fin", "measure"),
-    [
-        (own(PROBE, probe__measures=["knn"]), "knn"),
-        (own(PROBE, probe__measures=["knn"]), "mean_cosine"),
-        (own(PROBE, probe__shots=[7]), "few_shot_7"),
-        (own(PROBE, recipe="segment", data="shapes"), "miou"),
-        (FIN, "top5"),
-        (FIN, "accuracy"),
-        (PRE, "loss_masked"),
-        (PRE, "spread"),  # of a plugin's objective
-    ],
-)
-def test_what_a_test_measures_can_decide(fin: dict[str, Any], measure: str) -> None:
-    test = "pre" if fin is PRE else "fin"
-    assert checked(runs=runs(**{test: fin}), report={"test": test, "measures": [measure]})
-
-
-# {what differs: changes}
-DISTINCT: dict[str, dict[str, Any]] = {
-    "the runs that they start from": {"runs": runs(more=own(PRE, init="{pre}"))},
-    "the weights that are tested": {
-        "axes": {"arm": {"a": {}, "b": {"fin": {"checkpoint.best": "accuracy"}}}},
-        "runs": {"fin": own(FIN, init="scratch")},
-    },
-    # of two lists the one may be a part of the other
-    "what they choose among": {
-        "axes": {"arm": {"a": {"tune": {"try": {"optim.lr": [0.2]}}}, "b": {}}},
-        "runs": {
-            "tune": own(TUNE, init="scratch"),
-            "fin": own(FIN, init="scratch") | {"best": "tune"},
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("changed", DISTINCT.values(), ids=DISTINCT)
-def test_arms_that_differ_are_told_apart(changed: dict[str, Any]) -> None:
-    assert checked(**changed)
-
-
-def test_arms_of_different_images_are_told_apart(tmp_path: Path) -> None:
-    """Two folders of one recipe were one to it."""
-    for folder in ("one", "other"):
-        put(tmp_path / folder / "cat", 10)
-    arms = {name: {"pre": {"data.path": str(tmp_path / name)}} for name in ("one", "other")}
-    assert len(checked(axes={"arm": arms}, runs={"pre": PRE}, report={})) == 2
 
 
 # ---- images

@@ -19,7 +19,6 @@ from helpers.launchers import GAP, RECIPE, Bench, is_alive
 from helpers.launching import launch
 from helpers.options import TINY
 from ssl_vit.errors import UserError
-from ssl_vit.formatting import format_bytes
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local as launcher
 from ssl_vit.lab.study.launch import Job, best_values
@@ -133,28 +132,14 @@ def test_threads_and_workers_that_are_given_stay(bench, monkeypatch):
 # ---- memory
 
 
-def test_tasks_start_only_as_fast_as_memory_allows(bench, capsys):
-    """Room for one and a half of them: no two at once, which is told, and all get there."""
-    bench.behave(dict.fromkeys(FIRST, "brief"))
-    outcome = bench.run(memory=3 * NEED // 2, tasks=bench.only(*FIRST))
-    assert outcome.finished == [*FIRST] and max(map(len, bench.at_once())) == 1
-    need, most = format_bytes(2 * NEED), format_bytes(3 * NEED // 2)
-    text = f"with those that run it may need {need}, more than {most}; others wait likewise"
-    shown = capsys.readouterr().out
-    assert f"waiting     pretrain-scratch-1: {text}\n" in shown and shown.count("waiting") == 1
-
-
-def test_a_task_larger_than_the_machine_may_try_alone(bench):
-    assert bench.run(memory=0, tasks=bench.only(ALONE)).finished == [ALONE]
-
-
-def test_a_smaller_task_goes_before_one_that_does_not_fit(bench):
-    large = resolve(["recipe=paper/mpp_b16_imagenet"])
-    recipes = bench.job.recipes | {"pretrain-scratch-1": large}
-    assert engine.memory_need(large, gpu=False) > 3 * NEED
-    bench.behave({ALONE: "meet 2"})  # so that it runs until another does
-    assert not bench.run(memory=3 * NEED, tasks=bench.only(*FIRST), recipes=recipes).failed
-    assert bench.starts().index("pretrain-mpp-0") < bench.starts().index("pretrain-scratch-1")
+@pytest.mark.parametrize(("room", "most"), [(2.5, 2), (1.5, 1), (0, 1)])
+def test_no_more_run_at_once_than_fit_into_memory(bench, monkeypatch, room, most):
+    """A task larger than the machine may try alone."""
+    monkeypatch.setattr(engine, "cores", lambda: 3)
+    bench.behave(dict.fromkeys(FIRST, f"meet {most}"))
+    memory = int(room * NEED)
+    outcome = bench.run(memory=memory, tasks=bench.only(*FIRST), parallel=None)
+    assert outcome.finished == [*FIRST] and max(map(len, bench.at_once())) == most
 
 
 @pytest.mark.parametrize(

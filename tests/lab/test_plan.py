@@ -145,7 +145,7 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
 def test_an_evaluation_is_one_pass_forward(planned: Planned) -> None:
     record, _ = planned("recipe=evaluate", "device=h100")
     assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000
-    assert record["exaflop"] * 1e18 == 2 * record["size"]["multiply_adds"] * 60_000
+    assert record["exaflop"] * 1e18 == 2 * record["multiply_adds"] * 60_000
     assert record["steps"] == 0 and record["tensor_bytes"]["DDP"]["gradients"] == 0
 
 
@@ -214,20 +214,12 @@ def test_the_device_batch_is_that_of_a_run(
     ("words", "says"),
     [
         (
-            ["recipe=mae", "optim.warmup=400"],
-            "optim.warmup=400 takes 44% of the run, more than a third; try optim.warmup=90",
-        ),
-        (
             ["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"],
             "compute.batch=256 would fit",
         ),
         (
             ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
             "too few for one image; try ZeRO",
-        ),
-        (
-            ["recipe=moco_v3_b16", "device=h100", "processes=8"],
-            "objective=moco_v3 takes a step in one pass",
         ),
     ],
 )
@@ -241,11 +233,9 @@ def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
     "words",
     [
         ["recipe=mpp"],
-        ["recipe=mpp", "optim.steps=2", "optim.warmup=1"],  # fewer would be none
         ["recipe=paper/mpp_b16_imagenet"],
         ["recipe=paper/finetune_cifar10"],
         ["recipe=evaluate"],
-        ["recipe=moco_v3_b16", "processes=16"],
     ],
 )
 def test_sound_recipes_give_no_warning(words: list[str], planned: Planned) -> None:
@@ -267,15 +257,11 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
         assert whole[key] == pytest.approx(sum(run[key] for run in runs.values()))
     pretrain = [task for task in request.tasks.values() if task.run == "pretrain"]
     assert row(lines, "run").split()[1:] == [
-        *("tasks", "exaFLOP", "hours", "price", "disk", "memory"),
+        *("tasks", "exaFLOP", "hours", "price", "disk"),
     ]
     assert row(lines, "pretrain").split()[1:3] == [
         *(str(len(pretrain)), f"{runs['pretrain']['exaflop']:.3g}"),
     ]
-    assert whole["most_bytes"] == max(sum(task.tensor_bytes["DDP"].values()) for task in tasks)
-    # without a device the images of a pass are not known, and so no activations
-    unknown, lines = planned("recipe=study/gap")
-    assert unknown["in_all"]["most_bytes"] is None and "memory" not in row(lines, "run")
 
 
 def test_a_check_of_a_study_prints_its_plan(
@@ -289,7 +275,7 @@ def test_a_check_of_a_study_prints_its_plan(
 def test_what_a_run_leaves_on_the_disk_by_hand(planned: Planned) -> None:
     """Checkpoints of weights and AdamW's two moments, two of them kept; and an export."""
     record, lines = planned("recipe=mpp", "checkpoint.keep=2")
-    size = record["size"]["parameters"] * 4
+    size = record["parameters"] * 4
     assert record["disk_bytes"] == 2 * 3 * size + size
     assert format_bytes(7 * size) in row(lines, "disk")
 
@@ -298,11 +284,11 @@ def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
     """Without the old head, with one linear layer of 10 classes."""
     recipes, own = requested(["recipe=study/gap"]).recipes, PlanOptions()
     sizes = {
-        estimate.estimate(recipe, own).size.parameters
+        estimate.estimate(recipe, own).parameters
         for name, recipe in recipes.items()
         if name.startswith("final")
     }
-    encoder = estimate.estimate(recipes["pretrain-mpp-0"], own).size.encoder_parameters
+    encoder = estimate.estimate(recipes["pretrain-mpp-0"], own).encoder_parameters
     assert sizes == {encoder + 10 * (96 + 1)}
 
 
@@ -310,9 +296,8 @@ def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
 def test_a_studys_places_need_not_be_here(
     words: list[str], planned: Planned, tmp_path: Path
 ) -> None:
-    """Said or not; one may be called as an option of the tool is. A warning is said once for two
-    runs."""
-    short = "{recipe: mpp, data: cifar10, data.path: '{images}', optim.steps: 30, optim.warmup: 20}"
+    """Said or not; one may be called as an option of the tool is."""
+    short = "{recipe: mpp, data: cifar10, data.path: '{images}', optim.steps: 30}"
     path = tmp_path / "mine.yaml"
     runs = "".join(f"  {name}: {{tool: pretrain, options: {short}}}\n" for name in ("one", "two"))
     path.write_text(f"title: mine\nplaces: [images]\nruns:\n{runs}")
@@ -320,8 +305,6 @@ def test_a_studys_places_need_not_be_here(
     whole = record["in_all"]
     assert whole["exaflop"] > 0 and whole["device_hours"] is None
     assert "say device= (h200" in row(lines, "time")
-    (warning,) = record["warnings"]
-    assert "one, two: optim.warmup=20 takes 67%" in warning
 
 
 def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

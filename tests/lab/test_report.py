@@ -176,7 +176,7 @@ def test_fresh_weights_stand_among_the_names(tmp_path):
         or "fresh weights" in text
     )
     assert table(text.partition("Measured by probe:")[2], "arm") == [
-        ["arm", "n", "knn of fresh weights, %"],
+        ["arm", "n", "k-NN of fresh weights, %"],
         ["mpp", "3", "48.33 ± 1.44"],
         ["mae", "3", "48.33 ± 1.44"],
     ]
@@ -198,14 +198,15 @@ def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
 
     folder = study(tmp_path / "s", content, measured)
     _, *rows = table(markdown(folder), "length")
-    assert [row[:4] for row in rows[:5]] == [
+    assert [row[:4] for row in rows[:6]] == [
         ["10", "mpp", "3", "51.00"],
         ["10", "dino", "3", "51.00"],
         ["10", "mae", "3", "41.00"],
         ["10", "fresh weights as mpp", "3", "31.00"],
+        ["10", "fresh weights as dino", "3", "31.00"],
         ["10", "fresh weights as mae", "3", "21.00"],
     ]
-    assert [row[1] for row in rows[5:]] == [row[1] for row in rows[:5]]
+    assert [row[1] for row in rows[6:]] == [row[1] for row in rows[:6]]
     drawn = (folder / "figures" / "study.svg").read_text()
     assert "fresh weights as mpp" in drawn  # a line, as it is the same at both lengths
 
@@ -227,14 +228,14 @@ def test_what_probes_are_compared_with_stands_beside_them(tmp_path):
         table(text.partition(f"Measured by {run}:")[2], "arm")[0] for run in ("pretrain", "probe")
     ]
     assert heads[0] == [
-        *("arm", "n", "knn, % (validation)", "knn of fresh weights, % (validation)"),
-        "knn of the initial weights, % (validation)",
-        "knn of the pixels at 8 x 8, % (validation)",
+        *("arm", "n", "k-NN, % (validation)", "k-NN of fresh weights, % (validation)"),
+        "k-NN of the initial weights, % (validation)",
+        "k-NN of the pixels at 8 x 8, % (validation)",
     ]
     others = "fresh weights", "the initial weights", "the pixels at 8 x 8"
     assert heads[1] == [
-        *("arm", "n", *(f"knn of {one}, %" for one in others), "linear, %"),
-        *(f"linear of {one}, %" for one in others),
+        *("arm", "n", *(f"k-NN of {one}, %" for one in others), "linear probe, %"),
+        *(f"linear probe of {one}, %" for one in others),
     ]
 
 
@@ -272,9 +273,9 @@ def test_results_and_differences_as_csv(whole):
     ]
     rows = list(csv.DictReader(io.StringIO((whole / "differences.csv").read_text())))
     found = {row["difference"]: row for row in rows}
-    assert list(found) == ["mpp minus scratch", "mae minus scratch", "mpp minus mae"]
-    assert float(found["mpp minus mae"]["mean"]) == pytest.approx(-20.5)
-    assert [row["level"] for row in found.values()] == ["97.5%", "97.5%", "95%"]
+    assert list(found) == ["mpp minus scratch", "mae minus scratch"]
+    assert float(found["mpp minus scratch"]["mean"]) == pytest.approx(5)
+    assert [row["level"] for row in found.values()] == ["97.5%", "97.5%"]
     for row in found.values():
         mean, high, half = (float(row[key]) for key in ("mean", "high", "half-width"))
         assert row["over"] != "seeds" or high - mean == pytest.approx(half)
@@ -519,7 +520,7 @@ def test_all_else_stands_behind(tmp_path):
         "25.00 ± 0.00",
         "50.00 ± 0.00",
     ]
-    assert table(text.partition("Measured by final:")[2], "arm")[0] == ["arm", "n", "top5, %"]
+    assert table(text.partition("Measured by final:")[2], "arm")[0] == ["arm", "n", "top-5, %"]
     assert table(text.partition("Measured by pretrain:")[2], "arm")[0][2:] == [
         "loss (validation)",
         "the training colours' entropy (validation)",

@@ -18,11 +18,11 @@ def made(tmp_path: Path) -> Path:
     return made_studies.study(tmp_path / "s", made_studies.TUNED, made_studies.counted())
 
 
-def why(folder: Path, name: str, **options: str) -> str:
-    tasks = record.tasks_from(record.read(folder))
+def why(folder: Path, name: str, **options: float) -> str:
+    tasks = record.read(folder).by_name
     words, undecided = launch.planned(tasks[name], tasks, folder)
-    words += [f"{key.replace('__', '.')}={text}" for key, text in options.items()]
-    return run_folder.not_planned(folder / name, words, undecided)
+    values = tasks[name].values | {key.replace("__", "."): one for key, one in options.items()}
+    return run_folder.not_planned(folder / name, values, words, undecided)
 
 
 def trained_with(run: Path, old: str, new: str) -> None:
@@ -37,19 +37,17 @@ def trained_with(run: Path, old: str, new: str) -> None:
 
 def test_a_run_is_the_planned_one_finished_or_not(made: Path) -> None:
     assert why(made, "final-mpp-1") == ""
-    assert "optim.lr (" in why(made, "final-mpp-1", optim__lr="0.5")
+    assert "optim.lr (" in why(made, "final-mpp-1", optim__lr=0.5)
     (made / "final-mpp-1" / "result.json").unlink()
     assert why(made, "final-mpp-1") == ""
-    assert "optim.lr (" in why(made, "final-mpp-1", optim__lr="0.5")
+    assert "optim.lr (" in why(made, "final-mpp-1", optim__lr=0.5)
     shutil.rmtree(made / "final-mpp-1")
-    assert why(made, "final-mpp-1", optim__lr="0.5") == ""  # nothing is there
+    assert why(made, "final-mpp-1", optim__lr=0.5) == ""  # nothing is there
 
 
 def test_a_value_that_the_study_names_no_more_differs_also_where_the_weights_are_gone(
     made: Path,
 ) -> None:
-    """Options that begin from weights do not resolve without them; then the keys that they name
-    were compared alone."""
     trained_with(made / "final-mpp-1", "clip: 1.0", "clip: 2.0")
     says = "its recipe is not the planned one: optim.clip (2.0 there, 1.0 here)"
     assert why(made, "final-mpp-1") == says
@@ -64,7 +62,7 @@ def test_weights_that_are_gone_are_compared_by_their_names(made: Path) -> None:
         shutil.rmtree(made / f"pretrain-{arm}-1")
     plan = json.loads((made / "study.json").read_text())
     (task,) = [one for one in plan["tasks"] if one["name"] == "final-mpp-1"]
-    task["options"] = [word.replace("{pretrain-mpp", "{pretrain-mae") for word in task["options"]]
+    task["options"]["init"] = task["options"]["init"].replace("-mpp", "-mae")
     (made / "study.json").write_text(json.dumps(plan))
     assert why(made, "final-mae-1") == ""
     assert why(made, "final-mpp-1") == "its initial weights are those of init=pretrain-mpp-1"

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from helpers import arm_studies as arms
-from helpers.run_pages import make_run, rows
+from helpers.run_pages import make_run
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed, search
 from ssl_vit.lab.runs import tool as runs_tool
-from ssl_vit.recipe import schema
 
 
 def names(folder: Path) -> list[str]:
@@ -132,19 +131,3 @@ def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:
     runs = read_runs(tmp_path)
     assert listed.differing(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
     assert listed.differing(runs[:2]) == {}
-
-
-def test_a_key_that_a_run_lacks_ranks_at_its_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listed, "export_problem", lambda export: "")
-    for name in ("a", "b"):
-        rate = f"corruption.rate={schema.defaults()['corruption.rate']}"
-        make_run(tmp_path / name, rate, metrics=rows(100), environment={"held_out": "0123"})
-    path = tmp_path / "b" / "recipe.yaml"
-    lines = path.read_text().splitlines(keepends=True)
-    made = "".join(line for line in lines if not line.startswith("  rate: "))
-    assert len(made.splitlines()) == len(lines) - 1
-    path.write_text(made)
-    (group,) = listed.rank(read_runs(tmp_path), "loss")
-    assert [run.name for run in group.runs] == ["a", "b"]

@@ -262,11 +262,9 @@ SWEEPS = {
         ["sweep", "supervised.smoothing=0,0.1"],
         "supervised.smoothing=0: objective=mpp has no use for it",
     ),
-    "what is not computed": (["sweep", "log.every=1,2"], "computes the very same as run pretrain"),
     "one value": (["sweep", "corruption.rate=0.1"], "corruption.rate=0.1: expected two values at"),
     "no key": (["sweep", "seeds=2"], "sweep: no key follows"),
     "a value twice": (["sweep", "corruption.rate=0.1,0.1"], "corruption.rate=0.1: is there twice"),
-    "an equal value": (["sweep", "corruption.rate=0.1,0.10"], "computes the very same as run pre"),
     "an empty value": (["sweep", "corruption.rate=0.1,"], "corruption.rate=0.1,: a value is empty"),
     "a value of another type": (
         ["sweep", "corruption.rate=a,b"],
@@ -339,7 +337,7 @@ def test_a_check_prints_tasks_hours_and_disk_and_starts_nothing(
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines}
     assert lines[0] == "study       tiny: tiny" and rows["run"] == [
-        *("tasks", "exaFLOP", "hours", "disk", "memory", "cores"),
+        *("tasks", "exaFLOP", "hours", "disk"),
     ]
     assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"4844"]
     assert float(rows["pretrain"][2]) > 0
@@ -382,12 +380,11 @@ def test_a_tiny_study_to_its_end(
     plan = record.read(finished / "tiny")
     assert sorted(task.name for task in plan.tasks) == sorted(NAMES)
     assert plan.rule is not None
-    values = {task.name: plan.values(task) for task in plan.tasks}
+    values = {task.name: task.values for task in plan.tasks}
     few = values["pretrain-mpp_few-0"]
     assert (few["corruption.rate"], few["model.width"], few["seed"]) == (0.2, 32, 0)
     final = values["final-mpp-0"]
-    assert final["init"] == "{pretrain-mpp-0}" and "optim.lr" not in final
-    assert len((finished / "tiny" / "study.json").read_text()) < 40_000  # what is alike once
+    assert final["optim.steps"] and "optim.lr" not in final
     outcome = ssl_vit.study(written(ended, STUDY))
     assert (outcome.name, outcome.folder, outcome.failed) == ("tiny", ended / "tiny", {})
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
@@ -573,7 +570,7 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
     ended: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number in the run was another task's then, which ran twice."""
-    before = record.tasks_from(record.read(ended / "tiny"))
+    before = record.read(ended / "tiny").by_name
     first = {"first": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.1}}}
     arms = first | STUDY["axes"]["arm"]
     monkeypatch.setattr(Serial, "start", lambda self, job: Outcome([]))

@@ -378,48 +378,34 @@ def test_what_is_measured_beside_decides_nothing(tmp_path, before):
     assert decide(study(tmp_path / "t", FROZEN, measured)).measure.name == "knn"
 
 
-def test_a_name_without_pre_training_takes_their_place(tmp_path):
-    """Of the names with init=scratch the one that is pooled alike."""
+def test_a_name_without_pre_training_is_compared_and_does_not_take_their_place(tmp_path):
+    """It may be pooled, or measured, otherwise; what a trained task has measured beside its own is
+    of its own network."""
     axes = {
-        arm: {"pretrain": {"recipe": "mpp"}, "probe": {"probe.pool": pool}}
-        for arm, pool in (("mpp", "avg"), ("dino", "token"))
+        "mpp": {"pretrain": {"recipe": "mpp"}},
+        "random": {"probe": {"init": "scratch", "model": "vit_p8", "probe.pool": "token"}},
     }
-    axes |= {
-        f"random_{pool}": {"probe": {"init": "scratch", "model": "vit_p8", "probe.pool": pool}}
-        for pool in ("avg", "token")
-    }
-    content = changed(
-        FROZEN,
-        axes={"arm": axes},
-        runs__pretrain__only={"arm": ["mpp", "dino"]},
-        report__pairs=["mpp:dino"],
-    )
-    right = {
-        "mpp": (220, 226, 226),
-        "dino": (230, 236, 230),
-        "random_avg": (190, 200, 190),
-        "random_token": (150, 151, 150),
-    }
+    content = changed(FROZEN, axes={"arm": axes}, runs__pretrain__only={"arm": ["mpp"]})
+    right = {"mpp": (220, 226, 226), "random": (150, 151, 150), "untrained": (190, 200, 190)}
     found = frozen(tmp_path / "s", right, content)
-    assert [str(one.asked) for one in found.fresh.differences] == [
-        "mpp minus random_avg",
-        "dino minus random_token",
+    assert [str(one.asked) for one in found.found.differences] == ["mpp minus random"]
+    assert [str(one.asked) for one in found.fresh.differences] == ["mpp minus fresh weights"]
+
+
+def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
+    """By the probe that its runs have measured while they trained."""
+
+    def measured(task):
+        of = {"probe_knn": 0.5, "fresh_probe_knn": 0.3} if task.tool == "pretrain" else {"knn": 0.5}
+        return {name: (value + task.seed / 100, "validation") for name, value in of.items()}
+
+    content = changed(FROZEN, report={"test": "pretrain", "measures": ["probe_knn"]})
+    found = decide(study(tmp_path / "s", content, measured))
+    assert [(str(one.asked), round(one.mean, 6)) for one in found.fresh.differences] == [
+        ("mpp minus fresh weights", 20),
+        ("mae minus fresh weights", 20),
     ]
-    # without the one, and where its evaluations have measured none, that name has none
-    content["axes"]["arm"].pop("random_token")
-    found = frozen(tmp_path / "t", right, content)
-    assert [str(one) for one in found.fresh.missing] == ["dino minus fresh weights"]
-    assert found.sentences[1].startswith(
-        "Against fresh weights, mpp is 7.67 points above random_avg"
-    )
-    assert "2 comparisons, 1 of them without results yet" in found.sentences[1]
-    # what its own evaluations have measured takes their place, and the other name's is as it was
-    found = frozen(tmp_path / "u", {**right, "untrained": (120, 121, 122)}, content)
-    assert [str(one.asked) for one in found.fresh.differences] == [
-        "mpp minus random_avg",
-        "dino minus fresh weights",
-    ]
-    assert found.fresh.differences[1].mean == pytest.approx(100 * (110 + 115 + 108) / 3 / IMAGES)
+    assert found.sentences[0].startswith("By k-NN on held-out images, no arm is distinguished")
 
 
 def test_without_any_it_was_not_measured(tmp_path):

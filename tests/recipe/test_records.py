@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.record import TaskRecord
+from ssl_vit.lab.study.record import StudyRecord
 from ssl_vit.recipe import export_files, parsing, records
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.records import Number, Record, Whole
@@ -108,13 +108,6 @@ def test_a_result_is_read_as_a_mapping() -> None:
     assert result["metrics"]["loss"]["value"] == 0.5 and result["own"] == 1
 
 
-def test_tasks_of_a_grid_of_lists_are_read() -> None:
-    task = {"name": "a", "run": "p", "tool": "finetune", "at": {"arm": "x"}, "seed": 0}
-    values = {"optim.betas": [0.9, 0.99], "optim.lr": 0.1, "data.path": None}
-    found = records.check({**task, "needs": [], "tried": values, "options": []}, TaskRecord)
-    assert found.tried == values
-
-
 def test_an_export_without_its_preprocessing_is_one_line(tmp_path: Path) -> None:
     config = {"model_type": "vit", "pretrained_cfg": None}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -155,7 +148,7 @@ def test_a_record_that_cannot_be_read_is_one_line_with_what_to_do(tmp_path: Path
         (large, f"is damaged (larger than {2**26} bytes)"),
     ):
         with pytest.raises(UserError) as caught:
-            records.require(place, TaskRecord, "make it again")
+            records.require(place, StudyRecord, "make it again")
         assert str(caught.value) == f"{place} {state}; make it again"
 
 

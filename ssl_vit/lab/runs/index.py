@@ -43,20 +43,26 @@ def write(folder: Path) -> list[RunRecord]:
 
 
 def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
-    """The page as text, of what is in and below the folder."""
-    runs = [named(folder, one) for one in records if one.folder.is_relative_to(folder)]
-    studies = {place: one for place, one in studies.items() if place.is_relative_to(folder)}
-    hours = sum(one.device_hours or 0 for run in runs if (one := run.record.result))
-    number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
-    text = f"{number}: {counted(runs)}. {hours:.3g} device-hours in all."
+    """The page as text, of what is in and below the folder: its studies with links to pages of
+    their own, and all other runs."""
+    below = {
+        place: study
+        for place, study in studies.items()
+        if place != folder and place.is_relative_to(folder)
+    }
+    every = [named(folder, one) for one in records if one.folder.is_relative_to(folder)]
+    runs = [one for one in every if not any(map(one.record.folder.is_relative_to, below))]
+    hours = sum(one.device_hours or 0 for run in every if (one := run.record.result))
+    number = "1 run" if len(every) == 1 else f"{len(every):,} runs"
+    text = f"{number}: {counted(every)}. {hours:.3g} device-hours in all."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
-    if studies:
+    if below:
         head = ["study", "title", "finished", "report"]
-        rows = [_study_row(folder, place, study) for place, study in studies.items()]
+        rows = [_study_row(folder, place, study) for place, study in below.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
-    sections += _groups(folder, runs, studies)
+    sections += _groups(folder, runs)
     own = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
-    refresh = REFRESH if any(run.record.state == "running" for run in runs) else 0
+    refresh = REFRESH if any(run.record.state == "running" for run in every) else 0
     return blocks.html(f"Runs {own}", sections, refresh=refresh)
 
 
@@ -64,12 +70,8 @@ def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell
     link, name = _relative(folder, place), place.resolve().name
     report = Cell("report", f"{link}{PAGE}") if (place / PAGE).exists() else "none yet"
     finished = sum((place / task.name / "result.json").exists() for task in study.tasks)
-    return [
-        Cell(name, f"{link}{INDEX}") if link else name,
-        study.title,
-        f"{finished:,} of {len(study.tasks):,}",
-        report,
-    ]
+    count = f"{finished:,} of {len(study.tasks):,}"
+    return [Cell(name, f"{link}{INDEX}"), study.title, count, report]
 
 
 def _relative(folder: Path, other: Path) -> str:
@@ -77,50 +79,30 @@ def _relative(folder: Path, other: Path) -> str:
     return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
 
 
-def _groups(folder: Path, runs: Sequence[ListedRun], studies: Studies) -> list[Section]:
-    """A section for the runs of each part of a study, and of no study, that have one objective and
-    data set: the newest run first, and in the order of their newest ones, those of no study
-    first."""
-    groups: dict[tuple[Path, str, str, str], list[ListedRun]] = {}
+def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
+    """A section for the runs of one objective and data set: the newest run first, and in the order
+    of their newest ones."""
+    groups: dict[str, list[ListedRun]] = {}
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
     for run in newest:
-        objective, data = (COLUMNS[key].text(run) for key in ("objective", "data"))
-        key = (*_study_of(folder, run, studies), objective, data)
-        groups.setdefault(key, []).append(run)
-    order = sorted(groups, key=lambda key: key[0] in studies)
+        title = " on ".join(COLUMNS[key].text(run) for key in ("objective", "data"))
+        groups.setdefault(title, []).append(run)
     most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
-    sections = []
-    for above, part, objective, data in order:
-        same = groups[above, part, objective, data]
-        place = "" if above == folder else str(above.relative_to(folder))
-        title = ": ".join(filter(None, [place, part, f"{objective} on {data}"]))
-        sections.append(Section(title, [*_table(folder, above, same), *_charts(same, most)]))
-    return sections
+    return [
+        Section(title, [*_table(folder, same), *_charts(same, most)])
+        for title, same in groups.items()
+    ]
 
 
-def _study_of(folder: Path, run: ListedRun, studies: Studies) -> tuple[Path, str]:
-    """The folder of the study that a run is of, and its part; the listed folder and "" of no
-    study."""
-    place = run.record.folder
-    around = [study for study in studies if place.is_relative_to(study)]
-    if not around:
-        return folder, ""
-    study = max(around, key=lambda path: len(path.parts))
-    parts = {task.name: task.run for task in studies[study].tasks}
-    return study, parts.get(str(place.relative_to(study)), "")
-
-
-def _table(folder: Path, above: Path, runs: Sequence[ListedRun]) -> list[Block]:
+def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     """The table of runs of one question; what all share is said once, over it."""
     columns, shared = of_page(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:
-        name = named(above, run.record).name
-        link = Cell(name, f"{_relative(folder, run.record.folder)}{PAGE}")
+        link = Cell(run.name, f"{_relative(folder, run.record.folder)}{PAGE}")
         rows.append([link, *(one.text(run) for one in columns)])
-    found: list[Block] = []
-    if text := "; ".join(f"{name}: {value}" for name, value in shared.items()):
-        found.append(Text(text))
+    text = "; ".join(f"{name}: {value}" for name, value in shared.items())
+    found: list[Block] = [Text(text)] if text else []
     return [*found, Table(["run", *(one.head for one in columns)], rows)]
 
 

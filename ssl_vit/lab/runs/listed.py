@@ -19,9 +19,7 @@ from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
-from ...recipe.images import PART, PREPROCESSING
 from ...recipe.records.run import Measured
-from ...recipe.schema import defaults
 from ...runs import seen_text
 
 SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
@@ -155,22 +153,15 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 def export_problem(export: Path) -> str:
     """Why an export cannot be loaded, as far as sizes and headers show; empty where it can."""
-    if not export.is_dir():
-        return "export/ is missing"
     try:
         export_files.read_config(export)
+        # the header has to cover the file to its last byte
+        with safe_open(export / "model.safetensors", framework="numpy"):
+            return ""
     except UserError:
         return "export/config.json is missing or damaged"
-    for name in ("model.safetensors", "heads.safetensors"):
-        try:
-            # the header has to cover the file to its last byte
-            with safe_open(export / name, framework="numpy") as file:
-                tensors = len(list(file.keys()))
-        except (OSError, SafetensorError):
-            return f"export/{name} is missing or damaged"
-        if not tensors and name.startswith("model"):
-            return f"export/{name} has no weights"
-    return ""
+    except (OSError, SafetensorError):
+        return "export/model.safetensors is missing or damaged"
 
 
 def disk_use(folder: Path) -> int:
@@ -337,15 +328,13 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
-    """What has to be equal for the values of a metric to compare. Of images that the objective
-    corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
+    """What has to be equal for the values of a metric to compare."""
     split, environment = run.measured[metric].split, run.record.environment
-    values = run.record.values
     images = environment.data.get(split)
     if split == "validation":  # of which environment.data names the whole that they are a share of
         images = environment.held_out or images
     count, learned = run.count(metric), run.learned(split)
-    facts = {
+    return {
         "split": split,
         "data": COLUMNS["data"].text(run),
         "n": NONE if count is None else f"{count:,}",
@@ -353,19 +342,6 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         "images": str(images or f"those of {run.name}, which are not known"),
         LEARNED: f"{learned:,}" if learned else NONE,
     }
-    if split == "test":
-        return facts
-    known = {**defaults(), **values}
-    declared = declaration.objectives().get(str(values.get("objective")))
-    keys = list(known)  # of an objective that is not known here, as without its plugin
-    if declared is not None:
-        keys = [key for key in known if key.split(".")[0] in declared.groups]
-        keys += ["data.size", "model.patch"]
-        if "views" in declared.groups:  # which are told apart among those of a batch
-            keys += ["optim.batch", *PREPROCESSING]
-    keys += PART if split == "train" else []
-    counting = {key for key in keys if identity.counts(key, environment.free)}
-    return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
-from ...formatting import few_images, format_bytes, plain_table, some, text_line
+from ...formatting import format_bytes, plain_table, some, text_line
 from ...metrics import find_metric, is_of_model
 from ...pages.run_record import read_run
 from ...recipe.tool import parse
@@ -20,8 +20,6 @@ from .listed import ListedRun, RankedGroup
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-HEAD = ("split", "data", "n", "objective")  # facts that the line over a group always names
 
 
 @dataclass(frozen=True)
@@ -150,45 +148,26 @@ def _ranking_lines(
 ) -> Iterator[str]:
     """What is ranked, each group under what its runs share, and what is left out."""
     yield f"{metric}: {'higher' if find_metric(metric).higher else 'lower'} is better"
-    names = dict.fromkeys(name for group in groups for name in group.facts)
-    differ = [name for name in names if len({group.facts.get(name) for group in groups}) > 1]
-    if differ:
-        text = f"{len(groups)} groups, which do not compare with one another"
-        yield f"{text}: they differ in {', '.join(differ)}"
+    if len(groups) > 1:
+        yield f"{len(groups)} groups, which do not compare with one another"
     for group in groups:
-        rest = [name for name in differ if name in group.facts and name not in HEAD]
-        yield from _group_lines(metric, group, rest)
+        shared = ", ".join(f"{name}={text_line(value)}" for name, value in group.facts.items())
+        yield from ("", f"{shared}:")
+        settings = listed.differing(group.runs)
+        rows = []
+        for place, run in enumerate(group.runs):
+            own = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
+            value = listed.metric_text(run, metric)
+            rows.append([str(place + 1), value, text_line(run.name), own or listed.NONE])
+        yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}
     for run in runs:
         if metric in run.measured and run not in ranked:
-            why = (
-                "it may be best of collapsed features"
-                if listed.tells_nothing(run, metric)
-                else run.state
-            )
+            collapsed = listed.tells_nothing(run, metric)
+            why = "it may be best of collapsed features" if collapsed else run.state
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
-
-
-def _group_lines(metric: str, group: RankedGroup, rest: Sequence[str]) -> Iterator[str]:
-    """A group under its facts, `rest` of them beside those of HEAD."""
-    facts, split = group.facts, group.facts["split"]
-    title = ", ".join(f"{name}={facts[name]}" for name in ("objective", *rest))
-    yield ""
-    images = f"{split} images of {facts['data']} (n = {facts['n']})"
-    yield f"{images}, {text_line(title)}:"
-    settings = listed.differing(group.runs)
-    rows = []
-    for place, run in enumerate(group.runs):
-        own = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
-        rows.append(
-            [str(place + 1), listed.metric_text(run, metric), text_line(run.name), own or "-"]
-        )
-    yield from plain_table(("", metric, "run", "differs"), rows)
-    counts = group.runs[0].record.measured_on
-    for text in few_images({split: counts[split]} if split in counts else {}):
-        yield f"warning: {text}"
 
 
 def _clean(runs: list[ListedRun]) -> RunTable:

@@ -6,14 +6,14 @@ it is measured, and the report opens with it.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ...errors import UserError, suggest
+from ...errors import UserError
 from ...formatting import option_text
-from ...metrics import all_metrics
 from ...recipe.schema import Recipe
 from .. import engine
-from .read import REFERENCE, Study, settings_at
+from .read import REFERENCE, Study
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -46,13 +46,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         here: check that images are on this machine.
 
     Raises:
-        UserError: options are wrong; two tasks compute the very same; or a run that the report
-            compares measures no test images, or not what decides, or one that is chosen from no
-            held-out images.
+        UserError: options are wrong; or a run that the report compares measures no test images, or
+            one that is chosen from no held-out images.
     """
     found: Recipes = {}
     resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
-    computed: dict[str, Task] = {}
     judged = _judged(tasks)
     for task in tasks.values():
         place = where(task.run, task.at)
@@ -61,49 +59,27 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = engine.resolve(words, place, here)
         recipe = found[task.name] = resolved[key]
-        same = computed.setdefault(_identity(study, task, recipe), task)
-        if same is not task:
-            text = f"computes the very same as {where(same.run, same.at)}; leave one out"
-            raise UserError(f"{place}: {text}")
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
-        if task.run == study.report.test and study.report.measures:
-            _decides(study.report.measures[0], task, recipe)
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
     return found
 
 
-def _decides(measure: str, task: Task, recipe: Recipe) -> None:
-    """Check that a task of the test has the measure by which the report decides. Of an objective a
-    plugin may measure what it has not declared.
-
-    Raises:
-        UserError: it has not.
-    """
-    known = [row.name for row in all_metrics()]
-    if task.tool == "evaluate":
-        known = _probed(recipe)
-        others = [row.name for row in all_metrics() if not row.compared]  # of the features
-    else:
-        others = [f"few_shot_{shots}" for shots in recipe.probe.shots]  # of probe.every
-    last = measure.rpartition("/")[2]
-    if task.tool != "pretrain" and last not in (*known, *others):
-        text = f"report.measures: {measure}: it does not measure that"
-        raise UserError(f"{where(task.run, task.at)}: {text}; {suggest(measure, known)}")
-
-
-def _probed(recipe: Recipe) -> list[str]:
-    """The metrics of a frozen encoder's evaluation."""
-    of_measures = {
-        "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
-        "top1": ["top1", "top5", "real"],
-        engine.SEGMENTATION: ["miou", "pixel_accuracy"],
-    }
-    measures = recipe.probe.measures
-    return [name for one in measures for name in of_measures.get(one, [one])]
+def with_values(tasks: Tasks, found: Recipes) -> Tasks:
+    """The tasks with what their recipes say of them; without the best values, and what the weights
+    of another task bring."""
+    settled = {}
+    for name, task in tasks.items():
+        unknown = {key for other in (task.best or [()])[0] for key in tasks[other].tried}
+        if _origin(task, tasks) or "init" in unknown:
+            unknown |= {*engine.from_init()} - task.options.keys()
+        values = engine.computed_values(found[name]) | {"seed": task.seed}
+        known = {key: value for key, value in values.items() if key not in unknown}
+        settled[name] = replace(task, values=known)
+    return settled
 
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
@@ -115,15 +91,6 @@ def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     options |= _known({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
     return words_of(options)
-
-
-def _identity(study: Study, task: Task, recipe: Recipe) -> str:
-    """What tells a task from the others of its run and seed. Where its images are, as what they are
-    is not known yet; and the values that it is one of, or chooses among: of two lists of tries one
-    may be a part of the other."""
-    tries = settings_at(study, task.run, task.at).tries
-    values = engine.computed_values(recipe) | {"model.name": "", "init": task.options.get("init")}
-    return str((task.run, task.seed, tries, task.best, sorted(values.items())))
 
 
 def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
@@ -156,19 +123,15 @@ def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     axis = next(iter(study.runs[test].over), None) if test else None
     if axis is None:
         return
-    models: dict[str, dict[str, Any]] = {}
-    for name, task in tasks.items():
-        if task.run == test:
-            values = found[name].values()
-            own = {key: values[key] for key in values if key.startswith("model.")}
-            models.setdefault(task.at[axis], own | {"model.name": ""})
+    own = [task for task in tasks.values() if task.run == test]
+    models = {task.at[axis]: found[task.name].model.model_dump() | {"name": ""} for task in own}
     says = [
         any(key.split(".")[0] == "model" for one in settings.values() for key in one.options)
         for name, settings in study.axes[axis].items()
         if name in models
     ]
-    first, *others = models.values()
-    differ = [key for key in first if any(own.get(key) != first[key] for own in others)]
+    first = next(iter(models.values()))
+    differ = [key for key in first if any(one[key] != first[key] for one in models.values())]
     if differ and not all(says):
-        texts = [f"{name} {differ[0]}={own.get(differ[0])}" for name, own in models.items()]
+        texts = [f"{name} model.{differ[0]}={one[differ[0]]}" for name, one in models.items()]
         yield f"{test} compares encoders of different architectures: {', '.join(texts)}"

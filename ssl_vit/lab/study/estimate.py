@@ -29,8 +29,6 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "device_hours": ("hours", number),
     "price": ("price", number),
     "disk_bytes": ("disk", format_bytes),
-    "most_bytes": ("memory", format_bytes),
-    "cores": ("cores", number),
 }
 
 
@@ -115,21 +113,15 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
 
 def sum_up(found: Sequence[RunEstimate]) -> dict[str, Any]:
     """What several tasks will cost together, None where it is known of none: how many there are,
-    exaFLOP, device-hours, price, bytes on the disk, bytes of a process of the largest, cores that
-    decode the images of the fastest, how many have an unknown time, and how many an unknown work,
-    of which that of all is not known then."""
+    exaFLOP, device-hours, price, bytes on the disk, how many have an unknown time, and how many an
+    unknown work, of which that of all is not known then."""
     uncounted = sum(one.exaflop is None and one.images is not None for one in found)
-    cores = [one.decoding.cores for one in found if one.decoding]
-    sizes = [sum(one.tensor_bytes["DDP"].values()) for one in found]
-    is_known = all(one.device_batch or not one.steps for one in found)
     return {
         "tasks": len(found),
         "exaflop": None if uncounted else _total(one.exaflop for one in found),
         "device_hours": _total(one.device_hours for one in found),
         "price": _total(one.price for one in found),
         "disk_bytes": sum(one.disk_bytes for one in found),
-        "most_bytes": max(sizes) if is_known else None,
-        "cores": max(cores, default=None),
         "untimed": sum(one.device_hours is None for one in found),
         "uncounted": uncounted,
     }

@@ -20,7 +20,6 @@ import psutil
 from ...errors import LostError, UserError
 from ...formatting import (
     duration,
-    format_bytes,
     process_command,
     process_environment,
     shell_command,
@@ -117,7 +116,13 @@ def main_figure(found: Result) -> str:
 
 
 def _parallel(job: Job) -> int:
-    return job.parallel or len(gpus()) or max(1, min(engine.cores(), len(job.tasks)))
+    """How many tasks run at once: as many as are asked for, else as there are GPUs, or cores, and
+    as fit into memory if each needs what the largest does."""
+    if job.parallel:
+        return job.parallel
+    largest = max(engine.memory_need(one, bool(gpus())) for one in job.recipes.values())
+    most = len(gpus()) or min(engine.cores(), len(job.tasks))
+    return max(1, min(most, memory() // largest))
 
 
 def _opening(job: Job) -> str:
@@ -162,16 +167,12 @@ class _Processes:
     def __init__(self, job: Job) -> None:
         self.tasks, self.folder = job.tasks, job.folder
         self.parallel, self.gpus = _parallel(job), gpus()
-        on_gpu = bool(self.gpus)
-        self.needs = {name: engine.memory_need(one, on_gpu) for name, one in job.recipes.items()}
-        self.memory = memory()
         self.begun = self.reported = time.monotonic()
         self.running: dict[str, _Child] = {}
         done = [name for name in self.tasks if finished(self.folder, name)]
         self.took = {name: result(self.folder, name).seconds for name in done}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
-        self.waits = False  # a line has said that a task waits for memory
         self.stopped = False  # by a signal
 
     def run(self) -> dict[str, str]:
@@ -232,20 +233,8 @@ class _Processes:
             if self.stopped or len(self.running) >= self.parallel or not {*task.needs} <= over:
                 continue
             held = early and engine.is_written(self.folder / task.name)
-            if task.name not in self.failed and not held and self._fits(task):
+            if task.name not in self.failed and not held:
                 self._launch(task)
-
-    def _fits(self, task: Task) -> bool:
-        """Whether memory suffices for the task and those that run; a task alone always starts."""
-        need = sum(self.needs[name] for name in (*self.running, task.name))
-        if not self.running or need <= self.memory:
-            return True
-        if not self.waits:
-            self.waits = True
-            most = format_bytes(self.memory)
-            text = f"with those that run it may need {format_bytes(need)}, more than {most}"
-            _say("waiting", f"{task.name}: {text}; others wait likewise")
-        return False
 
     def _launch(self, task: Task) -> None:
         try:

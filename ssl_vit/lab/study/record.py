@@ -12,38 +12,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, TypeAdapter
+from pydantic import PlainValidator, TypeAdapter
 
 from ...errors import UserError
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.records import Record, Scalar, Whole
+from ...recipe.records import Record, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
 from .launch import planned
 from .read import REFERENCE, Study
-from .tasks import Task, Tasks, words_of
+from .tasks import Task, Tasks
 
 FILE = "study.json"
-Values = Mapping[str, Any]  # {dotted key: value} of a resolved recipe
-
-
-class TaskRecord(Record):
-    """A task of study.json."""
-
-    name: str
-    run: str
-    tool: str
-    at: dict[str, str]
-    seed: Whole
-    tried: dict[str, Scalar | list[Scalar]]
-    needs: list[str]
-    best: list[str] | None = None  # the tasks that it chooses among
-    by: str | None = None
-    options: list[str]  # as on a command line
-    # {key: value} of its resolved recipe that not all tasks of the run have
-    recipe: dict[str, Any] = Field(default_factory=dict)
 
 
 class StudyRecord(Record):
@@ -54,14 +36,11 @@ class StudyRecord(Record):
     seeds: list[Whole]
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
-    tasks: list[TaskRecord]
-    # {run: {key: value} that all of its tasks have}
-    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
 
-    def values(self, task: TaskRecord) -> dict[str, Any]:
-        """{dotted key: value} of a task's resolved recipe that decide what it computes and what its
-        result is of, as far as they were known before the study started."""
-        return self.recipes.get(task.run, {}) | task.recipe
+    @property
+    def by_name(self) -> Tasks:
+        return {task.name: task for task in self.tasks}
 
 
 def rule_of(study: Study) -> Rule | None:
@@ -79,43 +58,17 @@ def rule_of(study: Study) -> Rule | None:
     return Rule(report.test, first, arms, places, asked, measure)
 
 
-def content(
-    study: Study, tasks: Tasks, values: Mapping[str, Values] | None = None
-) -> dict[str, Any]:
-    """study.json of a study.
-
-    Args:
-        study, tasks: the study and its tasks.
-        values: of each task's recipe.
-    """
+def content(study: Study, tasks: Tasks) -> dict[str, Any]:
+    """study.json of a study and its tasks."""
     rule = rule_of(study)
-    of_run: dict[str, list[Values]] = {}
-    for task in tasks.values():
-        of_run.setdefault(task.run, []).append((values or {}).get(task.name, {}))
-    shared = {
-        run: {key: one for key, one in own[0].items() if all(_has(key, one, each) for each in own)}
-        for run, own in of_run.items()
-    }
-    listed = []
-    for task in tasks.values():
-        among, by = task.best or (None, None)
-        own = (values or {}).get(task.name, {})
-        beyond = {key: one for key, one in own.items() if key not in shared[task.run]}
-        changed = {"best": among, "by": by, "options": words_of(task.options), "recipe": beyond}
-        listed.append(asdict(task) | changed)
     return {
         "title": study.title,
         "axes": {axis: list(names) for axis, names in study.axes.items()},
         "seeds": list(study.seeds),
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
-        "recipes": shared,
-        "tasks": listed,
+        "tasks": [asdict(task) for task in tasks.values()],
     }
-
-
-def _has(key: str, value: Any, values: Values) -> bool:
-    return key in values and bool(values[key] == value)
 
 
 def read(folder: Path) -> StudyRecord:
@@ -132,17 +85,6 @@ def read(folder: Path) -> StudyRecord:
             raise UserError(f"{folder / FILE} is damaged: task {task.name} {text}")
         known.add(task.name)
     return found
-
-
-def tasks_from(found: StudyRecord) -> Tasks:
-    """The tasks that study.json has."""
-    tasks = {}
-    for one in found.tasks:
-        best = None if one.best is None else (tuple(one.best), one.by or "")
-        options = dict(option.split("=", 1) for option in one.options)
-        shared = (one.name, one.run, one.tool, one.at, one.seed, options, one.tried)
-        tasks[one.name] = Task(*shared, tuple(one.needs), best)
-    return tasks
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:
@@ -172,7 +114,8 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         place = moved.name
         for number in itertools.count(2):
             here = replace(moved, name=place)
-            why = run_folder.not_planned(folder / place, *planned(here, settled, folder))
+            words, undecided = planned(here, settled, folder)
+            why = run_folder.not_planned(folder / place, here.values, words, undecided)
             if not why and place not in settled:
                 break
             others[place] = why

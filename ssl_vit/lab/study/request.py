@@ -68,41 +68,19 @@ def requested(
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
-    plugin = {key: text for key, text in given.items() if key == "plugin"}
     opening: list[str] = []
     if own.recipe == worth.NAME:
         own, content, opening = _worth(own, given, keep=not (stand_ins or own.dry))
-        given = plugin
+        given = {key: text for key, text in given.items() if key == "plugin"}
     elif own.hours is not None or own.anyway:
         option = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
         raise UserError(f"{option}: has no effect without recipe={worth.NAME}")
-    if content is not None:
-        if own.name is None or own.recipe is not None:
-            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
-        study, stem = read.build(content, "the study"), own.name
-    elif swept is not None:
-        study, stem = _sweep(own, given, swept)
-        given = plugin  # the study's runs have the others
-    else:
-        path = _find(own.recipe)
-        study, stem = read.read(path), path.stem
-    if own.match is not None and swept is None:
-        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
-        raise UserError(f"match={own.match}: {text}")
-    if own.seeds is not None:
-        study = study.model_copy(update={"seeds": _seeds(own.seeds)})
-    for place in study.places:
-        taken = place in StudyOptions.options() or place in engine.own_keys()
-        if taken and place not in OF_PLACES:
-            raise UserError(f"places: {place}= means something else already; take another name")
+    study, stem = _study(own, given, content, swept)
+    if swept is not None:  # the study's runs have the others
+        given = {key: text for key, text in given.items() if key == "plugin"}
     name = own.name or stem
     build_recipe({"name": name})  # which checks it
-    places, options = {}, {}
-    for key, text in given.items():
-        if key not in study.places:
-            options[key] = _checked(key, text, study.places)
-        elif text.lower() not in NULLS:
-            places[key] = _absolute(text)
+    places, options = _sorted(study, given)
     lines: list[str] = []
     here = look and (not stand_ins or places.keys() == {*study.places})
     if stand_ins:
@@ -111,11 +89,52 @@ def requested(
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
     recipes = check.recipes(study, tasks, here)
+    tasks = check.with_values(tasks, recipes)
     if here:
         lines += check.images(study, tasks, recipes)
     lines += check.architectures(study, tasks, recipes)
     folder = Path(own.out) / name
-    return Request(study, tasks, recipes, name, folder, own, plugin.get("plugin"), lines, opening)
+    return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
+
+
+def _study(
+    own: StudyOptions,
+    given: Mapping[str, str],
+    content: Mapping[str, Any] | None,
+    swept: Sequence[str] | None,
+) -> tuple[read.Study, str]:
+    """The study of a mapping, a sweep or a file, and the name of its folder where none is given."""
+    if content is not None:
+        if own.name is None or own.recipe is not None:
+            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
+        study, stem = read.build(content, "the study"), own.name
+    elif swept is not None:
+        study, stem = _sweep(own, given, swept)
+    else:
+        path = _find(own.recipe)
+        study, stem = read.read(path), path.stem
+    if own.match is not None and swept is None:
+        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        raise UserError(f"match={own.match}: {text}")
+    if own.seeds is not None:
+        study = study.model_copy(update={"seeds": _seeds(own.seeds)})
+    return study, stem
+
+
+def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The words of a command line that are the study's places, and those that are keys of its
+    recipes."""
+    for place in study.places:
+        taken = place in StudyOptions.options() or place in engine.own_keys()
+        if taken and place not in OF_PLACES:
+            raise UserError(f"places: {place}= means something else already; take another name")
+    places, options = {}, {}
+    for key, text in given.items():
+        if key not in study.places:
+            options[key] = _checked(key, text, study.places)
+        elif text.lower() not in NULLS:
+            places[key] = _absolute(text)
+    return places, options
 
 
 def _worth(

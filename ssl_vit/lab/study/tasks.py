@@ -33,6 +33,8 @@ class Task:
         tried: {key: value} that it tries.
         needs: names of the tasks that have to finish before it.
         best: among which tasks, and by which measure, it takes the values that were tried.
+        values: {dotted key: value} of its resolved recipe that decide what it computes and what its
+            result is of, as far as they are known before the study starts.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Task:
     tried: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     best: tuple[tuple[str, ...], str] | None = None
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 Tasks = dict[str, Task]  # by name, each after those that it needs

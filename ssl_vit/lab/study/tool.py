@@ -92,7 +92,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            _write(request, job)
+            record.write(job.folder, record.content(request.study, job.tasks))
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
@@ -125,17 +125,6 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
     return launch.Job(
         request.name, request.folder, tasks, recipes, tuple(words), own.parallel, own.slurm
     )
-
-
-def _write(request: Request, job: launch.Job) -> None:
-    """Write study.json, with what each task computes as far as it is known before it starts."""
-    values = {}
-    for name, task in job.tasks.items():
-        chosen = {key for other in (task.best or [()])[0] for key in job.tasks[other].tried}
-        known = engine.computed_values(job.recipes[name]) | {"seed": task.seed}
-        known["init"] = task.options.get("init", known["init"])
-        values[name] = {key: value for key, value in known.items() if key not in chosen}
-    record.write(job.folder, record.content(request.study, job.tasks, values))
 
 
 def _unchecked(job: launch.Job) -> list[str]:
@@ -188,7 +177,7 @@ def _become_one(words: Sequence[str]) -> None:
         raise UserError(f"index={own.index}: only= has the tasks 0 to {len(names) - 1}")
     engine.run_plugin(engine.parse(rest).get("plugin"))  # whose metrics are known
     folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
-    tasks, name = record.tasks_from(record.read(folder)), names[own.index]
+    tasks, name = record.read(folder).by_name, names[own.index]
     if name not in tasks:
         raise UserError(f"only={name}: the study has no such task; {suggest(name, tasks)}")
     unfinished = [other for other in tasks[name].needs if not launch.finished(folder, other)]

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -432,45 +432,50 @@ def spend(
     def cost(extent: Extent) -> float:
         return (spent + seconds(question, extent, clocks, parallel)) / 3600
 
-    def longest(extent: Extent, most: int) -> Extent:
-        """With as many steps as fit, up to `most`."""
-        longer = range(extent.steps + 1, most + 1)
-        fit = bisect_right(longer, hours, key=lambda steps: cost(replace(extent, steps=steps)))
-        return replace(extent, steps=extent.steps + fit)
-
-    def bought(extent: Extent) -> str:
-        shares = ", ".join(["all labels", *map(format_share, extent.shares)])
-        return (
-            f"hours       {cost(extent):.2g} of {hours:g}: {extent.tries} tries for each of"
-            f" {' and '.join(question.arms)}, {extent.seeds} seeds, {extent.steps} steps"
-            f" ({question.epochs(extent.steps)}) of {question.objective}; {shares}"
-        )
-
-    least = question.least_steps
-    found = Extent(min(RATES), FEWEST, least)
-    if (needed := cost(found)) > hours:
-        found = longest(replace(found, steps=2), least)
+    found, lines = Extent(min(RATES), FEWEST, question.least_steps), []
+    if (needed := cost(found)) <= hours:
+        found = _bought(question, hours, cost, found)
+    else:
+        found = _longest(replace(found, steps=2), question.least_steps, hours, cost)
         reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
         text = f"too short to answer: {reason}; needs {math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
-        return found, [f"warning     {text}", bought(found)]
+        lines = [f"warning     {text}"]
+    shares = ", ".join(["all labels", *map(format_share, found.shares)])
+    tries = f"{found.tries} tries for each of {' and '.join(question.arms)}"
+    length = f"{found.steps} steps ({question.epochs(found.steps)}) of {question.objective}"
+    text = f"{cost(found):.2g} of {hours:g}: {tries}, {found.seeds} seeds, {length}; {shares}"
+    return found, [*lines, f"hours       {text}"]
+
+
+def _bought(
+    question: Question, hours: float, cost: Callable[[Extent], float], found: Extent
+) -> Extent:
+    """What the hours buy beside the least that answers."""
 
     def take(more: Extent) -> Extent:
         return more if cost(more) <= hours else found
 
-    length = max(least, question.recipe.optim.steps)
+    length = max(found.steps, question.recipe.optim.steps)
     for tries in sorted(RATES):
         found = take(replace(found, tries=tries))
-    found = longest(found, length)
+    found = _longest(found, length, hours, cost)
     for seeds in range(FEWEST + 1, MOST_SEEDS + 1):
         found = take(replace(found, seeds=seeds))
     for share in SHARES:
         if share * question.images.smallest >= A_CLASS:
             found = take(replace(found, shares=(*found.shares, share)))
     if found.seeds == MOST_SEEDS:
-        found = longest(found, LONGEST * length)
-    return found, [bought(found)]
+        found = _longest(found, LONGEST * length, hours, cost)
+    return found
+
+
+def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], float]) -> Extent:
+    """With as many steps as fit into the hours, up to `most`."""
+    longer = range(extent.steps + 1, most + 1)
+    fit = bisect_right(longer, hours, key=lambda steps: cost(replace(extent, steps=steps)))
+    return replace(extent, steps=extent.steps + fit)
 
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
