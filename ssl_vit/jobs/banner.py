@@ -69,7 +69,7 @@ def _early_warnings(job: Job) -> Iterator[str]:
         found = formatting.count_of_images(len(job.splits.validation))
         yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
     if job.online:
-        yield from _few_probed(job.online.probes, job.online.plan.train)
+        yield from _few_probed(job.online.probes, job.online.train)
     yield from job.splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
@@ -161,7 +161,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if job.decoded:
         loading += f", decoded in memory: {job.decoded.description}"
     if job.online:
-        yield "probes", job.online.plan.describe()
+        yield "probes", job.online.describe()
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"

@@ -99,17 +99,6 @@ def _steps(job: Job) -> list[float]:
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     # the schedule is made already, and stays the run's
     recipe.optim.steps = min(MOST, recipe.optim.steps)
-    loader = loaders.training_loader(
-        job.images,
-        recipe.data,
-        job.batch_layout,
-        recipe.seed,
-        0,
-        recipe.optim.steps,
-        job.workers,
-        compared_views(recipe),
-        job.decoded,
-    )
     ends = [time.perf_counter()]
 
     class StepEnds(Callback):
@@ -119,7 +108,7 @@ def _steps(job: Job) -> list[float]:
     def settled(step: int) -> bool:
         return step >= WARM + STEPS and ends[-1] - ends[WARM] >= SETTLED
 
-    with InterruptibleLoader(loader) as passes:
+    with InterruptibleLoader(job.loader()) as passes:
         loop.train(
             job.state,
             passes,
@@ -133,9 +122,9 @@ def _steps(job: Job) -> list[float]:
 def _images_per_core(job: Job) -> float:
     """Images in a second, by one thread and no workers, from their files."""
     recipe, threads = job.recipe, torch.get_num_threads()
-    source, views = job.splits.train, compared_views(recipe)
     loader = loaders.training_loader(
-        source, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0, views
+        *(job.splits.train, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0),
+        compared_views(recipe),
     )
     torch.set_num_threads(1)
     made, took, started = 0, 0.0, time.perf_counter()

@@ -31,18 +31,6 @@ class Record(NamedTuple):
     labels: np.ndarray = NO_HASHES
     complete: bool = True
 
-    def with_more(self, parts: Iterable["Record"]) -> "Record":
-        """This one with what others have besides, up to LIMIT images."""
-        images, labels = self.images, self.labels
-        for part in parts:
-            images = distinct(np.concatenate([images, part.images]))
-            labels = distinct(np.concatenate([labels, part.labels]))
-        if len(images) <= LIMIT:
-            return Record(images, labels, self.complete)
-        new = images[~is_among(images, self.images)]
-        images = distinct(np.concatenate([self.images, new[: LIMIT - len(self.images)]]))
-        return Record(images, labels[is_among(labels, images)], complete=False)
-
 
 NOTHING = Record()
 
@@ -71,8 +59,9 @@ class TrainedOn:
     folder: Path
     learns_labels: bool
     record: Record = NOTHING  # of all processes, as of the last `gather`
-    fresh: list[Record] = field(default_factory=list)  # of this process since; not yet `distinct`
-    waiting: int = 0  # images in `fresh` that came after its first entry
+    images: list[np.ndarray] = field(default_factory=list)  # of this process since then
+    labels: list[np.ndarray] = field(default_factory=list)  # of those of them whose label it learns
+    waiting: int = 0  # of `images`, how many came after its first entry
     written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
@@ -86,39 +75,41 @@ class TrainedOn:
         """The batches, each collected as it is taken, and without `content`, which no objective
         reads."""
         for batch in batches:
-            self._add(batch)
+            is_full = len(self.record.images) >= LIMIT and not self.record.complete
+            if batch.content is not None and not is_full:
+                self._add(batch.content, is_labelled(batch.label).numpy())
             yield batch._replace(content=None)
 
-    def _add(self, batch: Batch) -> None:
-        is_full = len(self.record.images) >= LIMIT and not self.record.complete
-        if batch.content is None or is_full:
-            return
-        learned = NO_HASHES
+    def _add(self, content_B: np.ndarray, labelled_B: np.ndarray) -> None:
+        self.images.append(content_B.ravel())
         if self.learns_labels:
-            learned = batch.content[is_labelled(batch.label).numpy()]
-        self.fresh.append(Record(batch.content.ravel(), learned.ravel()))
-        self.waiting += batch.content.size
+            self.labels.append(content_B[labelled_B].ravel())
+        self.waiting += content_B.size
         if self.waiting >= WAITING:
             self._thin()
 
     def _thin(self) -> None:
         """Drop what is recorded already or came twice, and of the rest what is beyond the limit;
         that there is more is still seen then."""
-        images = distinct(np.concatenate([NO_HASHES, *(one.images for one in self.fresh)]))
-        labels = distinct(np.concatenate([NO_HASHES, *(one.labels for one in self.fresh)]))
-        images = images[~is_among(images, self.record.images)][: LIMIT + 1]
-        labels = labels[~is_among(labels, self.record.labels)][: LIMIT + 1]
-        self.fresh = [Record(images, labels)]
+        self.images = [_new(self.images, self.record.images)]
+        self.labels = [_new(self.labels, self.record.labels)]
         self.waiting = 0
 
     def gather(self) -> bool:
         """Record what every process has trained on; whether there are more images from here on than
         are recorded. Collective."""
         self._thin()
-        was_complete = self.record.complete
-        self.record = self.record.with_more(gather_object(self.fresh))
-        self.fresh = []
-        return was_complete and not self.record.complete
+        before = self.record
+        images = distinct(np.concatenate([before.images, *gather_object(self.images)]))
+        labels = distinct(np.concatenate([before.labels, *gather_object(self.labels)]))
+        self.images, self.labels = [], []
+        is_over = len(images) > LIMIT
+        if is_over:
+            room = LIMIT - len(before.images)
+            images = distinct(np.concatenate([before.images, _new([images], before.images)[:room]]))
+            labels = labels[is_among(labels, images)]
+        self.record = Record(images, labels, before.complete and not is_over)
+        return before.complete and is_over
 
     def write(self) -> None:
         """Write the record, if it has grown.
@@ -134,3 +125,9 @@ class TrainedOn:
 
     def _size(self) -> tuple[int, int, bool]:
         return len(self.record.images), len(self.record.labels), self.record.complete
+
+
+def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
+    """The hashes that are not known, each once, up to one more than the limit."""
+    found = distinct(np.concatenate([NO_HASHES, *hashes]))
+    return found[~is_among(found, known)][: LIMIT + 1]
