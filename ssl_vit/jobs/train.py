@@ -144,9 +144,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 _nonfinite_policy(job, callbacks),
             )
         distributed.on_main(accelerator, finish_saving)
-        return distributed.broadcast_from_main(
-            accelerator, lambda: first if saver.kept is None else saver.kept
-        )
+        return distributed.broadcast_from_main(accelerator, lambda: saver.kept or first)
     finally:
         saver.close()
         callbacks.close()
