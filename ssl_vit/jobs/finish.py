@@ -82,7 +82,12 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
     run, recipe, state = job.run, job.recipe, job.state
     run.check_not_moved()
     export(job, trained, run.export)
-    _draw(job, trained)
+    with (
+        _failures_as_warnings(run, "figures"),
+        loop.autocast(recipe.compute.precision, job.accelerator),
+    ):
+        few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
+        inspection.save_figures(trained, few, run.figures)
     if job.trackers:
         values = {name: value for name, (value, _) in tested.items()}
         job.trackers.finish(state.step, values, sorted(run.figures.glob("*.png")))
@@ -123,16 +128,6 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
         names = job.splits.train.classes
         classes = names if len(names) == count else [str(number) for number in range(count)]
     weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
-
-
-def _draw(job: Job, trained: Objective) -> None:
-    """Draw the figures; a failure is a warning."""
-    with (
-        _failures_as_warnings(job.run, "figures"),
-        loop.autocast(job.recipe.compute.precision, job.accelerator),
-    ):
-        few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
-        inspection.save_figures(trained, few, job.run.figures)
 
 
 def write_page(run: Run) -> None:

@@ -122,9 +122,9 @@ def _steps(job: Job) -> list[float]:
 def _images_per_core(job: Job) -> float:
     """Images in a second, by one thread and no workers, from their files."""
     recipe, threads = job.recipe, torch.get_num_threads()
+    source, views = job.splits.train, compared_views(recipe)
     loader = loaders.training_loader(
-        *(job.splits.train, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0),
-        compared_views(recipe),
+        source, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0, views
     )
     torch.set_num_threads(1)
     made, took, started = 0, 0.0, time.perf_counter()

@@ -129,7 +129,6 @@ def environment_facts(
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": split_images.measured_on(recipe, splits),
         "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first
-        "clipped": splits.clipped,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,

@@ -55,8 +55,7 @@ class Session:
         checked = distributed.broadcast_from_main(
             self.accelerator, lambda: check_pixels.check(apart, recipe.data, of_bytes)
         )
-        guesses = (*splits.guesses, *checked.warnings)
-        return splits._replace(guesses=guesses, clipped=checked.clipped)
+        return splits._replace(guesses=(*splits.guesses, *checked.warnings))
 
     def hold(self, lock: AbstractContextManager[Any]) -> None:
         """Take a lock on rank 0, until the session ends.
