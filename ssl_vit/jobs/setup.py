@@ -306,9 +306,8 @@ def _restore(job: Job, path: Path) -> None:
     prefix = f"name={job.recipe.name}: {path}"
     try:
         saved = checkpoint.load(path)
-        same_step = saved["step"] == checkpoint.step_of(path)
-        if saved["recipe"] not in job.run.hashes() or not same_step:
-            raise UserError(f"{prefix} is another run's, or another step's; remove it")
+        if saved["recipe"] not in job.run.hashes():
+            raise UserError(f"{prefix} is another run's; remove it")
         job.state.load(saved)
     except UserError:
         raise

@@ -16,7 +16,6 @@ from ..runs.files import write_atomically
 from ..runs.folder import TRAINED_ON
 
 LIMIT = 1_000_000  # images of a record
-WAITING = 2**16  # hashes that are collected before those that came twice are dropped
 
 
 class Record(NamedTuple):
@@ -39,12 +38,9 @@ def read(folder: Path) -> Record | None:
     """The record in a run's folder; None where there is none that can be read."""
     try:
         found = load((folder / TRAINED_ON).read_bytes())
-        images, labels, complete = (found[name] for name in Record._fields)
+        return Record(found["images"], found["labels"], bool(found["complete"].all()))
     except (OSError, SafetensorError, KeyError):
         return None
-    if images.dtype != np.int64 or labels.dtype != np.int64:
-        return None
-    return Record(distinct(images.ravel()), distinct(labels.ravel()), bool(complete.all()))
 
 
 @dataclass(eq=False, repr=False)
@@ -61,7 +57,6 @@ class TrainedOn:
     record: Record = NOTHING  # of all processes, as of the last `gather`
     images: list[np.ndarray] = field(default_factory=list)  # of this process since then
     labels: list[np.ndarray] = field(default_factory=list)  # of those of them whose label it learns
-    waiting: int = 0  # of `images`, how many came after its first entry
     written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
@@ -77,32 +72,21 @@ class TrainedOn:
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
             if batch.content is not None and not is_full:
-                self._add(batch.content, is_labelled(batch.label).numpy())
+                self.images.append(batch.content.ravel())
+                if self.learns_labels:
+                    labelled_B = is_labelled(batch.label).numpy()
+                    self.labels.append(batch.content[labelled_B].ravel())
             yield batch._replace(content=None)
-
-    def _add(self, content_B: np.ndarray, labelled_B: np.ndarray) -> None:
-        self.images.append(content_B.ravel())
-        if self.learns_labels:
-            self.labels.append(content_B[labelled_B].ravel())
-        self.waiting += content_B.size
-        if self.waiting >= WAITING:
-            self._thin()
-
-    def _thin(self) -> None:
-        """Drop what is recorded already or came twice, and of the rest what is beyond the limit;
-        that there is more is still seen then."""
-        self.images = [_new(self.images, self.record.images)]
-        self.labels = [_new(self.labels, self.record.labels)]
-        self.waiting = 0
 
     def gather(self) -> bool:
         """Record what every process has trained on; whether there are more images from here on than
         are recorded. Collective."""
-        self._thin()
         before = self.record
-        images = distinct(np.concatenate([before.images, *gather_object(self.images)]))
-        labels = distinct(np.concatenate([before.labels, *gather_object(self.labels)]))
+        new = [_new(self.images, before.images), _new(self.labels, before.labels)]
         self.images, self.labels = [], []
+        parts = gather_object([new])
+        images = distinct(np.concatenate([before.images, *(part[0] for part in parts)]))
+        labels = distinct(np.concatenate([before.labels, *(part[1] for part in parts)]))
         is_over = len(images) > LIMIT
         if is_over:
             room = LIMIT - len(before.images)
@@ -128,6 +112,7 @@ class TrainedOn:
 
 
 def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
-    """The hashes that are not known, each once, up to one more than the limit."""
+    """The hashes that are not known, each once, up to one more than the limit: that there is more
+    is still seen then."""
     found = distinct(np.concatenate([NO_HASHES, *hashes]))
     return found[~is_among(found, known)][: LIMIT + 1]
