@@ -7,16 +7,10 @@ import torch
 from .. import costs, formatting, metrics
 from ..data import loaders
 from ..data.workers import limit_workers
-from ..evaluation.collapse import IMAGES_PER_CHANNEL
-from ..evaluation.online import OnlineProbes
 from ..models.encoder import Encoder
-from ..objectives.corruption import num_corrupted
-from ..objectives.patches import PatchPrediction
 from ..recipe import schema
-from ..recipe.probe import CHOSEN
-from ..runs import console
-from ..training import distributed, loop
-from .init_notes import init_notes
+from ..runs import console, seen_text
+from ..training import loop
 from .online import label_doubt
 from .reuse import changed_images
 from .setup import Job, loop_settings
@@ -35,68 +29,44 @@ def print_banner(job: Job) -> None:
     pace = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
         return
-    for text in _early_warnings(job):
+    for text in _warnings(job):
         print(f"warning: {text}", flush=True)
     left = recipe.optim.steps - job.state.step
     time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])
-    batch_bytes = loaders.batch_bytes(recipe.data, batch_layout, schema.compared_views(recipe))
-    if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
-        limit = f"/dev/shm has room for {fitting} of {job.workers} data workers"
-        job.run.write_log(f"warning: {limit}")
-        print(f"warning: {limit}", flush=True)
-    net = job.objective.encoder
-    if isinstance(net, Encoder) and net.patches < 16:
-        few = f"warning: {net.patches} patches an image are few to learn from"
-        print(f"{few}; a smaller model.patch= gives more", flush=True)
 
 
-def _early_warnings(job: Job) -> Iterator[str]:
-    data = job.recipe.data
-    if data.validation == 0:
+def _warnings(job: Job) -> Iterator[str]:
+    recipe, splits = job.recipe, job.splits
+    if recipe.data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     yield from changed_images(job.run)
-    counts = measured_on(job.recipe, job.splits)
-    remedy = schema.more_held_out(job.recipe)
-    yield from formatting.few_images(counts, schema.chosen_on_held_out(job.recipe), remedy)
-    doubt = label_doubt(job.splits.train.whole()) if job.splits.label_source else ""
-    if doubt and not schema.learns_labels(job.recipe):
+    counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
+    yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
+    doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
+    if doubt and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"
         yield f"folders are taken for classes, but {doubt}: {what}"
-    wanted = IMAGES_PER_CHANNEL * job.recipe.model.width
-    if job.collapse and len(job.splits.validation) < wanted:
-        found = formatting.count_of_images(len(job.splits.validation))
-        yield f"eval.collapse={job.recipe.eval.collapse}: {found} held out, of {wanted:,} wanted"
-    if job.online:
-        yield from _few_probed(job.online.probes, job.online.plan.train)
-    yield from job.splits.guesses
+    if job.online and "knn" in job.online.probes.probe.measures:
+        left = job.online.train - job.online.probes.chosen_on(job.online.train)
+        if recipe.probe.neighbors > left:
+            few = f"probes learn from {formatting.count_of_images(left)}: no k-NN accuracy"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}"
+    yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
             text = f"training patches are almost all of one class (entropy {value:.2g} nats)"
-            yield f"target={job.recipe.target}: {text}: there is next to nothing to predict"
-    if note := distributed.macos_warning():
-        yield note
-
-
-def _few_probed(probes: OnlineProbes, images: int) -> Iterator[str]:
-    """What so many training images are too few for."""
-    probe, count = probes.probe, probes.chosen_on(images)
-    for what in (CHOSEN[name] for name in probe.measures if name in CHOSEN):
-        if count < formatting.FEW_IMAGES:
-            yield (
-                f"probe.images={probe.images}: {what} is"
-                f" chosen on a tenth of them, {formatting.count_of_images(count)}"
-            )
-    if "knn" in probe.measures and probe.neighbors > images - count:
-        left = formatting.count_of_images(images - count)
-        yield f"probe.neighbors={probe.neighbors}: probes learn from {left}: no k-NN accuracy"
+            yield f"target={recipe.target}: {text}: there is next to nothing to predict"
+    batch_bytes = loaders.batch_bytes(recipe.data, job.batch_layout, schema.compared_views(recipe))
+    if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
+        yield f"/dev/shm has room for {fitting} of {job.workers} data workers"
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
     resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
     yield "run", f"{job.run.folder}{resumed}"
-    yield "objective", _objective(job)
+    yield "objective", _objective(recipe)
     held_out = held_out_images(recipe, splits)
     many = formatting.count_of_images(len(splits.train))
     if splits.stream:
@@ -105,38 +75,29 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     if not recipe.data.is_rgb:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
-    # under ZeRO 3 p is an empty placeholder, and ds_numel its whole size
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in net.parameters())
-    size = f"{parameters / 1e6:.2f}M parameters"
-    adds = costs.work(recipe).forward
+    found = costs.work(recipe)
     work = f"multiply-adds {formatting.NOT_COUNTED}"
-    if adds is not None:
-        work = f"{adds / 1e9:.3g}G multiply-adds an image"
+    if found.forward is not None:
+        work = f"{found.forward / 1e9:.3g}G multiply-adds an image"
     patches = "no patches"
     if isinstance(net, Encoder):
         patches = f"{net.patches} patches of {net.patch_size} px"
+    size = f"{found.encoder / 1e6:.2f}M parameters"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     if not recipe.init_source.is_scratch:
         yield "from", recipe.init
-        yield from console.rows_under("", init_notes(job.run, job.seen))
+        yield from console.rows_under("", seen_text.lines(job.seen))
 
 
-def _objective(job: Job) -> str:
-    """What is trained, how many patches of an image it corrupts, and which of its keys are not as
-    they are by default."""
-    recipe = job.recipe
-    corrupting = (one for one in job.objective.modules() if isinstance(one, PatchPrediction))
-    counts = [
-        f"{num_corrupted(one.rate, one.encoder.patches)} of {one.encoder.patches} patches corrupted"
-        for one in corrupting
-    ]
+def _objective(recipe: schema.Recipe) -> str:
+    """What is trained, and which of its keys are not as they are by default."""
     own, usual = {"target", *recipe.groups}, schema.defaults()
     changed = [
         f"{key}={formatting.option_text(value)}"
         for key, value in recipe.values().items()
         if key.split(".")[0] in own and value != usual[key]
     ]
-    return ", ".join([recipe.declared.title or recipe.objective, *counts, *changed])
+    return ", ".join([recipe.declared.title or recipe.objective, *changed])
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
@@ -160,7 +121,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if job.decoded:
         loading += f", decoded in memory: {job.decoded.description}"
     if job.online:
-        yield "probes", job.online.plan.describe()
+        yield "probes", job.online.describe()
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"

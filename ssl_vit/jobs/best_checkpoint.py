@@ -25,10 +25,9 @@ def check_split(recipe: Recipe) -> None:
     Raises:
         UserError: it would be.
     """
-    metric = recipe.checkpoint.best
+    metric, tested = recipe.checkpoint.best, recipe.data.test
     held_out = recipe.data.validation
     name = "validation" if held_out is None else held_out  # null: that split, if there is one
-    tested = recipe.data.test
     if metric is None or not isinstance(name, str) or not isinstance(tested, str):
         return
     if role(name) == role(tested):
@@ -38,66 +37,65 @@ def check_split(recipe: Recipe) -> None:
         )
 
 
-def check_metric(job: Job) -> None:
-    """Check that the held-out evaluation, or a probe of probe.every, measures the metric.
+def reconcile(job: Job) -> None:
+    """Check that the held-out evaluation, or a probe, measures the metric; and complete or check
+    the record, after a checkpoint was loaded or none.
 
     Raises:
-        UserError: none does; ReportedError on the other processes.
+        UserError: none does; or the checkpoint's record is of another metric or other images, or
+            the weights that it names are damaged or gone.
     """
     metric = job.recipe.checkpoint.best
     if metric is None:
+        job.state.best = None
         return
     with torch.no_grad(), job.state.evaluation_model() as model:
         known = job.held_out.names(model.eval())
         model.train()
     if job.online:
         known += [f"{PROBE}{name}" for name in job.online.probes.names()]
-
-    def check() -> None:
-        if metric not in known:
-            reason = "no metric of the held-out images"
-            raise UserError(f"checkpoint.best={metric}: {reason}; {suggest(metric, known)}")
-
-    distributed.on_main(job.accelerator, check)
+    distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, known))
 
 
-def reconcile(job: Job) -> None:
-    """Complete or check the record after a checkpoint was loaded, or none.
+def _reconcile(job: Job, metric: str, known: list[str]) -> None:
+    state, record = job.state, job.state.best
+    asked = {"metric": metric, "images": job.recipe.eval.images}
+    if metric not in known:
+        reason = "no metric of the held-out images"
+        raise UserError(f"checkpoint.best={metric}: {reason}; {suggest(metric, known)}")
+    if state.step == 0:
+        state.best = asked | {"step": None, "value": None}
+    elif record is None:
+        raise UserError(
+            f"checkpoint.best={metric}: the run was trained to step {state.step:,} without it, and"
+            f" its earlier weights are gone; {_off()}"
+        )
+    elif not asked.items() <= record.items():
+        raise UserError(
+            f"checkpoint.best={metric}: the run has chosen by checkpoint.best={record['metric']} on"
+            f" eval.images={record['images']} so far; expected the same, or another name="
+        )
+    else:
+        _check_best(job)
+
+
+def _check_best(job: Job) -> None:
+    """Check that the weights of the best evaluation so far are there.
 
     Raises:
-        UserError: the checkpoint's record is of another metric or other images, or the weights that
-            it names are damaged or gone.
+        UserError: they are not.
     """
-    distributed.on_main(job.accelerator, lambda: _reconcile(job))
-
-
-def _reconcile(job: Job) -> None:
-    state = job.state
-    metric = job.recipe.checkpoint.best
-    if metric is None:
-        state.best = None
-        return
-    images = job.recipe.eval.images
-    if state.step == 0:
-        state.best = {"metric": metric, "images": images, "step": None, "value": None}
-        return
-    prefix = f"checkpoint.best={metric}"
-    off = "checkpoint.best=null resumes without it, another name= begins again"
-    if state.best is None:
+    assert job.state.best is not None
+    step = job.state.best["step"]
+    if step is not None and not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
         raise UserError(
-            f"{prefix}: the run was trained to step {state.step:,} without it, and its earlier"
-            f" weights are gone; {off}"
+            f"checkpoint.best={job.recipe.checkpoint.best}: the checkpoint of step {step:,} is"
+            f" damaged or gone; {_off()}"
         )
-    for key, now in (("metric", metric), ("images", images)):
-        if state.best[key] != now:
-            option = {"metric": "checkpoint.best", "images": "eval.images"}[key]
-            raise UserError(
-                f"{prefix}: the run has chosen by {option}={state.best[key]} so far, not {now};"
-                f" expected {option}={state.best[key]}, or another name="
-            )
-    best = state.best["step"]
-    if best is not None and not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, best)):
-        raise UserError(f"{prefix}: the checkpoint of step {best:,} is damaged or gone; {off}")
+
+
+def _off() -> str:
+    return "checkpoint.best=null resumes without it, another name= begins again"
 
 
 class BestSoFar:
@@ -114,11 +112,7 @@ class BestSoFar:
         self.before = job.state.best  # the record that the newest one has replaced
         metric = job.recipe.checkpoint.best or ""
         self.key = metric if metric.startswith(PROBE) else f"{HELD_OUT}{metric}"
-        self.higher = find_metric(metric).higher
-
-    @property
-    def is_on(self) -> bool:
-        return self.job.recipe.checkpoint.best is not None
+        self.sign = 1 if find_metric(metric).higher else -1
 
     def update(self, row: Row) -> bool:
         """Whether a row of metrics is better than all before it; then the record is its own, and
@@ -128,7 +122,7 @@ class BestSoFar:
         Raises:
             UserError: too many saves have failed.
         """
-        if not self.is_on:
+        if self.job.recipe.checkpoint.best is None:
             return False
         return distributed.broadcast_from_main(self.job.accelerator, lambda: self._update(row))
 
@@ -139,16 +133,11 @@ class BestSoFar:
         self.drop_unsaved()
         record = self.job.state.best
         assert record is not None
-        if not self._is_better(value, record["value"]):
+        if record["value"] is not None and self.sign * value <= self.sign * record["value"]:
             return False
         self.before = record
         self.job.state.best = record | {"step": self.job.state.step, "value": value}
         return True
-
-    def _is_better(self, value: float, than: float | None) -> bool:
-        if than is None:
-            return True
-        return value > than if self.higher else value < than
 
     def drop_unsaved(self) -> None:
         """Return to the record before the newest one if that one's weights could not be saved.
@@ -158,7 +147,7 @@ class BestSoFar:
             UserError: too many saves have failed.
         """
         record = self.job.state.best
-        if not self.is_on or record is None or record["step"] in (None, self.job.state.step):
+        if record is None or record["step"] in (None, self.job.state.step):
             return  # the weights of this step are those in memory
         self.saver.wait()
         if not checkpoint.folder(self.saver.root, record["step"]).exists():
@@ -166,9 +155,9 @@ class BestSoFar:
 
 
 def restore(job: Job) -> Best | None:
-    """Load the weights of the best evaluation into the trained job; what result.json says of it
-    None where checkpoint.best is not set. Without a finite value,
-    which is a warning, the last weights stay and step and value are None.
+    """Load the weights of the best evaluation into the trained job; what result.json says of it,
+    None where checkpoint.best is not set. Without a finite value, which is a warning, the last
+    weights stay and step and value are None.
 
     Raises:
         UserError: their checkpoint is damaged.
@@ -182,11 +171,9 @@ def restore(job: Job) -> Best | None:
     if step is None and job.accelerator.is_main_process:
         job.warn(f"checkpoint.best={metric}: it was never finite; the last weights are kept")
     if step not in (None, job.state.step):
-        distributed.on_main(job.accelerator, lambda: _reconcile(job))
+        distributed.on_main(job.accelerator, lambda: _check_best(job))
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))
         job.held_out.latest = {}
         if job.online:
             job.online.probes.has_run = False
-    if step is not None and job.accelerator.is_main_process:
-        job.run.write_log(f"the weights of step {step} are the best by {metric}: {record['value']}")
-    return Best(metric=record["metric"], step=step, value=record["value"])
+    return Best(metric=metric, step=step, value=record["value"])

@@ -25,12 +25,11 @@ from .run_result import run_result
 
 class JobKind(NamedTuple):
     """What differs between the tools that make one run: `options` of the tool itself, `check` of
-    the recipe and the options, `run`, and `conclude`, which prints what to do with the result."""
+    the recipe and the options, and `run`."""
 
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
     run: Callable[[Run], Result | None]
-    conclude: Callable[[Run], None]
 
 
 def pretrain(options: list[str]) -> None:
@@ -56,12 +55,20 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
-    if result is not None and os.environ.get("RANK", "0") == "0":
+    if result is not None and _is_main():
         found = run_result(run, result)
         print(found)
-        job.conclude(run)
+        if run.recipe.trains and run.recipe.hub.repo:
+            from ..hub.manifest import status_lines  # a second of imports
+
+            for name, text in status_lines(run):
+                print(f"{name:<11} {text}")
         if as_json:
             print(json.dumps(found.content()))
+
+
+def _is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
@@ -83,42 +90,37 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         UserError: the folder holds another run, or the images are not where the recipe says.
     """
     run = Run(recipe)
-    run.recipe_file = recipe_file(options, recipe) if options else None
-    notice = image_notice(options, recipe) if options else None
-    shortened = warmup_notice(options, recipe) if options else None
-    for line in filter(None, (notice, shortened)):
-        if os.environ.get("RANK", "0") == "0":
-            print(line, flush=True)
+    taken = None  # says which images are used where nobody has named any
+    if options:
+        run.recipe_file = recipe_file(options, recipe)
+        taken = image_notice(options, recipe)
+        _print(taken, warmup_notice(options, recipe))
     run.reconcile()
     result = run.result()
     if result is not None and (again := reuse.measured_again(run)):
         result = None
-        if os.environ.get("RANK", "0") == "0":
-            print(again, flush=True)
-    if result is None:
-        reuse.check_unfinished(run)
-        _check_images(recipe, taken=notice is not None)
-        trackers.check_installed(recipe.log.trackers or ())
-    elif os.environ.get("RANK", "0") == "0":  # the other processes only exit
-        for warning in reuse.check(run):
-            print(f"warning: {warning}", flush=True)
-    return run, result
-
-
-def _check_images(recipe: Recipe, taken: bool) -> None:
-    """Check that the images are where the recipe says; `taken` are those of a run, which nobody has
-    named.
-
-    Raises:
-        UserError: they are not.
-    """
+        _print(again)
+    if result is not None:
+        if _is_main():  # the other processes only exit
+            _print(*(f"warning: {text}" for text in reuse.check(run)))
+        return run, result
+    reuse.check_unfinished(run)
     try:
         check_place(recipe.data)
     except UserError as error:
-        if not taken:
+        if taken is None:
             raise
         whose = f"the images of init={recipe.init}; {OTHERS}"
         raise UserError(f"{error}; these are {whose}") from None
+    trackers.check_installed(recipe.log.trackers or ())
+    return run, None
+
+
+def _print(*lines: str | None) -> None:
+    """Print those that there are, on rank 0."""
+    for line in filter(None, lines):
+        if _is_main():
+            print(line, flush=True)
 
 
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
@@ -167,23 +169,7 @@ def _probe(run: Run) -> Result | None:
     return evaluate(run)
 
 
-def _conclude(run: Run) -> None:
-    """Print what the Hub has."""
-    if run.recipe.hub.repo:
-        _print_hub_status(run)
-
-
-def _print_hub_status(run: Run) -> None:
-    from ..hub.manifest import status_lines  # a second of imports
-
-    try:
-        for name, text in status_lines(run):
-            print(f"{name:<11} {text}")
-    except Exception as error:  # the run is finished all the same
-        print(f"warning: what the Hub has is not known: {error!r}")
-
-
 # Functions are looked up at the call, so that a test can replace one.
-PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run), _conclude)
-FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run), _conclude)
-EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run), lambda *_: None)
+PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run))
+FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run))
+EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run))

@@ -27,7 +27,7 @@ from ..recipe.init_source import InitSource
 from ..recipe.probe import CHOSEN, SEGMENTATION, Probe
 from ..recipe.records.run import Environment, Measured, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
-from ..runs import console
+from ..runs import console, seen_text
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..runs.identity import runs_before
@@ -35,7 +35,6 @@ from ..training import loop
 from ..training.distributed import WatchedAccelerator, check_same, macos_warning, on_main
 from . import evaluate_masks, finish, head_classes, resources, reuse, seen_images, split_images
 from .heads import load_trained
-from .init_notes import init_notes
 from .session import session
 
 
@@ -310,7 +309,7 @@ def _print_banner(
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
-            *console.rows_under("", init_notes(run, seen)),
+            *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{recipe.data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
             *console.rows_under("head", head.notes if head else ()),

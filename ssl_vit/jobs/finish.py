@@ -1,13 +1,12 @@
 """Finishes a trained run: test, export, figures, result.json."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
 from .. import costs, inspection
-from ..data import batching, class_numbers, loaders, sources
+from ..data import batching, class_numbers, loaders
 from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
@@ -35,53 +34,20 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         UserError: as `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    if job.online and not job.online.probes.has_run:  # resumed after the last step
+    missing: list[loop.Evaluator] = [] if job.held_out.latest else [job.held_out]
+    if job.online and not job.online.probes.has_run:
+        missing.append(job.online.probes)
+    for evaluator in missing:  # resumed after the last step, or with the best one's weights
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        settings = loop_settings(job.recipe)
-        loop.evaluate(job.online.probes, job.state, {}, settings, callbacks)
+        loop.evaluate(evaluator, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
-        if not job.held_out.latest:  # resumed after the last step
-            with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
-                dict(job.held_out(job.state.step, {}, trained.eval()))
-        test_metrics = _test(job, trained.eval(), consensus.alone)
+        tested = _test(job, trained.eval(), consensus.alone)
         if not job.accelerator.is_main_process:
             return None
-        result = _write(job, trained, test_metrics, best)
+        result = _write(job, trained, tested, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
         return result
-
-
-def _write(job: Job, trained: Objective, test_metrics: Metrics, best: Best | None) -> Result:
-    run = job.run
-    run.check_not_moved()
-    export(job, trained, run.export)
-    _draw(job, trained)
-    tested = {name: value for name, (value, _) in test_metrics.items()}
-    if job.trackers:
-        job.trackers.finish(job.state.step, tested)
-    result = _result(job, test_metrics)
-    result.measured_on = split_images.measured_on(job.recipe, job.splits)
-    seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
-    if seen:
-        result.seen = seen_images.recorded(seen)
-    if best:
-        result.best = best
-    if job.not_compared:
-        result.not_compared = job.not_compared
-    run.finish(result)
-    run.write_log("finished")
-    write_page(run)
-    return result
-
-
-def export(job: Job, trained: Objective, folder: Path) -> None:
-    """Write the encoder as timm reads it, and the objective's heads, into a folder."""
-    recipe = job.recipe
-    heads = trained.heads()
-    linear = getattr(trained, "has_linear_head", False)
-    classes = _class_names(job.splits, len(heads["head.bias"])) if linear else []
-    weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
 
 
 def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metrics:
@@ -97,18 +63,13 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
         InterruptibleLoader(loader, should_stop) as test,
     ):
         predictions = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
-    for text in predictions.unreadable:
-        job.run.write_log(f"warning: a test image is left out: {text}")
-        job.accelerator.print(f"warning: a test image is left out: {text}")
-    if predictions.unreadable:
-        batching.check_unreadable(
-            len(predictions.unreadable),
-            len(predictions.index),
-            recipe.data,
-            predictions.unreadable[-1],
-        )
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
+        for text in predictions.unreadable:
+            job.warn(f"a test image is left out: {text}")
+    if unreadable := predictions.unreadable:
+        count = len(predictions.index)
+        batching.check_unreadable(len(unreadable), count, recipe.data, unreadable[-1])
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     metrics = classify.accuracies(predictions, classes)
     if recipe.eval.real:
@@ -116,50 +77,74 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
     return metrics
 
 
-def _class_names(splits: sources.Splits, count: int) -> list[str]:
-    names = splits.train.classes
-    return names if len(names) == count else [str(number) for number in range(count)]
-
-
-def _draw(job: Job, trained: Objective) -> None:
-    """Draw the figures; a failure is a warning."""
-    try:
-        with loop.autocast(job.recipe.compute.precision, job.accelerator):
-            few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
-            inspection.save_figures(trained, few, job.run.figures)
-    except Exception as error:
-        job.run.write_log(f"warning: no figures: {error!r}")
-        print(f"warning: no figures: {error!r}", flush=True)
-
-
-def write_page(run: Run) -> None:
-    """Write report.html; a failure is a warning."""
-    try:
-        from ..pages import run_page  # half a second of imports, which only the end needs
-
-        run_page.write(run.folder)
-    except Exception as error:
-        run.write_log(f"warning: no report.html: {error!r}")
-        print(f"warning: no report.html: {error!r}", flush=True)
-
-
-def _result(job: Job, test_metrics: Metrics) -> Result:
-    """The content of result.json."""
-    recipe, state = job.recipe, job.state
-    images = state.step * recipe.optim.batch
+def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> Result:
+    """Write the export, the figures, result.json and the page; the content of result.json."""
+    run, recipe, state = job.run, job.recipe, job.state
+    run.check_not_moved()
+    export(job, trained, run.export)
+    with (
+        _failures_as_warnings(run, "figures"),
+        loop.autocast(recipe.compute.precision, job.accelerator),
+    ):
+        few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
+        inspection.save_figures(trained, few, run.figures)
+    if job.trackers:
+        values = {name: value for name, (value, _) in tested.items()}
+        job.trackers.finish(state.step, values)
     # with data.validation=0 the held-out images are training images
     split = "train" if recipe.data.validation == 0 else "validation"
     probed = job.online.probes.metrics(split) if job.online else {}
-    return result_record(
+    images = state.step * recipe.optim.batch
+    result = result_record(
         recipe,
-        measured(job.held_out.latest, split) | probed | measured(test_metrics, "test"),
+        measured(job.held_out.latest, split) | probed | measured(tested, "test"),
         steps=state.step,
         images=images,
         exaflop=costs.exaflop(recipe, images),
         seconds=state.seconds,
         device_seconds=state.device_seconds,
-        before=initial_weights(job.run.folder).get("before") or recipe.init_source.upstream_cost(),
+        before=initial_weights(run.folder).get("before") or recipe.init_source.upstream_cost(),
     )
+    result.measured_on = split_images.measured_on(recipe, job.splits)
+    seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
+    if seen:
+        result.seen = seen_images.recorded(seen)
+    if best:
+        result.best = best
+    if job.not_compared:
+        result.not_compared = job.not_compared
+    run.finish(result)
+    run.write_log("finished")
+    write_page(run)
+    return result
+
+
+def export(job: Job, trained: Objective, folder: Path) -> None:
+    """Write the encoder as timm reads it, and the objective's heads, into a folder."""
+    recipe, heads = job.recipe, trained.heads()
+    classes: list[str] = []
+    if getattr(trained, "has_linear_head", False):
+        count = len(heads["head.bias"])
+        names = job.splits.train.classes
+        classes = names if len(names) == count else [str(number) for number in range(count)]
+    weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
+
+
+def write_page(run: Run) -> None:
+    """Write report.html; a failure is a warning."""
+    with _failures_as_warnings(run, "report.html"):
+        from ..pages import run_page  # half a second of imports, which only the end needs
+
+        run_page.write(run.folder)
+
+
+@contextmanager
+def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        run.write_log(f"warning: no {what}: {error!r}")
+        print(f"warning: no {what}: {error!r}", flush=True)
 
 
 def measured(metrics: Metrics, split: str) -> dict[str, Measured]:

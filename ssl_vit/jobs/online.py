@@ -5,6 +5,7 @@ SHARE of the run's work.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ from ..evaluation.online import OnlineProbes
 from ..formatting import count_of_images
 from ..metrics import FRESH, PIXELS, PROBE, START
 from ..models.encoder import Backbone
-from ..recipe.probe import Probe
 from ..recipe.schema import Recipe
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
@@ -42,44 +42,34 @@ FEW = 5  # images: classes of fewer are hardly classes
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 
 
-class OnlinePlan(NamedTuple):
-    """What is measured while a run trains.
+class OnlineJob(NamedTuple):
+    """What a training run measures of its features.
 
     Attributes:
-        probe: the measures.
-        train: labelled training images that they learn from.
-        held_out: images that they are measured on.
-        first: of the held-out images in their order, the first of these.
+        run: the run.
+        probes: its evaluator.
+        train: labelled training images that the probes learn from.
+        held_out: images that they are measured on: of the held-out images in their order those
+            from `first` on.
         every: steps between two evaluations.
         share: of the run's work, that it takes.
-        paired: whether the encoder is compared on these images: not where checkpoint.best chooses
-            on them, where they are trained on, or where they lie in groups.
-        classes: that the probes choose from.
     """
 
-    probe: Probe
+    run: Run
+    probes: OnlineProbes
     train: int
     held_out: int
     first: int
     every: int
     share: float
-    paired: bool
-    classes: int
 
     def describe(self) -> str:
-        measures = "k-NN" if self.probe.measures == ["knn"] else ", ".join(self.probe.measures)
+        measures = self.probes.probe.measures
         return (
-            f"{measures} of {self.held_out:,} held-out images by {self.train:,} labelled training"
-            f" images, every {self.every:,} steps: about {self.share:.1%} of the work"
+            f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {self.held_out:,}"
+            f" held-out images by {self.train:,} labelled training images, every {self.every:,}"
+            f" steps: about {self.share:.1%} of the work"
         )
-
-
-class OnlineJob(NamedTuple):
-    """What a training run measures of its features."""
-
-    run: Run
-    plan: OnlinePlan
-    probes: OnlineProbes
 
 
 def label_doubt(source: Source) -> str:
@@ -94,51 +84,59 @@ def label_doubt(source: Source) -> str:
     return f"half of them have at most {count_of_images(int(median))}"
 
 
-def measures_knn(recipe: Recipe) -> bool:
-    """Whether eval.knn applies: a run that trains on more than labels, whose own accuracy tells,
-    and has no probe.every."""
-    learns = recipe.declared.trained(recipe)
-    asked = recipe.eval.knn and recipe.probe.every is None
-    return asked and recipe.trains and not all(one.labels for one in learns)
+def prepare(
+    run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
+) -> tuple[OnlineJob | None, str]:
+    """What a run measures of its features while it trains, with its images; or why nothing.
 
-
-def plan(recipe: Recipe, splits: Splits) -> tuple[OnlinePlan | None, str]:
-    """What is measured while a run trains, or why nothing is.
+    The encoder is compared (`paired`) only on images that nothing was chosen on, that are not
+    trained on, and that do not lie in groups.
 
     Raises:
         UserError: the labels do not suit the probes of probe.every.
     """
-    labelled = min(recipe.probe.images, len(labelled_images(splits.train)))
-    held_out = min(recipe.eval.images, len(splits.validation))
-    paired = recipe.checkpoint.best is None and recipe.data.group is None
-    if recipe.probe.every:
-        work = _share(recipe, labelled + held_out, recipe.probe.every)
-        paired = paired and recipe.data.validation != 0
-        classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
-        found = recipe.probe, labelled, held_out, 0, recipe.probe.every, work, paired, classes
-        return OnlinePlan(*found), ""
-    if not measures_knn(recipe):
+    recipe, probe, every = run.recipe, run.recipe.probe, run.recipe.probe.every
+    # what learns nothing but labels tells by its accuracy
+    learns_more = not all(one.labels for one in recipe.declared.trained(recipe))
+    if not every and not (recipe.eval.knn and recipe.trains and learns_more):
         return None, ""
-    first, best = 0, recipe.checkpoint.best or ""
-    by_probe = best.startswith(PROBE)  # which chooses on the images that are probed
-    rest = len(splits.validation) - recipe.eval.images
-    if best and not by_probe and rest >= LEAST_HELD_OUT:
-        first, paired = recipe.eval.images, recipe.data.group is None
-        held_out = min(recipe.eval.images, rest)
-    train, measured, every = _cut(recipe, labelled, held_out)
-    if by_probe:  # as often as it is to choose
-        every = recipe.eval.every
-    if reason := _lacks(
-        recipe, splits, train, loaders.held_out_rows(splits.validation, measured, first)
-    ):
-        return None, reason
+    train = min(probe.images, len(labelled_images(splits.train)))
+    first, held_out = 0, min(recipe.eval.images, len(splits.validation))
+    best, by_probe = recipe.checkpoint.best, (recipe.checkpoint.best or "").startswith(PROBE)
+    chosen_on = best is not None
+    if not every:
+        probe = probe.model_copy(update={"measures": ["knn"]})
+        rest = len(splits.validation) - recipe.eval.images
+        if best and not by_probe and rest >= LEAST_HELD_OUT:
+            first, held_out = recipe.eval.images, min(recipe.eval.images, rest)
+            chosen_on = False
+        train, held_out, every = _cut(recipe, train, held_out)
+        if by_probe:  # as often as it is to choose
+            every = recipe.eval.every
+        rows = loaders.held_out_rows(splits.validation, held_out, first)
+        if reason := _lacks(recipe, splits, train, rows):
+            return None, reason
     try:
         classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
-    except UserError as error:  # of labels that the run does not learn
+    except UserError as error:
+        if recipe.probe.every:
+            raise
         return None, str(error)
-    probe = recipe.probe.model_copy(update={"measures": ["knn"]})
-    work = _share(recipe, train + measured, every)
-    return OnlinePlan(probe, train, measured, first, every, work, paired, classes), ""
+
+    def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
+        return loaders.held_out_batches(source, recipe.data, batch_layout, count, first=first)
+
+    probes = OnlineProbes(
+        batches(labelled_images(splits.train), train),
+        batches(splits.validation, held_out, first),
+        probe,
+        recipe.probe.pool or recipe.pool,
+        classes,
+        accelerator,
+        paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
+    )
+    share = _share(recipe, train + held_out, every)
+    return OnlineJob(run, probes, train, held_out, first, every, share), ""
 
 
 def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
@@ -165,21 +163,13 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     return ""
 
 
-def _forward(recipe: Recipe) -> float:
-    """The work of an image's features, as a share of that of training on it."""
-    work = costs.work(recipe)
-    return work.features / (work.training or 3 * work.features)
-
-
-def _evaluations(recipe: Recipe, every: int) -> int:
-    """Evaluations of a run, with those of what it is compared with."""
-    own = -(-recipe.optim.steps // every)
-    return own + (1 if recipe.init_source.is_scratch else 2)
-
-
 def _share(recipe: Recipe, images: int, every: int) -> float:
-    trained = recipe.optim.steps * recipe.optim.batch
-    return _evaluations(recipe, every) * images * _forward(recipe) / trained
+    """The share of a run's work that the features of so many images take, with those of what it is
+    compared with."""
+    work, steps = costs.work(recipe), recipe.optim.steps
+    forward = work.features / (work.training or 3 * work.features)
+    evaluations = math.ceil(steps / every) + (1 if recipe.init_source.is_scratch else 2)
+    return evaluations * images * forward / (steps * recipe.optim.batch)
 
 
 def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
@@ -187,39 +177,12 @@ def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
     SHARE of the work; at least LEAST_TRAINING and LEAST_HELD_OUT of as many as there are, and once
     at the end."""
     every, steps = recipe.eval.every, recipe.optim.steps
-    share = _share(recipe, train + held_out, every)
-    if share <= SHARE:
-        return train, held_out, every
-    less = SHARE / share
+    less = SHARE / _share(recipe, train + held_out, every)
     fewer = min(train, max(LEAST_TRAINING, int(less * train)))
     measured = min(held_out, max(LEAST_HELD_OUT, int(less * held_out)))
     while _share(recipe, fewer + measured, every) > SHARE and every < steps:
         every = min(steps, every * 2)
     return fewer, measured, every
-
-
-def prepare(
-    run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
-) -> tuple[OnlineJob | None, str]:
-    """What a run measures of its features while it trains, with its images; or why nothing."""
-    recipe = run.recipe
-    planned, lacks = plan(recipe, splits)
-    if planned is None:
-        return None, lacks
-
-    def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
-        return loaders.held_out_batches(source, recipe.data, batch_layout, count, first=first)
-
-    probes = OnlineProbes(
-        batches(labelled_images(splits.train), planned.train),
-        batches(splits.validation, planned.held_out, planned.first),
-        planned.probe,
-        recipe.probe.pool or recipe.pool,
-        planned.classes,
-        accelerator,
-        planned.paired,
-    )
-    return OnlineJob(run, planned, probes), ""
 
 
 def compare(job: OnlineJob, network: Backbone, step: int) -> None:
@@ -229,7 +192,7 @@ def compare(job: OnlineJob, network: Backbone, step: int) -> None:
     """
     probes, recipe = job.probes, job.run.recipe
     path = job.run.folder / COMPARED
-    asked = json.dumps([job.plan.probe.model_dump(), *job.plan[1:4]])
+    asked = json.dumps([probes.probe.model_dump(), job.train, job.held_out, job.first])
     known = broadcast_from_main(probes.accelerator, lambda: _read(path, asked))
     if known is not None:
         probes.beside = known
@@ -241,10 +204,18 @@ def compare(job: OnlineJob, network: Backbone, step: int) -> None:
         readers[START] = feature_reader(network, probes.pool, layer)
     with loop.autocast(recipe.compute.precision, probes.accelerator):
         probes.beside = probes.measure(readers)
-    if "knn" in job.plan.probe.measures:
-        knn = job.plan.probe.model_copy(update={"measures": ["knn"]})
+    if "knn" in probes.probe.measures:
+        knn = probes.probe.model_copy(update={"measures": ["knn"]})
         probes.beside |= probes.measure({PIXELS: pixel_reader(recipe.data)}, knn)
-    on_main(probes.accelerator, lambda: _write(path, asked, probes.beside))
+    tensors = {
+        f"{name}/{measure}": right_TM.contiguous()
+        for name, right in probes.beside.items()
+        for measure, right_TM in right.items()
+    }
+    on_main(
+        probes.accelerator,
+        lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
+    )
 
 
 def _read(path: Path, asked: str) -> dict[str, Right] | None:
@@ -260,15 +231,3 @@ def _read(path: Path, asked: str) -> dict[str, Right] | None:
     except (OSError, SafetensorError):
         return None
     return dict(found)
-
-
-def _write(path: Path, asked: str, beside: dict[str, Right]) -> None:
-    tensors = {
-        f"{name}/{measure}": right_TM.contiguous()
-        for name, right in beside.items()
-        for measure, right_TM in right.items()
-    }
-    try:
-        write_atomically(path, save(tensors, metadata={"asked": asked}))
-    except OSError as error:  # such as a full disk: it is measured again after an interruption
-        print(f"warning: {path} could not be written: {error.strerror}", flush=True)

@@ -99,17 +99,6 @@ def _steps(job: Job) -> list[float]:
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     # the schedule is made already, and stays the run's
     recipe.optim.steps = min(MOST, recipe.optim.steps)
-    loader = loaders.training_loader(
-        job.images,
-        recipe.data,
-        job.batch_layout,
-        recipe.seed,
-        0,
-        recipe.optim.steps,
-        job.workers,
-        compared_views(recipe),
-        job.decoded,
-    )
     ends = [time.perf_counter()]
 
     class StepEnds(Callback):
@@ -119,7 +108,7 @@ def _steps(job: Job) -> list[float]:
     def settled(step: int) -> bool:
         return step >= WARM + STEPS and ends[-1] - ends[WARM] >= SETTLED
 
-    with InterruptibleLoader(loader) as passes:
+    with InterruptibleLoader(job.loader()) as passes:
         loop.train(
             job.state,
             passes,

@@ -1,5 +1,5 @@
-"""Resources of a run: process group, splits, device batch, data workers, and what environment.json
-records about them."""
+"""Resources of a run: device batch, data workers, decoded images, and what environment.json records
+about them."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..data import check_pixels, fingerprints, sources
+from ..data import fingerprints, sources
 from ..data.batch_layout import BatchLayout
 from ..data.files import FOLDERS
 from ..data.pixel_values import pixel_type
@@ -20,47 +20,11 @@ from ..data.source import Source
 from ..errors import UserError
 from ..formatting import option_text
 from ..recipe.probe import SEGMENTATION
-from ..recipe.schema import (
-    Recipe,
-    compared_views,
-    measures_masks,
-    uses_labels,
-)
+from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
 from ..runs.environment import process_cores
-from ..training import distributed
 from . import split_images
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
-
-
-def load_splits(
-    recipe: Recipe, accelerator: distributed.WatchedAccelerator, test: bool
-) -> sources.Splits:
-    """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach all.
-    What the recipe leaves to be measured on the training images is measured, and values that do not
-    suit the recipe are warned of or refused.
-
-    Raises:
-        UserError: as `sources.load`; where test images are missing it says how to go without.
-    """
-
-    def load() -> sources.Splits:
-        splits = split_images.load(recipe, test)
-        check_pixels.complete(recipe.data, splits.train)
-        return splits
-
-    splits = distributed.on_main(accelerator, load) or load()
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    others = {
-        name: source
-        for name, source in named.items()
-        if source is not None and (name == "train" or source.store is not splits.train.store)
-    }
-    of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
-    warnings = distributed.broadcast_from_main(
-        accelerator, lambda: check_pixels.check(others, recipe.data, of_bytes)
-    )
-    return splits._replace(guesses=(*splits.guesses, *warnings))
 
 
 def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
@@ -70,10 +34,10 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
         UserError: they are not, or are.
     """
     loaded = [source for source in splits[:3] if source is not None]
-    found = [source.labels.lists for source in loaded if source.labels.lists is not None]
-    if not found:
+    lists = [source.labels.lists for source in loaded if source.labels.lists is not None]
+    if not lists:
         return
-    text = f"data.label_column={found[0].column} holds a list of labels for each image"
+    text = f"data.label_column={lists[0].column} holds a list of labels for each image"
     probing = recipe.objective == "probe"
     for one in recipe.declared.trained(recipe):
         if one.labels and not probing:
@@ -86,21 +50,17 @@ def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images whose activations take half of the memory of one process."""
-    fused = accelerator.device.type == "cuda"
-    return costs.fitting_images(recipe, _memory(accelerator), fused)
+    """Images whose activations take half of the memory of one process: its GPU's, or its share of
+    the machine's."""
+    if accelerator.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(accelerator.device).total_memory
+        return costs.fitting_images(recipe, memory, fused=True)
+    return costs.fitting_images(recipe, _host_memory(), fused=False)
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images of one pass of an evaluation."""
     return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
-
-
-def _memory(accelerator: Accelerator) -> float:
-    """Bytes of memory for one process: its GPU's, or its share of the machine's."""
-    if accelerator.device.type == "cuda":
-        return torch.cuda.get_device_properties(accelerator.device).total_memory
-    return _host_memory()
 
 
 def _host_memory() -> float:
@@ -123,45 +83,34 @@ def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages |
     Raises:
         UserError: compute.resident=true, and they cannot be kept.
     """
-    wanted = recipe.compute.resident
-    if wanted is False:
+    wanted, data = recipe.compute.resident, recipe.data
+    # pixels of embedded images are drawn, and those seen once are not worth decoding before
+    pays = bool(data.path or data.hub) and (
+        (recipe.optim.steps - step) * recipe.optim.batch >= 2 * len(train)
+    )
+    if wanted is False or not (wanted or pays):
         return None
     try:
-        _check_resident(recipe, len(train), step)
+        _check_resident(recipe)
         share = 0.5 if wanted else AUTO_RESIDENT
-        return decode_split(train, recipe.data, share * _host_memory(), torch.get_num_threads())
+        return decode_split(train, data, share * _host_memory(), torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None
         return None
 
 
-def _check_resident(recipe: Recipe, images: int, step: int) -> None:
+def _check_resident(recipe: Recipe) -> None:
     """
     Raises:
-        NotResident: the recipe's images cannot be kept in memory or, with compute.resident=null,
-            it would not pay.
+        NotResident: batches of this recipe are not cut from decoded images.
     """
-    data = recipe.data
     if compared_views(recipe):
         raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
-    if pixel_type(data) != torch.uint8:
-        raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
-    if data.stream:
+    if pixel_type(recipe.data) != torch.uint8:
+        raise NotResident(f"data.range={option_text(recipe.data.range)} is of 16 bits")
+    if recipe.data.stream:
         raise NotResident("data.stream=true reads images in parts")
-    if recipe.compute.resident:
-        return
-    if not (data.path or data.hub):
-        raise NotResident("embedded images are drawn, which takes longer than decoding")
-    if (recipe.optim.steps - step) * recipe.optim.batch < 2 * images:
-        raise NotResident("images are not seen twice")
-
-
-def _first_there(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether this process is the first on its machine to read these images; only that one hashes
-    them."""
-    here = (socket.gethostname(), recipe.data.path)
-    return gather_object([here]).index(here) == accelerator.process_index
 
 
 def environment_facts(
@@ -174,26 +123,26 @@ def environment_facts(
     device = accelerator.device
     # names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)
-    classes = list(splits.train.classes) if are_classes else []
-    data, held_out = {}, {}
-    if _first_there(recipe, accelerator):
-        grouped = bool(recipe.data.group)
-        data = fingerprints.fingerprint_splits(
-            splits, recipe.data.path, measures_masks(recipe), grouped
-        )
-        held_out = {"held_out": fingerprints.fingerprint_held_out(splits, data)}
-    return {
-        "data": data,
-        **held_out,
+    work = costs.work(recipe)
+    facts: dict[str, Any] = {
+        "data": {},
         "images": {} if splits.stream else {"train": len(splits.train)},
         "measured_on": split_images.measured_on(recipe, splits),
-        "classes": classes,  # label 0 is the first
+        "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,
         "accumulation": batch_layout.accumulation_steps,
-        "parameters": costs.work(recipe).encoder,
-        "multiply_adds": costs.work(recipe).features,
+        "parameters": work.encoder,
+        "multiply_adds": work.features,
         "threads": torch.get_num_threads(),
         "precision": recipe.compute.precision,
     }
+    here = (socket.gethostname(), recipe.data.path)
+    # of the processes that read the same images of a machine only the first hashes them
+    if gather_object([here]).index(here) == accelerator.process_index:
+        facts["data"] = fingerprints.fingerprint_splits(
+            splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)
+        )
+        facts["held_out"] = fingerprints.fingerprint_held_out(splits, facts["data"])
+    return facts

@@ -10,7 +10,7 @@ from ..metrics import PROBED, find_metric, format_metrics, is_of_model
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
-from ..recipe.records.run import Measured, Result
+from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs import next_steps, notebook, seen_text
 from ..runs.folder import Run
@@ -55,8 +55,8 @@ class RunResult(Result):
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
-        for name, entry in self.metrics.items():
-            if self._is_shown(name, entry):
+        for name in self.metrics:  # of a training run those of probes
+            if is_of_model(name) and (not self.steps or name.startswith(PROBED)):
                 text = metric_tables.beside_text(name, self.metrics, self.measured_on)
                 yield f"{find_metric(name).words:<11} {text}"
         fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
@@ -74,13 +74,6 @@ class RunResult(Result):
             yield from self._not_compared(recipe)
         if (page := self.folder / "report.html").exists():
             yield f"page        {page}"
-
-    def _is_shown(self, name: str, entry: Measured) -> bool:
-        """Whether a metric has a line of its own: of an evaluation all, of a training run those of
-        probes."""
-        if not is_of_model(name):
-            return False
-        return not self.steps or name.startswith(PROBED)
 
     @property
     def _labelled(self) -> bool:

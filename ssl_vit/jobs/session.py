@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data import sources
+from ..data import check_pixels, sources
 from ..data.workers import report_lost_workers
 from ..errors import UserError
 from ..recipe.records.run import Result
@@ -17,7 +17,7 @@ from ..runs.folder import Run
 from ..training import distributed
 from ..training.heartbeat import Watchdog
 from ..training.preemption import SignalHandler
-from . import resources, reuse
+from . import reuse, split_images
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,32 @@ class Session:
     stack: ExitStack  # what ends with the session
 
     def load_splits(self, test: bool) -> sources.Splits:
-        """As `resources.load_splits`."""
-        return resources.load_splits(self.run.recipe, self.accelerator, test)
+        """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach
+        all. What the recipe leaves to be measured on the training images is measured, and values
+        that do not suit the recipe are warned of or refused.
+
+        Raises:
+            UserError: as `sources.load`; where test images are missing it says how to go without.
+        """
+        recipe = self.run.recipe
+
+        def load() -> sources.Splits:
+            splits = split_images.load(recipe, test)
+            check_pixels.complete(recipe.data, splits.train)
+            return splits
+
+        splits = distributed.on_main(self.accelerator, load) or load()
+        named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+        apart = {
+            name: source
+            for name, source in named.items()
+            if source is not None and (name == "train" or source.store is not splits.train.store)
+        }
+        of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
+        warnings = distributed.broadcast_from_main(
+            self.accelerator, lambda: check_pixels.check(apart, recipe.data, of_bytes)
+        )
+        return splits._replace(guesses=(*splits.guesses, *warnings))
 
     def hold(self, lock: AbstractContextManager[Any]) -> None:
         """Take a lock on rank 0, until the session ends.

@@ -1,11 +1,12 @@
 """Builds the parts of a training run from its recipe, and resumes from its checkpoints."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from .. import formatting
 from ..data import batching, class_numbers, loaders, sources
@@ -50,15 +51,15 @@ class Job:
     batch_layout: BatchLayout
     splits: sources.Splits
     state: State
-    held_out: HeldOutEvaluator
-    online: OnlineJob | None
-    not_compared: str  # why the features are not probed while it trains
-    collapse: CollapseEvaluator | None
-    workers: int
     sharding: dict[str, Any]  # how the weights are distributed
     trained_on: TrainedOn
     measured: seen_images.MeasuredImages
     seen: list[SeenImages]  # of them, by the runs that the initial weights come from
+    workers: int
+    held_out: HeldOutEvaluator = field(init=False)
+    collapse: CollapseEvaluator | None = field(init=False)
+    online: OnlineJob | None = field(init=False)
+    not_compared: str = field(init=False)  # why the features are not probed while it trains
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
     trackers: Trackers | None = None  # of rank 0
@@ -76,6 +77,21 @@ class Job:
     def recipe(self) -> Recipe:
         return self.run.recipe
 
+    def loader(self) -> DataLoader:
+        """The batches of this process from the current step to the last."""
+        recipe, first, last = self.recipe, self.state.step, self.recipe.optim.steps
+        return loaders.training_loader(
+            self.images,
+            recipe.data,
+            self.batch_layout,
+            recipe.seed,
+            first,
+            last,
+            self.workers if first < last else 0,
+            compared_views(recipe),
+            self.decoded,
+        )
+
     def warn(self, text: str) -> None:
         """Print a warning and write it to log.txt, where no callbacks are."""
         self.run.write_log(f"warning: {text}")
@@ -83,10 +99,9 @@ class Job:
 
 
 def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
-    """Open the run folder and build model, optimiser, strategy and evaluators.
+    """Build model, optimiser, strategy and evaluators, and open the run folder.
 
-    The order is fixed: the seed's initial weights are drawn first, and the folder is opened before
-    anything large is allocated.
+    The order is fixed: the seed's initial weights are drawn first.
 
     Raises:
         UserError: images, weights, folder or machine do not suit the recipe, or processes differ.
@@ -113,30 +128,27 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
     facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
+    objective = building.build(Settings.of(recipe), network, classes).to(accelerator.device)
+    state = _build_state(objective, recipe, splits, batch_layout, accelerator)
+    facts["sharding"] = distributed.sharding_facts(accelerator) | state.strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    objective = building.build(Settings.of(recipe), network, classes)
-    state, sharded = _build_state(
-        objective.to(accelerator.device), recipe, splits, batch_layout, accelerator
-    )
-    facts["sharding"] = sharded
-    distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    pushes = recipe.hub.repo and accelerator.is_main_process
-    return Job(
+    job = Job(
         run,
         accelerator,
         batch_layout,
         splits,
         state,
-        _held_out(recipe, splits, batch_layout, accelerator),
-        *online.prepare(run, splits, batch_layout, accelerator),
-        _collapse(recipe, splits, batch_layout, accelerator),
-        workers=resources.workers(recipe, accelerator),
-        sharding=sharded,
-        trained_on=TrainedOn(run.folder, learns_labels(recipe)),
-        measured=measured,
-        seen=seen,
-        pusher=background.Pusher(run) if pushes else None,
+        facts["sharding"],
+        TrainedOn(run.folder, learns_labels(recipe)),
+        measured,
+        seen,
+        resources.workers(recipe, accelerator),
     )
+    job.held_out, job.collapse = _held_out(job), _collapse(job)
+    job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
+    if recipe.hub.repo and accelerator.is_main_process:
+        job.pusher = background.Pusher(run)
+    return job
 
 
 def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
@@ -148,35 +160,27 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     """
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
-    why = f"objective={recipe.objective} compares all images of a step, so it is one pass"
     each = recipe.optim.batch // batch_layout.processes
-    if recipe.compute.batch:
-        raise UserError(
-            f"compute.batch={recipe.compute.batch}: {why}; expected {each}, or a smaller "
-            f"optim.batch="
-        )
+    text = f"objective={recipe.objective} compares all images of a step, so it is one pass"
+    if recipe.compute.batch is None:
+        text += f", and {batch_layout.device_batch} of {each} are estimated to fit into memory"
     raise UserError(
-        f"optim.batch={recipe.optim.batch}: {why}, and {batch_layout.device_batch} of {each} images"
-        f" a process are estimated to fit into its memory; expected more processes, a smaller"
-        f" optim.batch=, or compute.batch={each} to try"
+        f"compute.batch={formatting.option_text(recipe.compute.batch)}: {text}; expected {each},"
+        " more processes or a smaller optim.batch="
     )
 
 
-def _held_out(
-    recipe: Recipe,
-    splits: sources.Splits,
-    batch_layout: BatchLayout,
-    accelerator: distributed.WatchedAccelerator,
-) -> HeldOutEvaluator:
+def _held_out(job: Job) -> HeldOutEvaluator:
     """The evaluation of `eval.every`.
 
     Raises:
         UserError: too few images are held out, or too many of them cannot be read.
     """
+    recipe = job.recipe
     batches = loaders.held_out_batches(
-        splits.validation,
+        job.splits.validation,
         recipe.data,
-        batch_layout,
+        job.batch_layout,
         recipe.eval.images,
         compared_views(recipe),
         min(COMPARED_IMAGES, recipe.optim.batch),
@@ -185,21 +189,17 @@ def _held_out(
     if unreadable:
         seen = sum(len(batch.key) for batch in batches)
         batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
-    return HeldOutEvaluator(batches, accelerator)
+    return HeldOutEvaluator(batches, job.accelerator)
 
 
-def _collapse(
-    recipe: Recipe,
-    splits: sources.Splits,
-    batch_layout: BatchLayout,
-    accelerator: distributed.WatchedAccelerator,
-) -> CollapseEvaluator | None:
+def _collapse(job: Job) -> CollapseEvaluator | None:
     """The checks of `eval.collapse`; None where it is null."""
+    recipe = job.recipe
     if recipe.eval.collapse is None:
         return None
     count = IMAGES_PER_CHANNEL * recipe.model.width
-    batches = loaders.held_out_batches(splits.validation, recipe.data, batch_layout, count)
-    return CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, accelerator)
+    batches = loaders.held_out_batches(job.splits.validation, recipe.data, job.batch_layout, count)
+    return CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, job.accelerator)
 
 
 def _build_state(
@@ -208,11 +208,10 @@ def _build_state(
     splits: sources.Splits,
     batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
-) -> tuple[State, dict[str, Any]]:
-    """Optimiser, schedule and strategy of an objective; and how its weights are sharded."""
+) -> State:
+    """Optimiser, schedule and strategy of an objective."""
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
-    accelerate_facts = distributed.sharding_facts(accelerator)
     compiles = recipe.compute.compile
     if compiles is None:
         compiles = accelerator.device.type == "cuda"
@@ -225,11 +224,8 @@ def _build_state(
         batch_layout,
         accelerator,
     )
-    stream = None
-    if splits.stream:
-        stream = loaders.StreamReader(splits.stream, batch_layout)
-    state = State(objective, strategy, schedule, average, stream)
-    return state, accelerate_facts | strategy.facts()
+    stream = loaders.StreamReader(splits.stream, batch_layout) if splits.stream else None
+    return State(objective, strategy, schedule, average, stream)
 
 
 def loop_settings(recipe: Recipe) -> LoopSettings:
@@ -265,6 +261,25 @@ def _shared_values(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in values if not key.startswith(OF_MACHINE)}
 
 
+def resume(job: Job) -> None:
+    """Load the newest intact checkpoint, if there is one, and truncate the metrics to its step.
+    Rank 0 chooses it.
+
+    Raises:
+        UserError: all are damaged, it is another run's, or not every process sees it.
+    """
+    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
+    if name is not None:
+        path = job.run.checkpoints / name
+        distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
+        _restore(job, path)
+    job.trained_on.load(job.state.step)
+    if job.accelerator.is_main_process:
+        job.run.truncate_metrics(job.state.step)
+        how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
+        job.run.write_log(f"started at step {job.state.step} on {how}, process {os.getpid()}")
+
+
 def _newest(job: Job) -> str | None:
     """The name of the newest intact checkpoint; warns about damaged ones.
 
@@ -291,9 +306,8 @@ def _restore(job: Job, path: Path) -> None:
     prefix = f"name={job.recipe.name}: {path}"
     try:
         saved = checkpoint.load(path)
-        same_step = saved["step"] == checkpoint.step_of(path)
-        if saved.get("recipe") not in (None, recipe_hash(job.recipe)) or not same_step:
-            raise UserError(f"{prefix} is another run's, or another step's; remove it")
+        if saved["recipe"] != recipe_hash(job.recipe):
+            raise UserError(f"{prefix} is another run's; remove it")
         job.state.load(saved)
     except UserError:
         raise
@@ -302,22 +316,3 @@ def _restore(job: Job, path: Path) -> None:
         raise UserError(
             f"{prefix} holds no training state of this run ({text}); remove it"
         ) from None
-
-
-def resume(job: Job) -> None:
-    """Load the newest intact checkpoint, if there is one, and truncate the metrics to its step.
-    Rank 0 chooses it.
-
-    Raises:
-        UserError: all are damaged, it is another run's, or not every process sees it.
-    """
-    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
-    if name is not None:
-        path = job.run.checkpoints / name
-        distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
-        _restore(job, path)
-    job.trained_on.load(job.state.step)
-    if job.accelerator.is_main_process:
-        job.run.truncate_metrics(job.state.step)
-        how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
-        job.run.write_log(f"started at step {job.state.step} on {how}, process {os.getpid()}")

@@ -1,23 +1,18 @@
 """One training run: from a checked recipe to a finished run folder."""
 
 import time
-from collections import Counter
 from contextlib import ExitStack
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
-from torch.utils.data import DataLoader
 
 from ..callbacks import Callback, Row
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
-from ..formatting import count_of_images
 from ..hub import background
 from ..recipe.records.run import Result
-from ..recipe.schema import compared_views
 from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import TRAINED_ON, Run
@@ -26,7 +21,6 @@ from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
-from ..training.state import State
 from . import best_checkpoint, finish, online, resources, split_images
 from . import session as sessions
 from .banner import print_banner
@@ -65,7 +59,6 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
             job.state.strategy.watch_progress(watchdog.tick)
         resume(job)
         best_checkpoint.reconcile(job)
-        best_checkpoint.check_metric(job)
         job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
         _measure_baselines(job)
         if accelerator.is_main_process:
@@ -104,18 +97,6 @@ def _measure_baselines(job: Job) -> None:
             model.train()
 
 
-def _stop(job: Job, where: str, saved: int) -> None:
-    """Exit after a signal; `saved` is the step of the newest checkpoint, 0 for none.
-
-    Raises:
-        SystemExit: with STOPPED, or NOT_SAVED if the last steps could not be saved.
-    """
-    lost = saved < job.state.step
-    what = f"not saved, but step {saved:,}" if lost else "saved"
-    job.accelerator.print(f"stopped     {where}, {what}; the same command resumes")
-    raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
-
-
 def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
     """Run the training loop with the job's evaluators, callbacks and checkpoints; the step of the
     newest checkpoint, 0 for none."""
@@ -137,16 +118,20 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         if state.step == saved:
             return
         saved = state.step
-        if best.is_on:
+        if job.recipe.checkpoint.best:
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather() and accelerator.is_main_process:
             callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
-        distributed.on_main(accelerator, lambda: _save(job, saver, saved, whole, callbacks))
+        distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
+
+    def finish_saving() -> None:
+        saver.wait()
+        best.drop_unsaved()
+        run.check_not_moved()
 
     try:
-        loader = _loader(job)
-        with InterruptibleLoader(loader, consensus.alone) as batches:
+        with InterruptibleLoader(job.loader(), consensus.alone) as batches:
             loop.train(
                 state,
                 job.trained_on.watch(watchdog.track(batches, state.step)),
@@ -158,14 +143,40 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 consensus,
                 _nonfinite_policy(job, callbacks),
             )
-        _count_unreadable(state, callbacks)
-        distributed.on_main(accelerator, lambda: _finish_saving(run, saver, best))
-        return distributed.broadcast_from_main(
-            accelerator, lambda: first if saver.kept is None else saver.kept
-        )
+        distributed.on_main(accelerator, finish_saving)
+        return distributed.broadcast_from_main(accelerator, lambda: saver.kept or first)
     finally:
         saver.close()
         callbacks.close()
+
+
+def _save(
+    job: Job, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
+) -> None:
+    """Save a state, and before it what was trained on: after a kill in between too many images are
+    recorded, not too few.
+
+    Raises:
+        UserError: the run's folder was moved or removed, or too many saves have failed.
+    """
+    job.run.check_not_moved()
+    try:
+        job.trained_on.write()
+    except OSError as error:  # such as a full disk: tried again at the next checkpoint
+        callbacks.warn(f"{TRAINED_ON} could not be written: {error.strerror}")
+    saver.save(state["step"], state)
+
+
+def _stop(job: Job, where: str, saved: int) -> None:
+    """Exit after a signal; `saved` is the step of the newest checkpoint, 0 for none.
+
+    Raises:
+        SystemExit: with STOPPED, or NOT_SAVED if the last steps could not be saved.
+    """
+    lost = saved < job.state.step
+    what = f"not saved, but step {saved:,}" if lost else "saved"
+    job.accelerator.print(f"stopped     {where}, {what}; the same command resumes")
+    raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 
 def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
@@ -179,38 +190,11 @@ def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
         callbacks.notify(methodcaller("on_row", {"step": 0} | found))
 
 
-def _count_unreadable(state: State, callbacks: loop.Callbacks) -> None:
-    """Note how many images of all processes could not be read, and how often."""
-    total: Counter[str] = sum(gather_object([state.unreadable]), Counter())
-    if total:
-        images = count_of_images(len(total))
-        times = "once" if total.total() == 1 else f"{total.total():,} times in all"
-        callbacks.note(f"{images} could not be read, and gave way to the next {times}")
-
-
-def _loader(job: Job) -> DataLoader:
-    """The batches of this process from the current step to the last."""
-    first = job.state.step
-    last = job.recipe.optim.steps
-    workers = job.workers if first < last else 0
-    return loaders.training_loader(
-        job.images,
-        job.recipe.data,
-        job.batch_layout,
-        job.recipe.seed,
-        first,
-        last,
-        workers,
-        compared_views(job.recipe),
-        job.decoded,
-    )
-
-
 def _evaluators(job: Job) -> list[Scheduled]:
     recipe = job.recipe
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.online:
-        evaluators.append(Scheduled(job.online.probes, job.online.plan.every))
+        evaluators.append(Scheduled(job.online.probes, job.online.every))
     if job.collapse and recipe.eval.collapse:
         evaluators.append(Scheduled(job.collapse, recipe.eval.collapse))
     if recipe.hub.repo and recipe.hub.every:
@@ -234,38 +218,6 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
         callbacks.warn,
         job.accelerator.is_main_process,
     )
-
-
-def _save(
-    job: Job,
-    saver: checkpoint.Saver,
-    step: int,
-    state: dict[str, Any],
-    callbacks: loop.Callbacks,
-) -> None:
-    """Save a step's state, and before it what was trained on: after a kill in between too many
-    images are recorded, not too few.
-
-    Raises:
-        UserError: the run's folder was moved or removed, or too many saves have failed.
-    """
-    job.run.check_not_moved()
-    try:
-        job.trained_on.write()
-    except OSError as error:  # such as a full disk: tried again at the next checkpoint
-        callbacks.warn(f"{TRAINED_ON} could not be written: {error.strerror}")
-    saver.save(step, state)
-
-
-def _finish_saving(run: Run, saver: checkpoint.Saver, best: best_checkpoint.BestSoFar) -> None:
-    """Wait for the last save.
-
-    Raises:
-        UserError: as `_save`.
-    """
-    saver.wait()
-    best.drop_unsaved()
-    run.check_not_moved()
 
 
 class _StepReporter(Callback):
@@ -301,7 +253,7 @@ def _callbacks(job: Job) -> list[Callback]:
     if job.trackers:
         callbacks.append(job.trackers)
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
-    steps, probed = job.recipe.optim.steps, job.online.plan.held_out if job.online else 0
+    steps, probed = job.recipe.optim.steps, job.online.held_out if job.online else 0
     callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:

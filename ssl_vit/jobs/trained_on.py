@@ -16,7 +16,6 @@ from ..runs.files import write_atomically
 from ..runs.folder import TRAINED_ON
 
 LIMIT = 1_000_000  # images of a record
-WAITING = 2**16  # hashes that are collected before those that came twice are dropped
 
 
 class Record(NamedTuple):
@@ -31,18 +30,6 @@ class Record(NamedTuple):
     labels: np.ndarray = NO_HASHES
     complete: bool = True
 
-    def with_more(self, parts: Iterable["Record"]) -> "Record":
-        """This one with what others have besides, up to LIMIT images."""
-        images, labels = self.images, self.labels
-        for part in parts:
-            images = distinct(np.concatenate([images, part.images]))
-            labels = distinct(np.concatenate([labels, part.labels]))
-        if len(images) <= LIMIT:
-            return Record(images, labels, self.complete)
-        new = images[~is_among(images, self.images)]
-        images = distinct(np.concatenate([self.images, new[: LIMIT - len(self.images)]]))
-        return Record(images, labels[is_among(labels, images)], complete=False)
-
 
 NOTHING = Record()
 
@@ -51,12 +38,9 @@ def read(folder: Path) -> Record | None:
     """The record in a run's folder; None where there is none that can be read."""
     try:
         found = load((folder / TRAINED_ON).read_bytes())
-        images, labels, complete = (found[name] for name in Record._fields)
+        return Record(found["images"], found["labels"], bool(found["complete"].all()))
     except (OSError, SafetensorError, KeyError):
         return None
-    if images.dtype != np.int64 or labels.dtype != np.int64:
-        return None
-    return Record(distinct(images.ravel()), distinct(labels.ravel()), bool(complete.all()))
 
 
 @dataclass(eq=False, repr=False)
@@ -71,8 +55,8 @@ class TrainedOn:
     folder: Path
     learns_labels: bool
     record: Record = NOTHING  # of all processes, as of the last `gather`
-    fresh: list[Record] = field(default_factory=list)  # of this process since; not yet `distinct`
-    waiting: int = 0  # images in `fresh` that came after its first entry
+    images: list[np.ndarray] = field(default_factory=list)  # of this process since then
+    labels: list[np.ndarray] = field(default_factory=list)  # of those of them whose label it learns
     written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
@@ -86,39 +70,30 @@ class TrainedOn:
         """The batches, each collected as it is taken, and without `content`, which no objective
         reads."""
         for batch in batches:
-            self._add(batch)
+            is_full = len(self.record.images) >= LIMIT and not self.record.complete
+            if batch.content is not None and not is_full:
+                self.images.append(batch.content.ravel())
+                if self.learns_labels:
+                    labelled_B = is_labelled(batch.label).numpy()
+                    self.labels.append(batch.content[labelled_B].ravel())
             yield batch._replace(content=None)
-
-    def _add(self, batch: Batch) -> None:
-        is_full = len(self.record.images) >= LIMIT and not self.record.complete
-        if batch.content is None or is_full:
-            return
-        learned = NO_HASHES
-        if self.learns_labels:
-            learned = batch.content[is_labelled(batch.label).numpy()]
-        self.fresh.append(Record(batch.content.ravel(), learned.ravel()))
-        self.waiting += batch.content.size
-        if self.waiting >= WAITING:
-            self._thin()
-
-    def _thin(self) -> None:
-        """Drop what is recorded already or came twice, and of the rest what is beyond the limit;
-        that there is more is still seen then."""
-        images = distinct(np.concatenate([NO_HASHES, *(one.images for one in self.fresh)]))
-        labels = distinct(np.concatenate([NO_HASHES, *(one.labels for one in self.fresh)]))
-        images = images[~is_among(images, self.record.images)][: LIMIT + 1]
-        labels = labels[~is_among(labels, self.record.labels)][: LIMIT + 1]
-        self.fresh = [Record(images, labels)]
-        self.waiting = 0
 
     def gather(self) -> bool:
         """Record what every process has trained on; whether there are more images from here on than
         are recorded. Collective."""
-        self._thin()
-        was_complete = self.record.complete
-        self.record = self.record.with_more(gather_object(self.fresh))
-        self.fresh = []
-        return was_complete and not self.record.complete
+        before = self.record
+        new = [_new(self.images, before.images), _new(self.labels, before.labels)]
+        self.images, self.labels = [], []
+        parts = gather_object([new])
+        images = distinct(np.concatenate([before.images, *(part[0] for part in parts)]))
+        labels = distinct(np.concatenate([before.labels, *(part[1] for part in parts)]))
+        is_over = len(images) > LIMIT
+        if is_over:
+            room = LIMIT - len(before.images)
+            images = distinct(np.concatenate([before.images, _new([images], before.images)[:room]]))
+            labels = labels[is_among(labels, images)]
+        self.record = Record(images, labels, before.complete and not is_over)
+        return before.complete and is_over
 
     def write(self) -> None:
         """Write the record, if it has grown.
@@ -134,3 +109,10 @@ class TrainedOn:
 
     def _size(self) -> tuple[int, int, bool]:
         return len(self.record.images), len(self.record.labels), self.record.complete
+
+
+def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
+    """The hashes that are not known, each once, up to one more than the limit: that there is more
+    is still seen then."""
+    found = distinct(np.concatenate([NO_HASHES, *hashes]))
+    return found[~is_among(found, known)][: LIMIT + 1]

@@ -87,7 +87,7 @@ CHANGED = {
     "images compared in several passes": (
         ["recipe=moco_v3", "compute.batch=8"],
         "compute.batch=8: objective=moco_v3 compares all images of a step, so it is one pass; "
-        "expected 16, or a smaller optim.batch=",
+        "expected 16, more processes or a smaller optim.batch=",
     ),
     "three chances of two views": (
         ["recipe=moco_v3", "views.blur=[1,0,0]"],
@@ -280,8 +280,6 @@ def test_a_cut_off_jpeg_is_named_and_replaced(
     for text in (out, log):
         named = [line for line in text.splitlines() if "replaced by the next: row " in line]
         assert len(named) == 2, "each once, in whatever epochs it was met"
-        total = 2 * 6 * 16 // TRAIN
-        assert f"2 images could not be read, and gave way to the next {total} times in all" in text
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     counts = [row["unreadable"] for row in rows if "unreadable" in row]
     assert counts == sorted(counts) and counts[-1] == 2 * 6 * 16 / TRAIN

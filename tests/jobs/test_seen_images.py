@@ -278,7 +278,6 @@ def test_beyond_the_limit_images_are_not_recorded_and_that_is_said(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(trained_on, "LIMIT", 20)
-    monkeypatch.setattr(trained_on, "WAITING", 8)
     folder = trained(place, *SUPERVISED, "data.validation=0")
     record = trained_on.read(folder)
     assert len(record.images) == len(record.labels) == 20 and not record.complete

@@ -21,7 +21,6 @@ from helpers.runs import Killed, Killer, assert_same_end, rows, run
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.data import loaders
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.load import resolve
 from ssl_vit.training import checkpoint, distributed
@@ -475,12 +474,3 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_at_its_checkpoint(
     assert str(caught.value).startswith(text) and not place.exists()
     assert checkpoint.step_of(checkpoint.list_checkpoints(new / "checkpoints")[-1]) == 4
     assert_same_end(unbroken, run([*tiny, "name=new"]).folder)
-
-
-def test_the_number_of_corrupted_patches_is_said(
-    tiny: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """floor(0.35 * 16 + 1/2) = 6 of the 16 patches of an image."""
-    cli.pretrain(altered(tiny, "corruption.rate=0.35", "optim.steps=2", "optim.warmup=0"))
-    shown = capsys.readouterr().out
-    assert "6 of 16 patches corrupted, corruption.rate=0.35" in shown

@@ -119,9 +119,9 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
 
 
 def test_a_choice_on_few_images_is_said(
-    runs: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Of a checkpoint, of a frozen encoder's probe, of a probe while training."""
+    """Of a checkpoint, and of a frozen encoder's probe."""
     best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
     cli.finetune([*TUNE, f"init={runs}/mine", *best])
     text = capsys.readouterr().out
@@ -138,10 +138,6 @@ def test_a_choice_on_few_images_is_said(
     )
     text = capsys.readouterr().out
     assert "is chosen" not in text and f"test: 6 images; {CAUTION}" in text
-    probes = ["probe.every=2", "probe.measures=[linear]", "probe.steps=2", "probe.images=20"]
-    words = changed(TINY, *SHORT, *probes, f"data.path={images}", f"out={tmp_path}", "name=online")
-    cli.pretrain(words)
-    assert "is chosen on a tenth of them, 2 images" in capsys.readouterr().out
 
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
