@@ -19,7 +19,6 @@ from ..runs import console
 from ..training import distributed, loop
 from .init_notes import init_notes
 from .online import label_doubt
-from .reuse import changed_images
 from .setup import Job, loop_settings
 from .split_images import held_out_images, measured_on
 
@@ -56,7 +55,6 @@ def _early_warnings(job: Job) -> Iterator[str]:
     data = job.recipe.data
     if data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
-    yield from changed_images(job.run)
     counts = measured_on(job.recipe, job.splits)
     remedy = schema.more_held_out(job.recipe)
     yield from formatting.few_images(counts, schema.chosen_on_held_out(job.recipe), remedy)
