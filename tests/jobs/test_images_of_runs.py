@@ -204,7 +204,7 @@ def test_figures_and_features_say_whose_images_they_are_of(
 ) -> None:
     draw_figures.main([f"init={run}", "figures=filters", "images=4", out])
     text = capsys.readouterr().out
-    assert f"those of init={run}: {images}" in text and "split test: 4 of 6" in text
+    assert f"those of init={run}: {images}" in text and "test images: 4 of 6" in text
     ssl_vit.embed([f"init={run}", "split=test", out, *LOADED[:2]])
     assert f"those of init={run}: {images}" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from helpers.launching import launch, outcome
 from helpers.options import LOADED, SHORT, TINY, TUNE, altered
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
-from ssl_vit.jobs import cli, draw_figures
+from ssl_vit.jobs import cli
 from ssl_vit.pages import run_page
 from ssl_vit.recipe import recipe_files
 from ssl_vit.runs.next_steps import next_steps
@@ -164,13 +164,6 @@ def test_folders_are_said_to_be_taken_for_labels_and_are_no_classes_of_a_run_wit
     run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
     assert "labels: names of folders, 2 classes: a, b; data.labels=false" in printed
     assert json.loads((run / "environment.json").read_text())["classes"] == []
-    figure = ["figures=image_map", f"data.path={place}", "data.validation=0.4"]
-    draw_figures.main([f"init={run}", *figure, f"out={tmp_path}", "name=grey"])
-    assert "labels      none; data.labels=true colours image_map" in capsys.readouterr().out
-    draw_figures.main(
-        [f"init={run}", *figure, "data.labels=true", f"out={tmp_path}", "name=coloured"]
-    )
-    assert "labels      names of folders, 2 classes" in capsys.readouterr().out
 
 
 def test_a_run_that_was_fine_tuned_is_looked_at_and_compared(
