@@ -22,7 +22,7 @@ from ..recipe.init_source import InitSource
 from ..recipe.probe import CHOSEN, SEGMENTATION, Probe
 from ..recipe.records.run import Environment, Measured, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
-from ..runs import console
+from ..runs import console, seen_text
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..runs.identity import runs_before
@@ -30,7 +30,6 @@ from ..training.distributed import WatchedAccelerator, check_same, on_main
 from . import evaluate_masks, finish, head_classes, resources, seen_images, split_images
 from .frozen_images import FrozenImages
 from .heads import load_classifier
-from .init_notes import init_notes
 from .session import session
 
 
@@ -286,7 +285,7 @@ def _print_banner(run: Run, splits: sources.Splits, pool: str, seen: list[SeenIm
         [
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
-            *console.rows_under("", init_notes(run, seen)),
+            *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),
             *pixels,

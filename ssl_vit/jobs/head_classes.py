@@ -2,7 +2,6 @@
 the images by their names."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe import export_files
 from ..recipe.init_source import InitSource
-from ..recipe.records import read
 from ..recipe.records.run import Environment
+from ..runs.identity import read_record
 from .frozen_images import FrozenImages
 from .heads import load_classifier
 
@@ -65,16 +64,16 @@ def measure(head: Head, images: FrozenImages) -> dict[str, tuple[float, int]]:
 
 def names_of_head(init: InitSource) -> list[str]:
     """The classes that the head of a run or an export knows, in the order of its outputs; empty
-    where its labels had no names."""
+    where its labels had no names.
+
+    Raises:
+        UserError: the run's environment.json is missing or damaged.
+    """
     located = init.locate()
     if located.run is not None:
-        with suppress(OSError, ValueError):  # lost
-            if names := read(located.run / "environment.json", Environment).classes:
-                return names
+        return read_record(located.run / "environment.json", Environment).classes or []
     folder = located.export if init.is_local else init.fetch_export("config.json")
-    if folder is None:
-        return []
-    names = export_files.read(folder).get("label_names") or []
+    names = (folder and export_files.read(folder).get("label_names")) or []
     # an export numbers classes without names
     return [] if names == [str(number) for number in range(len(names))] else names
 

@@ -121,15 +121,10 @@ def test_a_copied_export_is_measured_by_the_head_it_holds(tuned: Path, tmp_path:
     assert measured(alone, images_of(tuned), tmp_path / "runs") == right(tuned, 0, 1, 2)
 
 
-def test_the_names_are_the_runs_else_its_exports(tuned: Path, tmp_path: Path) -> None:
-    """What recorded no names, as earlier versions, has them in its export; weights have none."""
-    made = shutil.copytree(tuned, tmp_path / "tuned")
-    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
-    facts = json.loads((made / "environment.json").read_text())
-    (made / "environment.json").write_text(json.dumps(facts | {"classes": []}))
-    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
-    (made / "environment.json").unlink()
-    assert head_classes.names_of_head(InitSource(str(made))) == ["a", "b", "c"]
+def test_the_names_are_the_runs_or_the_exports(tuned: Path, tmp_path: Path) -> None:
+    alone = shutil.copytree(tuned / "export", tmp_path / "alone")
+    for place in (tuned, alone):
+        assert head_classes.names_of_head(InitSource(str(place))) == ["a", "b", "c"]
     assert head_classes.names_of_head(InitSource("scratch")) == []
 
 
