@@ -264,26 +264,23 @@ def _image_map(subject: Subject) -> Arrays:
         "tsne": projections.image_map(torch.cat(parts)).numpy(),
         "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
         "classes": np.array(subject.classes, dtype=np.str_),
-        "pool": np.array(pool),
     }
 
 
 def _draw_image_map(data: Labelled) -> Figure:
     """Images as points, by t-SNE, coloured by class where they have one."""
     figure, axes = row(len(data), WIDTH / 2)
-    classes: dict[int, str] = {}
-    for _, arrays in data:
-        names = arrays["classes"]
-        for number in np.unique(arrays["label"][arrays["label"] >= 0]):
-            classes[number] = str(names[number]) if number < len(names) else str(number)
+    label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # the same of each
+    numbers = np.unique(label_B[label_B >= 0]).tolist()
+    classes = {one: str(names[one]) if one < len(names) else str(one) for one in numbers}
     shades: Sequence[Any] = COLOURS
     if len(classes) > len(COLOURS):
         shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
-    colours = dict(zip(sorted(classes), shades, strict=False))
-    titles = _titles(data, [f"t-SNE of {len(one['label']):,} images" for _, one in data])
+    colours = dict(zip(classes, shades, strict=False))
+    ink = [colours.get(number, INK) for number in label_B.tolist()]
+    size = max(4, 14 - len(ink) // 100)
+    titles = _titles(data, [f"t-SNE of {len(ink):,} images"] * len(data))
     for axis, (_, arrays), title in zip(axes[0], data, titles, strict=True):
-        ink = [colours.get(number, INK) for number in arrays["label"]]
-        size = max(4, 14 - len(ink) // 100)
         axis.scatter(*arrays["tsne"].T, s=size, c=ink, linewidths=0, rasterized=True)
         axis.set(xticks=[], yticks=[], title=title)
     if 0 < len(classes) <= MOST_CLASSES:
