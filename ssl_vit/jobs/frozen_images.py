@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from ..data import loaders, masks, sources
 from ..data.batch_layout import BatchLayout
@@ -29,20 +30,19 @@ class FrozenImages:
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """This process's share of these rows, by default of all."""
-        recipe = self.recipe
-        workers = recipe.compute.workers or 0
-        loader = loaders.evaluation_loader(source, recipe.data, self.batch_layout, workers, rows)
-        with InterruptibleLoader(loader) as found:
-            yield from self.accelerator.watch_loader(found)
+        data, workers = self.recipe.data, self.recipe.compute.workers or 0
+        loader = loaders.evaluation_loader(source, data, self.batch_layout, workers, rows)
+        return self._watched(loader)
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
         """This process's share of all images and their masks, of so many classes if that is
         known."""
-        recipe = self.recipe
-        workers = recipe.compute.workers or 0
-        loader = masks.loader(source, recipe.data, self.batch_layout, workers, classes)
-        with InterruptibleLoader(loader) as found:
-            yield from self.accelerator.watch_loader(found)
+        data, workers = self.recipe.data, self.recipe.compute.workers or 0
+        return self._watched(masks.loader(source, data, self.batch_layout, workers, classes))
+
+    def _watched(self, loader: DataLoader) -> Iterator[Batch]:
+        with InterruptibleLoader(loader) as batches:
+            yield from self.accelerator.watch_loader(batches)
 
     def autocast(self) -> torch.autocast:
         return loop.autocast(self.recipe.compute.precision, self.accelerator)
