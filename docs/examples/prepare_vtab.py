@@ -30,15 +30,18 @@ import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import yaml
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError, report_errors
-from ssl_vit.evaluation import vtab, vtab_folder
+from ssl_vit.recipe.recipe_files import TABLES
 from ssl_vit.runs.files import replacing
 
+TASKS = yaml.safe_load((TABLES / "vtab.yaml").read_text())  # {task: its row}
+IMAGES = {"tune/train": 800, "tune/validation": 200, "final/train": 1000, "final/test": None}
 ROW_GROUP = 100  # images
 VEHICLES = 3  # KITTI's types below it: car, van, truck
 DEPTH = 2  # index of the third coordinate: the distance from the camera
@@ -170,47 +173,59 @@ def bounds(split, total):
 
 
 def write_task(folder, row, read, size):
-    """Write a task's files, and check them: labels, and numbers of images."""
+    """Write a task's files, with as many images as IMAGES says and labels of its classes alone."""
 
     def cells(split, limit=None):
         for example in itertools.islice(read(row[split]), limit):
+            label = make_label(example, row["label"])
+            if not 0 <= label < row["classes"]:
+                raise UserError(
+                    f"{row['source']}: label {label} is none of {row['classes']} classes"
+                )
             image = {"bytes": square(example["image"], size), "path": None}
-            yield {vtab_folder.IMAGE: image, vtab_folder.LABEL: make_label(example, row["label"])}
+            yield {"image": image, "label": label}
 
-    tune, final = folder / vtab_folder.TUNE, folder / vtab_folder.FINAL
     try:
         train, validation = list(cells("train", 800)), list(cells("validation", 200))
-        write(tune / "train.parquet", train)
-        write(tune / "validation.parquet", validation)
-        write(final / "train.parquet", [*train, *validation])
-        write(final / "test.parquet", cells("test"))
+        rows = {
+            "tune/train": train,
+            "tune/validation": validation,
+            "final/train": [*train, *validation],
+            "final/test": cells("test"),
+        }
+        for name, wanted in IMAGES.items():
+            count = write(folder / f"{name}.parquet", rows[name])
+            if not count or (wanted and count != wanted):
+                text = f"expected {wanted or 'test'} images, it has {count}"
+                raise UserError(f"{row['source']}: {name}.parquet: {text}")
     except KeyError as error:
         raise UserError(f"{row['source']}: an example lacks the feature {error}") from None
     except ValueError as error:
         raise UserError(f"{row['source']}: an image: {error}") from None
-    for part in (tune, final):
-        vtab_folder.check(part, row["classes"])
 
 
 def write(path, cells):
-    columns = {vtab_folder.IMAGE: datasets.Image(), vtab_folder.LABEL: datasets.Value("int64")}
+    """Write a file; the number of its images."""
+    columns = {"image": datasets.Image(), "label": datasets.Value("int64")}
     schema = datasets.Features(columns).arrow_schema
     path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
     with pyarrow.parquet.ParquetWriter(path, schema, compression="none") as writer:
         left = iter(cells)
         while rows := list(itertools.islice(left, ROW_GROUP)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            count += len(rows)
+    return count
 
 
 def prepare(source, out, task, size):
     """Write a task into a folder of its own, which gets its name when it is whole, unless it is
     there; what was done, empty where the source has nothing of it."""
-    row, folder = vtab.tasks()[task], out / task
+    row, folder = TASKS[task], out / task
     if folder.exists():
-        for part in (folder / vtab_folder.TUNE, folder / vtab_folder.FINAL):
-            if lacking := vtab_folder.missing(part):
-                raise UserError(f"{folder} is not whole: {lacking}; remove it")
-            vtab_folder.check(part, row["classes"])
+        lacking = [name for name in IMAGES if not (folder / f"{name}.parquet").is_file()]
+        if lacking:
+            raise UserError(f"{folder} is not whole: no {lacking[0]}.parquet; remove it")
         return "there already"
     read = find_reader(source, row["source"])
     if read is None:
@@ -226,13 +241,13 @@ def main(words):
     )
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tasks", nargs="+", choices=vtab.tasks(), default=list(vtab.tasks()))
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     # 384: the paper's resolution for all tasks (B.1.1)
     parser.add_argument("--size", type=int, default=384, help="side in pixels of what is no square")
     options = parser.parse_args(words)
     for task in options.tasks:
         state = prepare(options.source, options.out, task, options.size)
-        builder = vtab.tasks()[task]["source"].partition(":")[0]
+        builder = TASKS[task]["source"].partition(":")[0]
         print(f"{task}: {state or f'no {builder} in {options.source}'}", flush=True)
 
 

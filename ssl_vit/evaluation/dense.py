@@ -6,6 +6,7 @@ G learning rates, S side of image and mask in pixels, H W rows and columns of pa
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,31 @@ class PatchFeatures(NamedTuple):
 
     x_IND: Tensor
     mask_ISS: Tensor
+
+
+class FittedSegmenter(NamedTuple):
+    """What was learned from the training images: the probe's weights (G, A, C), and the commonest
+    class of the pixels."""
+
+    scale: Scale
+    weight_GAC: Tensor
+    pixel_class: int
+
+    def to(self, device: torch.device) -> "FittedSegmenter":
+        scale = Scale(*(value.to(device) for value in self.scale))
+        return self._replace(scale=scale, weight_GAC=self.weight_GAC.to(device))
+
+
+class Counts(NamedTuple):
+    """Of a split: the confusion matrices (G, C, C) of the weights' predictions and that (C, C) of
+    the commonest class; the first weights' `marginals` of each image (M, 3, C); the number of
+    images, and the names of those that could not be read."""
+
+    confusion_GCC: Tensor
+    commonest_CC: Tensor
+    image_M3C: Tensor
+    images: int
+    unreadable: tuple[str, ...]
 
 
 class Scores(NamedTuple):
@@ -160,6 +186,44 @@ def confusion(mask_BSS: Tensor, pred_BSS: Tensor, task: SegmentationTask) -> Ten
     cell = truth[known] * task.classes + pred_BSS.flatten()[known]
     counted = torch.bincount(cell, minlength=task.classes**2).cpu()
     return rearrange(counted, "(t p) -> t p", p=task.classes)
+
+
+def count(
+    read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
+) -> Counts:
+    """Over all processes' batches of a split."""
+    groups = len(fitted.weight_GAC)
+    confusion_GCC = torch.zeros(groups, task.classes, task.classes, dtype=torch.int64)
+    commonest_CC = torch.zeros_like(confusion_GCC[0])
+    marginals_M3C = [torch.zeros(0, 3, task.classes, dtype=torch.int64)]
+    unreadable: list[str] = []
+    for batch in batches:
+        unreadable += batch.unreadable
+        if not len(batch.image):
+            continue
+        x_BND = read(batch.image)
+        assert batch.mask is not None
+        mask_BSS = batch.mask.to(x_BND.device)
+        for g, weight_AC in enumerate(fitted.weight_GAC):
+            pred_BSS = predicted(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1])
+            image_BCC = torch.stack(
+                [confusion(*one, task) for one in zip(mask_BSS, pred_BSS, strict=True)]
+            )
+            confusion_GCC[g] += image_BCC.sum(0)
+            if g == 0:
+                marginals_M3C += [marginals(one_CC)[None] for one_CC in image_BCC]
+        alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
+        commonest_CC += confusion(mask_BSS, alike_BSS, task)
+    own = (confusion_GCC, commonest_CC, torch.cat(marginals_M3C), unreadable)
+    confusions, commonest, of_images, names = zip(*gather_object([own]), strict=True)
+    image_M3C = torch.cat(of_images)
+    return Counts(
+        torch.stack(confusions).sum(0),
+        torch.stack(commonest).sum(0),
+        image_M3C,
+        len(image_M3C),
+        tuple(chain.from_iterable(names)),
+    )
 
 
 def scores(confusion_CC: Tensor) -> Scores:

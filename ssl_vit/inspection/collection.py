@@ -18,19 +18,17 @@ from torch import Tensor
 
 from ..data.pixel_values import shown_image
 from ..formatting import figure_label
-from ..objectives import corruption
 from ..objectives.base import Objective
 from ..objectives.patches import PatchPrediction
 from ..objectives.reconstruction import TITLES, reconstruct
 from ..pages.figure_style import COLOURS, INK
 from . import attention, embeddings, projections
 from .base import Arrays, Subject, UnavailableError, predictions
-from .drawing import HEAT, WIDTH, PanelGroup, framed, heat, panels, row, tiled, title_of
+from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, row, tiled, title_of
 
 Labelled = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
 DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
 MOST_TILES = 16  # patches on a side of the grid of tiles
-MOST_NUMBERS = 8  # of them that are numbered
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
 SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
@@ -44,12 +42,10 @@ class FigureKind(NamedTuple):
         compute: gives the data of one encoder, or raises UnavailableError; `drawn` among them says
             how the figure shows what it shows, where that is not the same of every encoder.
         draw: takes those of fresh weights and of the encoder.
-        pixels: whether channels of images are seen in it.
     """
 
     compute: Callable[[Subject], Arrays]
     draw: Callable[[Labelled], Figure]
-    pixels: bool = True
 
 
 def usual(objective: Objective | None) -> list[str]:
@@ -108,50 +104,23 @@ def _draw_filters(data: Labelled) -> Figure:
 
 
 def _positions(subject: Subject) -> Arrays:
-    found = embeddings.position_similarity(subject.encoder)
-    rows, columns = subject.encoder.grid
-    arrays: dict[str, np.ndarray] = {}
-    arrays["patches"] = found.patch_NN.cpu().numpy().reshape(rows, columns, rows, columns)
-    if found.class_N is not None:
-        arrays["class"] = found.class_N.cpu().numpy().reshape(rows, columns)
-    return arrays
+    patch_NN = embeddings.position_similarity(subject.encoder)
+    return {"patches": patch_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
 
 
 def _draw_positions(data: Labelled) -> Figure:
-    """A tile for each patch: similarity of its position embedding with those of all (paper, Figure
-    7, centre); of large grids every second or third patch. Below, the class token's."""
-    rows = 1 + any("class" in arrays for _, arrays in data)
-    figure, axes = row(
-        len(data), WIDTH / 2 + 1.4 * (rows - 1), nrows=rows, height_ratios=[4, 1][:rows]
-    )
-    titles = _titles(data, ["patches by row and column"] * len(data))
-    scale = {"vmin": -1, "vmax": 1, "cmap": HEAT, "interpolation": "none"}
-    for column, (_, arrays), title in zip(axes.T, data, titles, strict=True):
+    """A tile for each patch, in its place: similarity of its position embedding with those of all
+    (paper, Figure 7, centre); of large grids every second or third patch."""
+    figure, axes = row(len(data), WIDTH / 2)
+    titles = _titles(data, ["a tile for each patch, in its place"] * len(data))
+    for axis, (_, arrays), title in zip(axes[0], data, titles, strict=True):
         step = -(-len(arrays["patches"]) // MOST_TILES)
-        tiles = arrays["patches"][::step, ::step]
-        axis = column[0]
-        shown = axis.imshow(tiled(tiles, np.nan), **scale)
-        axis.set_xticks(*_numbers(tiles.shape[1], tiles.shape[3] + 1, step))
-        axis.set_yticks(*_numbers(tiles.shape[0], tiles.shape[2] + 1, step))
-        axis.xaxis.tick_top()
-        axis.tick_params(length=0, pad=1)
-        axis.spines[:].set_visible(False)
+        page = tiled(arrays["patches"][::step, ::step], np.nan)
+        shown = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
+        axis.set_axis_off()
         axis.set_title(title)
-        for below in column[1:]:
-            below.set_axis_off()
-            if "class" in arrays:
-                below.imshow(arrays["class"], **scale)
-                below.set_title("class token")
-                below.set_anchor("C")
     figure.colorbar(shown, ax=axes, shrink=0.6, aspect=30, label="cosine similarity")
     return figure
-
-
-def _numbers(count: int, size: int, step: int) -> tuple[np.ndarray, list[str]]:
-    """Places and numbers, from 1, of at most MOST_NUMBERS of the patches on a side of the grid, at
-    even distances; each tile is `size` wide and the `step`-th patch after the one before."""
-    chosen = np.arange(0, count, -(-count // MOST_NUMBERS))
-    return (chosen + 0.5) * size - 1, [str(number * step + 1) for number in chosen]
 
 
 # ---- attention ----------------------------------------------------------------------------------
@@ -291,41 +260,29 @@ def _draw_feature_map(data: Labelled) -> Figure:
 def _image_map(subject: Subject) -> Arrays:
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
-    found = projections.image_map(torch.cat(parts))
     return {
-        "tsne": found.tsne_B2.numpy(),
-        "components": found.components_B2.numpy(),
-        "variance": found.variance_2.numpy(),
+        "tsne": projections.image_map(torch.cat(parts)).numpy(),
         "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
         "classes": np.array(subject.classes, dtype=np.str_),
-        "pool": np.array(pool),
     }
 
 
 def _draw_image_map(data: Labelled) -> Figure:
-    """Images as points, by t-SNE and along two principal components, coloured by class where they
-    have one."""
-    figure, axes = row(len(data), WIDTH, nrows=2)
-    classes: dict[int, str] = {}
-    for _, arrays in data:
-        names = arrays["classes"]
-        for number in np.unique(arrays["label"][arrays["label"] >= 0]):
-            classes[number] = str(names[number]) if number < len(names) else str(number)
+    """Images as points, by t-SNE, coloured by class where they have one."""
+    figure, axes = row(len(data), WIDTH / 2)
+    label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # the same of each
+    numbers = np.unique(label_B[label_B >= 0]).tolist()
+    classes = {one: str(names[one]) if one < len(names) else str(one) for one in numbers}
     shades: Sequence[Any] = COLOURS
     if len(classes) > len(COLOURS):
         shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
-    colours = dict(zip(sorted(classes), shades, strict=False))
-    for column, (label, arrays) in zip(axes.T, data, strict=True):
-        ink = [colours.get(number, INK) for number in arrays["label"]]
-        share = arrays["variance"].sum()
-        titles = {
-            "tsne": title_of(label, f"t-SNE of {len(ink):,} images", WIDTH / len(data)),
-            "components": f"two principal components, {share:.0%} of the variance",
-        }
-        for axis, (name, title) in zip(column, titles.items(), strict=True):
-            size = max(4, 14 - len(ink) // 100)
-            axis.scatter(*arrays[name].T, s=size, c=ink, linewidths=0, rasterized=True)
-            axis.set(xticks=[], yticks=[], title=title)
+    colours = dict(zip(classes, shades, strict=False))
+    ink = [colours.get(number, INK) for number in label_B.tolist()]
+    size = max(4, 14 - len(ink) // 100)
+    titles = _titles(data, [f"t-SNE of {len(ink):,} images"] * len(data))
+    for axis, (_, arrays), title in zip(axes[0], data, titles, strict=True):
+        axis.scatter(*arrays["tsne"].T, s=size, c=ink, linewidths=0, rasterized=True)
+        axis.set(xticks=[], yticks=[], title=title)
     if 0 < len(classes) <= MOST_CLASSES:
         handles = [
             Line2D(
@@ -362,12 +319,8 @@ def _reconstruction(subject: Subject) -> Arrays:
         other = "figure predicted shows what it predicts"
         raise UnavailableError(lacking if subject.objective is None else other)
     found = reconstruct(subject.objective, subject.shown)
-    kind_BRC = found.kind_BN.unflatten(1, subject.encoder.grid).cpu().numpy()
     arrays = {
         "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
-        "masked": kind_BRC == corruption.MASK,
-        "random": kind_BRC == corruption.RANDOM,
-        "kept": kind_BRC == corruption.KEEP,
         "error": found.error_BHW.cpu().numpy(),
     }
     target = subject.objective.target.drawn
@@ -384,32 +337,23 @@ def _draw_reconstruction(data: Labelled) -> Figure:
     encoder, as fresh weights have no heads."""
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))
-    marked = zip(columns["corrupted"], arrays["random"], arrays["kept"], strict=True)
-    columns["corrupted"] = [framed(*one) for one in marked]
     columns["error"] = [heat(one, LARGEST_ERROR, ERROR_HEAT) for one in arrays["error"]]
     if "certainty" in arrays:
         columns["certainty"] = [heat(one, 1.0) for one in arrays["certainty"]]
-    kinds = {
-        "masked": "masked (grey)",
-        "random": "replaced by a random patch (orange frame)",
-        "kept": "kept (blue frame)",
-    }
-    there = ", ".join(text for name, text in kinds.items() if arrays[name].any())
-    above = f"corrupted: {there}; error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
-    return panels(
-        [PanelGroup(label, columns)], "; ".join(filter(None, [above, str(arrays["drawn"])]))
-    )
+    above = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
+    texts = filter(None, [above, str(arrays["drawn"])])
+    return panels([PanelGroup(label, columns)], "; ".join(texts))
 
 
 # name of the files -> the figure
 FIGURES = {
     "filters": FigureKind(_filters, _draw_filters),
-    "positions": FigureKind(_positions, _draw_positions, pixels=False),
-    "attention_distance": FigureKind(_attention_distance, _draw_attention_distance, pixels=False),
+    "positions": FigureKind(_positions, _draw_positions),
+    "attention_distance": FigureKind(_attention_distance, _draw_attention_distance),
     "attention_rollout": FigureKind(_attention_rollout, _draw_attention_rollout),
     "class_attention": FigureKind(_class_attention, _draw_class_attention),
     "feature_map": FigureKind(_feature_map, _draw_feature_map),
-    "image_map": FigureKind(_image_map, _draw_image_map, pixels=False),
+    "image_map": FigureKind(_image_map, _draw_image_map),
     "reconstruction": FigureKind(_reconstruction, _draw_reconstruction),
     "predicted": FigureKind(_predicted, _draw_predicted),
 }

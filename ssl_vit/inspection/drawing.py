@@ -27,12 +27,8 @@ CELL = 96  # pixels of a panel's side, at least, where images are enlarged
 LARGEST_CELL = 128  # where they are reduced
 GAP = 6  # pixels between panels
 FITTING = 8  # columns of panels that a figure has room for without small ones
-MOST = 12  # that groups side by side have; with more they stand one below the other
 LINE_LENGTH = 13  # characters of a label to the inch
 HEAT = "viridis"
-# Two of Okabe and Ito's colours, which readers with any colour vision can distinguish
-RANDOM_FRAME = (213, 94, 0)
-KEPT_FRAME = (86, 180, 233)
 
 
 class PanelGroup(NamedTuple):
@@ -75,20 +71,15 @@ def row(count: int, height: float, **given: Any) -> tuple[Figure, np.ndarray]:
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
-    """Groups of panels of as many images each under a line of text, side by side as far as their
-    columns fit. One raster on one axis each: an axis for each panel takes ten times as long."""
-    count = sum(len(group.columns) for group in groups)
-    beside = count <= MOST
-    sets = max(1, FITTING // count)  # images with their columns in one row
+    """Groups of panels of as many images each, one below the other, under a line of text. One
+    raster on one axis each: an axis for each panel takes ten times as long."""
+    sets = max(1, FITTING // len(groups[0].columns))  # images with their columns in one row
     pages = [_montage(group, sets) for group in groups]
-    shapes = [page.shape for page in pages]
-    wide = (sum if beside else max)(width for _, width, _ in shapes)
-    high = (max if beside else sum)(height for height, _, _ in shapes)
-    title_lines = 1 if beside else len(groups)
-    height = high * (WIDTH - 0.3 * len(groups)) / wide + 0.6 * title_lines + 0.2
+    wide = max(page.shape[1] for page in pages)
+    high = sum(page.shape[0] for page in pages)
+    height = high * (WIDTH - 0.3) / wide + 0.6 * len(groups) + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="compressed")
-    shape = (1, len(groups)) if beside else (len(groups), 1)
-    axes = figure.subplots(*shape, squeeze=False).flat
+    axes = figure.subplots(nrows=len(groups), squeeze=False).flat
     for axis, group, page in zip(axes, groups, pages, strict=True):
         axis.imshow(page, interpolation="none")
         titles = [figure_label(title) for title in group.columns] * sets
@@ -98,7 +89,7 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         axis.xaxis.tick_top()
         axis.tick_params(length=0, pad=1)
         axis.spines[:].set_visible(False)
-        axis.set_title(title_of(group.label, group.note, WIDTH / shape[1]))
+        axis.set_title(title_of(group.label, group.note, WIDTH))
     figure.suptitle(wrapped(above, WIDTH))
     return figure
 
@@ -149,18 +140,3 @@ def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
     edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
     padded = np.pad(tile_RCHW, edges, constant_values=fill)
     return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]
-
-
-def framed(image_HW3: np.ndarray, random_RC: np.ndarray, kept_RC: np.ndarray) -> np.ndarray:
-    """An image, enlarged to the side of a panel, with frames around the patches of two masks."""
-    scale = max(1, -(-CELL // image_HW3.shape[0]))
-    image = image_HW3.repeat(scale, 0).repeat(scale, 1)
-    side = len(image) // len(random_RC)
-    line = max(1, side // 10)
-    for mask, colour in ((random_RC, RANDOM_FRAME), (kept_RC, KEPT_FRAME)):
-        for row, column in np.argwhere(mask):
-            patch = image[row * side : (row + 1) * side, column * side : (column + 1) * side]
-            inside = patch[line:-line, line:-line].copy()
-            patch[:] = colour
-            patch[line:-line, line:-line] = inside
-    return image

@@ -4,8 +4,6 @@
 Legend: D width, C channels, P patch side, N patches, K components.
 """
 
-from typing import NamedTuple
-
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,30 +36,19 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     return shown_channels(images, -1), found.variance_K
 
 
-class PositionSimilarity(NamedTuple):
+def position_similarity(encoder: Encoder) -> Tensor:
     """Cosine similarity of each patch's position embedding with those of all patches, (N, N), row
-    by row; and of the class token's with them, (N,), where it has one."""
-
-    patch_NN: Tensor
-    class_N: Tensor | None
-
-
-def position_similarity(encoder: Encoder) -> PositionSimilarity:
-    """Cosine similarities of the position embeddings, at the encoder's image size.
+    by row, at the encoder's image size.
 
     Raises:
         UnavailableError: it has no position embeddings.
     """
     backbone = encoder.backbone
-    table_TD = encoder.positions.table()
-    prefix = 0
-    if table_TD is None and getattr(backbone, "pos_embed", None) is not None:
-        table_TD = backbone.pos_embed[0]
-        prefix = 0 if backbone.no_embed_class else encoder.prefix
-    if table_TD is None:
+    table_ND = encoder.positions.table()
+    if table_ND is None and getattr(backbone, "pos_embed", None) is not None:
+        table_ND = backbone.pos_embed[0, 0 if backbone.no_embed_class else encoder.prefix :]
+    if table_ND is None:
         kind = encoder.positions.kind
         raise UnavailableError(f"it has no position embeddings (model.positions={kind})")
-    unit_TD = F.normalize(table_TD.detach().double(), dim=-1)
-    patch_ND = unit_TD[prefix:]
-    with_class = prefix and encoder.has_class_token
-    return PositionSimilarity(patch_ND @ patch_ND.T, patch_ND @ unit_TD[0] if with_class else None)
+    unit_ND = F.normalize(table_ND.detach().double(), dim=-1)
+    return unit_ND @ unit_ND.T

@@ -69,17 +69,8 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), found.variance_K
 
 
-class ImageMap(NamedTuple):
-    """Places of images, (B, 2): by t-SNE, and along their first two principal components, with the
-    share of the variance along each, (2,)."""
-
-    tsne_B2: Tensor
-    components_B2: Tensor
-    variance_2: Tensor
-
-
-def image_map(feature_BD: Tensor) -> ImageMap:
-    """Images in two dimensions by their features, the same each time.
+def image_map(feature_BD: Tensor) -> Tensor:
+    """Places (B, 2) of images by t-SNE of their features, the same each time.
 
     Raises:
         UnavailableError: scikit-learn is not installed, there are few images, or their features
@@ -89,8 +80,7 @@ def image_map(feature_BD: Tensor) -> ImageMap:
         raise UnavailableError(f"t-SNE needs {FEWEST} images, there are {len(feature_BD)}")
     if torch.equal(feature_BD.amin(0), feature_BD.amax(0)):
         raise UnavailableError("its features are the same for all images")
-    found = principal_components(feature_BD, 2)
-    if len(found.direction_KD) < 2:
+    if feature_BD.shape[1] < 2:
         raise UnavailableError("expected features of at least 2 dimensions")
     try:
         from sklearn.manifold import TSNE
@@ -98,5 +88,4 @@ def image_map(feature_BD: Tensor) -> ImageMap:
         raise UnavailableError("t-SNE needs pip install 'ssl_vit[figures]'") from None
     perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
-    tsne_B2 = torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))
-    return ImageMap(tsne_B2, found.project(feature_BD).cpu(), found.variance_K.cpu())
+    return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))

@@ -12,7 +12,6 @@ from ..recipe import schema
 from ..runs import console, seen_text
 from ..training import loop
 from .online import label_doubt
-from .reuse import changed_images
 from .setup import Job, loop_settings
 from .split_images import held_out_images, measured_on
 
@@ -40,7 +39,6 @@ def _warnings(job: Job) -> Iterator[str]:
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
-    yield from changed_images(job.run)
     counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
     yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""

@@ -4,11 +4,10 @@ FOLDER/  FIGURE.svg  FIGURE.png  FIGURE.npz (its data)
          figures.json (of which encoder and images)  figures.html (the page)
 """
 
-import hashlib
 import io
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,6 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import UserError
-from ..formatting import FEW_IMAGES, count_of_images
 from ..pages import figures_page
 from ..recipe import records
 from ..recipe.identity import differences, facts
@@ -31,12 +29,11 @@ from ..runs.files import sweep, write_atomically
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
-    from ..inspection.base import Arrays, Subject
+    from ..inspection.base import Arrays
     from .encoders import ImageSet, NamedEncoder
 
 RECORD = "figures.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
-LONGEST_DEFAULT_NAME = 120  # bytes
 # of each figure the label and data of fresh weights, and of the encoder
 Drawn = dict[str, list[tuple[str, "Arrays"]]]
 
@@ -92,15 +89,16 @@ def draw(options: FigureOptions) -> DrawnFigures:
     folder = FigureFolder.of(options, one)
     folder.read()  # before the work, not after it
     images = encoders.find_images(one, options.overrides, options.split)
-    count = _count(options, images)
+    count = min(options.images or MOST_IMAGES, len(images.source))
+    of = f"{images.name}, {images.split}"
+    looked_at = f"{of}: {count:,} of {len(images.source):,}"
+    print(f"images      {looked_at}", flush=True)
     described = [f"{each.label}: {each.describe()}" for each in named]
     for text in described:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
-    of = f"{images.name}, {images.split}"
-    seen = f"Images of {of}: {count:,} of {len(images.source):,}."
     try:
-        page = folder.write(drawn, of, count, [seen, *described])
+        page = folder.write(drawn, of, count, [f"Images of {looked_at}.", *described])
     except OSError as error:
         path = folder.path
         raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
@@ -111,66 +109,37 @@ def draw(options: FigureOptions) -> DrawnFigures:
     return DrawnFigures(folder.path, [*drawn])
 
 
-def _count(options: FigureOptions, images: "ImageSet") -> int:
-    """How many images are looked at, which it prints."""
-    from .encoders import TRAINING
-
-    there = len(images.source)
-    count = min(options.images or MOST_IMAGES, there)
-    print(f"images      {images.name}, {images.split}: {count:,} of {there:,}", flush=True)
-    if options.images and count < options.images:
-        print(f"warning: images={options.images}: there are {there:,}; all are used", flush=True)
-    elif there < FEW_IMAGES and options.split is None and images.split != TRAINING:
-        text = f"{images.split}: {count_of_images(there)}, few to look at"
-        print(f"warning: {text}; split=train takes the training images", flush=True)
-    return count
-
-
 def _compute(
-    options: FigureOptions, named: Iterable["NamedEncoder"], images: "ImageSet", count: int
+    options: FigureOptions, named: Sequence["NamedEncoder"], images: "ImageSet", count: int
 ) -> Drawn:
     """The data of the figures that the encoder has, fresh weights' before its own; prints what it
-    lacks. `named` are the encoders, the one of init= last.
+    lacks. `named` are the encoders, the one of init= last. Labels say which channels are seen of
+    others than RGB.
 
     Raises:
         UserError: it has none of them; as `encoders.load_subject`.
     """
+    from ..data.pixel_values import shown_note
     from ..inspection import collection
+    from ..inspection.base import UnavailableError
     from . import encoders
 
     drawn: Drawn = {}
-    for number, one in enumerate(reversed([*named])):
+    for one in reversed(named):
         subject = encoders.load_subject(one, images, count, min(options.shown, count))
-        names = options.figures or collection.usual(subject.objective)
-        found, lacking = _figures_of(one.label, subject, names if number == 0 else drawn)
-        for name, data in found.items():
-            drawn.setdefault(name, []).insert(0, data)
-        if number == 0:  # that fresh weights have no heads is no news
-            for name, why in lacking.items():
-                print(f"left out    {name}: {one.label}: {why}", flush=True)
-            if not drawn:
-                raise UserError(f"init={options.init}: none of these figures can be made")
+        note = shown_note(subject.encoder.channels)
+        label = f"{one.label} ({note})" if note else one.label
+        wanted = options.figures or collection.usual(subject.objective)
+        for name in wanted if one is named[-1] else [*drawn]:
+            try:
+                arrays = collection.FIGURES[name].compute(subject)
+                drawn.setdefault(name, []).insert(0, (label, arrays))
+            except UnavailableError as error:
+                if one is named[-1]:  # that fresh weights have no heads is no news
+                    print(f"left out    {name}: {one.label}: {error}", flush=True)
+        if not drawn:
+            raise UserError(f"init={options.init}: none of these figures can be made")
     return drawn
-
-
-def _figures_of(
-    label: str, subject: "Subject", names: Iterable[str]
-) -> tuple[dict[str, tuple[str, "Arrays"]], dict[str, str]]:
-    """{figure: label and data} of one encoder, the label with which channels are seen of others
-    than RGB; and {figure that it lacks: why}."""
-    from ..data.pixel_values import shown_note
-    from ..inspection.base import UnavailableError
-    from ..inspection.collection import FIGURES as KINDS
-
-    note = shown_note(subject.encoder.channels)
-    found, lacking = {}, {}
-    for name in names:
-        try:
-            arrays = KINDS[name].compute(subject)
-            found[name] = f"{label} ({note})" if note and KINDS[name].pixels else label, arrays
-        except UnavailableError as error:
-            lacking[name] = str(error)
-    return found, lacking
 
 
 @dataclass(frozen=True)
@@ -196,11 +165,7 @@ class FigureFolder:
         """
         if one.run and options.out is None and options.name is None:
             return cls(one.run / "figures", one, one.run)
-        name = options.name
-        if name is None:
-            name = "figures-" + re.sub(r"\W", "_", one.label)
-            if len(name.encode()) > LONGEST_DEFAULT_NAME:
-                name = f"figures-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        name = options.name or "figures-" + re.sub(r"\W", "_", one.label)[-60:]
         path = Path("runs" if options.out is None else options.out) / name
         found = cls(path, one, one.run if one.run and path == one.run / "figures" else None)
         found.output.check()

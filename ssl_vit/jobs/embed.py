@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, report_errors
-from ..formatting import text_line
 from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
 
 if TYPE_CHECKING:
-    from ..data.source import Source
     from ..evaluation.embedding import Neighbor
     from ..recipe.schema import Data
-    from ..training.distributed import WatchedAccelerator
     from .encoders import NamedEncoder
 
 
@@ -62,17 +59,14 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     recipe = one.recipe
     for key in ("labels", "name", "path", "hub"):  # where images are; how they are cut is one's own
         setattr(recipe.data, key, getattr(data, key))
+    label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (one.label, data.name))
     recipe.out = options.out
-    recipe.name = options.name or f"features-{_plain(one.label)}-{_plain(data.name)}"
+    recipe.name = options.name or f"features-{label}-{place}"
     folder = Path(recipe.out) / recipe.name
     if data.path and folder.resolve().is_relative_to(Path(data.path).resolve()):
         text = "lies in data.path=, where it would be taken for images; give another out="
         raise UserError(f"out={recipe.out}: {folder} {text}")
     return options, one, data
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^\w.-]", "_", text)[-60:]
 
 
 def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedImages:
@@ -86,49 +80,6 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
     from .session import session
 
     with session(Run(one.recipe)) as current:
-        splits = _splits(data, options, current.accelerator)
-        _check_pixels(splits, data, current.accelerator)
-        features = FeatureFolder(options, one, current)
-        files, nearest = features.run(splits)
+        features = FeatureFolder(options, one, data, current)
+        files, nearest = features.run()
     return EmbeddedImages(features.folder, files, nearest)
-
-
-def _splits(
-    data: "Data", options: EmbedOptions, accelerator: "WatchedAccelerator"
-) -> dict[str, "Source"]:
-    """The splits with images that the options name; rank 0 reads them first."""
-    from ..data import source, sources
-    from ..training.distributed import on_main
-    from . import encoders
-
-    def load() -> dict[str, "Source"]:
-        found = sources.every_part(data)
-        if accelerator.is_main_process:
-            for text in found.guesses:
-                print(f"warning: {text_line(text)}", flush=True)
-        filled = {name: source for name, source in found.splits.items() if len(source)}
-        wanted = {}
-        for name in options.split or filled:
-            chosen = encoders.named_split(name, filled)
-            wanted[chosen] = source.without_lists(filled[chosen], f"the features of {chosen}")
-        if accelerator.is_main_process:
-            about = sources.describe_labels(next(iter(wanted.values())), data)
-            print(f"labels      {text_line(about)}", flush=True)
-        return wanted
-
-    return on_main(accelerator, load) or load()
-
-
-def _check_pixels(
-    splits: dict[str, "Source"], data: "Data", accelerator: "WatchedAccelerator"
-) -> None:
-    """Rank 0 looks at the values of a few images, and prints warnings of them."""
-    from ..data import check_pixels
-    from ..training.distributed import broadcast_from_main
-
-    warnings = broadcast_from_main(
-        accelerator, lambda: check_pixels.check(splits, data, check_pixels.OF_ENCODER)
-    )
-    if accelerator.is_main_process:
-        for text in warnings:
-            print(f"warning: {text_line(text)}", flush=True)

@@ -4,7 +4,7 @@ the encoder ready to be inspected."""
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ import torch
 from ..data import layout, loaders, sources
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
-from ..data.files import FOLDERS
 from ..data.open import open_splits
 from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
@@ -65,7 +64,7 @@ def with_fresh_weights(place: str, given: Mapping[str, str]) -> list[NamedEncode
     Raises:
         UserError: as `resolve_one`; or it is no Vision Transformer.
     """
-    one = _resolve(place, given)
+    one = resolve_one(place, given)
     if one.recipe.model.convolutional:
         text = f"{one.recipe.model.timm} has no patches and no attention"
         raise UserError(f"init={place}: expected a Vision Transformer; {text}")
@@ -84,27 +83,37 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
         UserError: there is none; an option is wrong or has no use.
     """
     other = place.removeprefix(BESIDE)
-    if other == place or parsing.exists(place):
-        return _resolve(place, given)
-    owner = resolve_one(other, given)
-    one = _scratch(owner, given)
-    one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
-    one.label = f"{BESIDE}{owner.label}"
-    return one
-
-
-def _resolve(place: str, given: Mapping[str, str]) -> NamedEncoder:
+    if other != place and not parsing.exists(place):
+        owner = resolve_one(other, given)
+        one = _scratch(owner, given)
+        one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
+        one.label = f"{BESIDE}{owner.label}"
+        return one
     source = InitSource(place)
     if source.is_scratch:
         return _scratch(None, given)
-    unused = next((key for key in given if key.split(".")[0] == "model"), None)
-    if unused and _describes_model(source):
-        raise UserError(f"{unused}={given[unused]}: init={place} describes its own model")
-    return _resolved(source, given)
-
-
-def _describes_model(source: InitSource) -> bool:
-    return "model.width" in source.described_values()
+    described = source.described_values()
+    of_model = next((key for key in given if key.split(".")[0] == "model"), None)
+    # the normalisation, which options give the encoders that do not state it
+    brought = [f"data.{key}" for key in OF_PIXELS if f"data.{key}" in described]
+    own = {key: text for key, text in given.items() if key not in brought}
+    if "model.width" in described:
+        if of_model:
+            raise UserError(f"{of_model}={given[of_model]}: init={place} describes its own model")
+    elif not of_model:
+        own = _of_timm(source) | own
+    folder = source.fetch_export("config.json", "preprocessor_config.json")
+    size = None if folder is None else export_files.image_size(folder)
+    own.setdefault("data.size", str(size or DEFAULT_SIZE))
+    name = own.pop("model.name", None)  # which only model= sets
+    recipe = resolve_encoder(place, own)
+    recipe.model.name = name or recipe.model.name
+    located = source.locate()
+    identity = label = place
+    if source.is_local:
+        identity = str(Path(located.run or located.export or place).resolve())
+        label = Path(identity).name
+    return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
 
 
 def _of_timm(source: InitSource) -> dict[str, str]:
@@ -138,33 +147,6 @@ def _of_timm(source: InitSource) -> dict[str, str]:
     }
 
 
-def _resolved(source: InitSource, given: Mapping[str, str]) -> NamedEncoder:
-    """An encoder with weights; at its own image size unless data.size= is given."""
-    described = source.described_values()
-    # the normalisation, which options give the encoders that do not state it
-    brought = [f"data.{key}" for key in OF_PIXELS]
-    own = {
-        key: text
-        for key, text in given.items()
-        if not ("model.width" in described and key.split(".")[0] == "model")
-        and not (key in brought and key in described)
-    }
-    if "model.width" not in described and not any(key.split(".")[0] == "model" for key in given):
-        own = _of_timm(source) | own
-    folder = source.fetch_export("config.json", "preprocessor_config.json")
-    size = None if folder is None else export_files.image_size(folder)
-    own.setdefault("data.size", str(size or DEFAULT_SIZE))
-    name = own.pop("model.name", None)  # which only model= sets
-    recipe = resolve_encoder(source.place, own)
-    recipe.model.name = name or recipe.model.name
-    located = source.locate()
-    identity = source.place
-    if source.is_local:
-        identity = str(Path(located.run or located.export or source.place).resolve())
-    label = Path(identity).name if source.is_local else identity
-    return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
-
-
 def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
     """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
     if owner is None:
@@ -186,43 +168,41 @@ class ImageSet(NamedTuple):
 
 
 def find_images(one: NamedEncoder, given: Mapping[str, str], split: str | None = None) -> ImageSet:
-    """A split, without one the test split, else the held-out images, of the images that the options
-    name; without such options, of those that the run was trained on.
+    """A split, without one the test images, else the held-out ones, of the images that the options
+    name; without such options, of those that the run was trained on. Prints what their labels are.
 
     Raises:
         UserError: the images are not on this machine, or cannot be read; there is no such split.
     """
     data = data_of(one, given)
-    if split is not None:
-        return _split_images(split, one, given, data)
-    test = None if data.stream else _test_images(data)
-    splits = sources.load(data, test=test is not None)
-    for text in splits.guesses:
-        print(f"warning: {text}", flush=True)
-    source = splits.validation if splits.test is None else splits.test
-    source = without_lists(source, "the figures")
-    source = _coloured(source, splits.train, data, one, given)
-    if test is not None:
-        return ImageSet(source, data.name, test)
-    if data.validation == 0:
-        return ImageSet(source, data.name, TRAINING)
-    return ImageSet(source, data.name, "held-out images")
-
-
-def _split_images(split: str, one: NamedEncoder, given: Mapping[str, str], data: Data) -> ImageSet:
-    """The images of the split that `split=` names. Raises as `find_images`."""
-    if data.stream:
+    if split is None:
+        source, name, guesses = _tested(data)
+    elif data.stream:
         text = "a stream is not looked at as a whole; expected data.stream=false"
         raise UserError(f"split={split}: {text}")
-    found = open_splits(data)
-    for text in found.guesses:
+    else:
+        found = open_splits(data)
+        chosen = named_split(split, found.splits)
+        source, name, guesses = found.splits[chosen], f"split {chosen}", found.guesses
+        if not data.labels:
+            source = source.without_labels()
+    for text in guesses:
         print(f"warning: {text}", flush=True)
-    chosen = named_split(split, found.splits)
-    source = without_lists(found.splits[chosen], "the figures")
-    source = _coloured(source, source, data, one, given)
-    if not data.labels:
-        source = source.without_labels()
-    return ImageSet(source, data.name, f"split {chosen}")
+    source = without_lists(source, "the figures")
+    print(f"labels      {sources.describe_labels(source, data)}", flush=True)
+    return ImageSet(source, data.name, name)
+
+
+def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
+    """The test images, else the held-out ones; which they are; and what was guessed."""
+    try:
+        splits = sources.load(data, test=not data.stream)
+    except layout.NoTestSplit:
+        splits = sources.load(data)
+    if splits.test is not None:
+        return splits.test, "test images", splits.guesses
+    held_out = TRAINING if data.validation == 0 else "held-out images"
+    return splits.validation, held_out, splits.guesses
 
 
 def named_split(name: str, splits: Mapping[str, Source]) -> str:
@@ -236,33 +216,6 @@ def named_split(name: str, splits: Mapping[str, Source]) -> str:
     if chosen is None:
         raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
     return chosen
-
-
-def _coloured(
-    source: Source,
-    labelled: Source,
-    data: Data,
-    one: NamedEncoder,
-    given: Mapping[str, str],
-) -> Source:
-    """The source, without its labels where these are names of folders, which need not be classes:
-    the encoder has learned no labels, and no option says that they are; prints what labels are, as
-    `labelled` has them."""
-    guessed = labelled.labels.source == FOLDERS and "data.labels" not in given
-    if not guessed or _learned_labels(one):
-        print(f"labels      {sources.describe_labels(labelled, data)}", flush=True)
-        return source
-    count = f"{len(labelled.classes):,} folders, of which this encoder has not learned"
-    print(f"labels      none; data.labels=true colours image_map by {count}", flush=True)
-    return source.without_labels()
-
-
-def _learned_labels(one: NamedEncoder) -> bool:
-    """Whether an encoder's run learned labels."""
-    try:
-        return one.run is not None and recipe_files.read(one.run / "recipe.yaml").declared.labels
-    except UserError:  # of a plugin that is not given
-        return False
 
 
 def data_of(one: NamedEncoder, given: Mapping[str, str]) -> Data:
@@ -287,15 +240,6 @@ def data_of(one: NamedEncoder, given: Mapping[str, str]) -> Data:
             print(notice, flush=True)
     check_place(data)
     return data
-
-
-def _test_images(data: Data) -> str | None:
-    """The test images in words: a split or a share; None where there are none."""
-    if not isinstance(data.test, str):
-        return f"data.test={data.test:g}"
-    found = open_splits(data).splits
-    chosen = sources.split_to_test(data, found, layout.choose(data.train, found) or "")
-    return f"split {chosen}" if chosen is not None and len(found[chosen]) else None
 
 
 def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:

@@ -1,6 +1,8 @@
-"""Which classes of a trained head the labels of images are, by the names of both."""
+"""The classifier that a run or an export has trained, on the test images: its classes are found in
+the images by their names."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,11 +10,56 @@ from ..data.class_numbers import MOST_BY_HIGHEST
 from ..data.labels import WHOLE
 from ..data.source import Source
 from ..errors import UserError, suggest
+from ..evaluation import classify
 from ..formatting import some
+from ..models.encoder import Backbone
+from ..objectives.base import Objective
 from ..recipe import export_files
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment
 from ..runs.identity import read_record
+from .frozen_images import FrozenImages
+from .heads import load_classifier
+
+
+class Head(NamedTuple):
+    """A trained classifier; and for each class of the images its number there, None where labels go
+    by their number."""
+
+    objective: Objective
+    number_C: np.ndarray | None
+
+
+def load(net: Backbone, init: InitSource, test: Source) -> Head:
+    """That of the run or export that made the weights.
+
+    Raises:
+        UserError: it made none, or test images are of a class that it does not know.
+    """
+    objective = load_classifier(init, net, "probe.measures=top1")
+    return Head(objective, numbers_in_head(names_of_head(init), test, init.place))
+
+
+def measure(head: Head, images: FrozenImages) -> dict[str, tuple[float, int]]:
+    """{name: (value, n)}: top-1, top-5 and, with eval.real, ReaL.
+
+    Raises:
+        UserError: labels go by their number, and there are more than the head knows.
+    """
+    recipe, test, accelerator = images.recipe, images.splits.test, images.accelerator
+    assert test is not None
+    objective = head.objective.to(accelerator.device).eval()
+    with images.autocast():
+        found = classify.predict(objective, images.batches(test), accelerator)
+    found = found._replace(label=renumber(found.label, head.number_C))
+    if found.label.max() >= found.classes:
+        text = f"knows {found.classes} classes, data={recipe.data.name} has labels up to"
+        text = f"the head of init={recipe.init} {text} {found.label.max()}"
+        raise UserError(f"probe.measures=top1: {text}")
+    metrics = classify.accuracies(found, found.classes)
+    if recipe.eval.real:
+        metrics |= classify.real_accuracy(found, test, recipe.eval.real)
+    return metrics
 
 
 def names_of_head(init: InitSource) -> list[str]:
@@ -45,7 +92,7 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
     """
     if not names and images.classes and all(map(WHOLE.fullmatch, images.classes)):
         return np.array([int(name) for name in images.classes], np.int64)
-    classes = class_names(names, images)
+    classes = _class_names(names, images)
     if not names or not classes:
         return None
     number = {name: label for label, name in enumerate(names)}
@@ -59,7 +106,7 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
     return np.array([number.get(name, -1) for name in classes], np.int64)
 
 
-def class_names(names: Sequence[str], images: Source) -> list[str]:
+def _class_names(names: Sequence[str], images: Source) -> list[str]:
     """The names of the images' classes. Where they have none, and all of the head's are whole
     numbers, as of folders 0 to 9, each number is the class of that name."""
     highest = images.labels.lowest_and_highest[1]
@@ -67,17 +114,6 @@ def class_names(names: Sequence[str], images: Source) -> list[str]:
         return images.classes
     named = {int(name): name for name in names}
     return [named.get(label, str(label)) for label in range(highest + 1)]
-
-
-def describe(names: Sequence[str], images: Source, number_C: np.ndarray | None) -> list[str]:
-    """What to say of the classes before they are compared: nothing where the images have the
-    head's, in its order."""
-    classes = class_names(names, images)
-    if number_C is None or classes == list(names):
-        return []
-    missing = [name for name in names if name not in classes]
-    text = f"{len(names)} classes, found in the images by their names"
-    return [f"{text}; none there is {some(missing)}" if missing else text]
 
 
 def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The objective of a run that made an encoder, with the heads that it trained beside it."""
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,6 +20,21 @@ from ..recipe.schema import build
 PARTS = "parts."  # of a sum of objectives: parts.NAME.
 # Whose head an export's classifier is
 LABELS = "supervised"
+
+
+def load_classifier(
+    source: InitSource, network: Backbone, option: str, trained: bool = True
+) -> Objective:
+    """The objective of the run that made the weights that learned labels, as `load_trained`.
+
+    Raises:
+        UserError: there is none, which `option` needs.
+    """
+    objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
+    if objective is None:
+        reason = unknown or "is no run that learned labels"
+        raise UserError(f"{option}: init={source.place} {reason}")
+    return objective
 
 
 def load_trained(
@@ -54,16 +69,16 @@ def load_trained(
         return None, ""
     if part.predicts_patches and made.target not in declaration.targets():
         return None, f"target={made.target} is a plugin's; add plugin=FILE"
-    try:
+    with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(load_file(path), part.name)
-        # a plugin's classifier may have a head of another name
-        classes = made.data.classes or _named_classes(run) or len(heads.get("head.bias", ()))
+        classes = made.data.classes
+        if not classes:
+            named = read(run / "environment.json", Environment).classes
+            # a plugin's classifier may have a head of another name
+            classes = len(named) if named else len(heads.get("head.bias", ()))
         built = building.build(building.Settings.of(made), network, classes, part.name)
         if trained:
             built.load_heads(heads)
-    except Exception as error:  # whatever a damaged file causes
-        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
-        raise UserError(f"init={source.place}: {path}: {text}") from None
     return built, ""
 
 
@@ -88,18 +103,20 @@ def _of_export(
     pool = config["global_pool"]
     made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
-    try:
+    with _damaged(f"init={source.place}: {folder}: no head of its classes"):
         built = building.build(building.Settings.of(made), network, config["num_classes"])
         built.load_heads({name: state[name] for name in ("head.weight", "head.bias")})
-    except Exception as error:  # whatever a damaged file causes
-        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
-        raise UserError(f"init={source.place}: {folder}: no head of its classes: {text}") from None
     return built
 
 
-def _named_classes(run: Path) -> int:
-    """How many classes the labels of a run's images have, where they have names."""
-    return len(read(run / "environment.json", Environment).classes or ())
+@contextmanager
+def _damaged(prefix: str) -> Iterator[None]:
+    """Whatever a damaged file causes, as one line."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
+        raise UserError(f"{prefix}: {text}") from None
 
 
 def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """The images nearest to queries: as lines, and as a page with the images themselves."""
 
 import io
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -15,7 +14,7 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import crop_text, shell_command, text_line, tool_command
+from ..formatting import shell_command, text_line, tool_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
@@ -27,7 +26,6 @@ from .encoders import BESIDE
 
 PAGE = "nearest.html"
 SIDE = 256  # pixels of a thumbnail's longer side, at most
-SHOWN = 100  # images of a query
 
 
 class Query(NamedTuple):
@@ -73,46 +71,25 @@ def read_query(text: str, data: Data) -> Query:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
         below = ", also below data.path=" if data.path else ""
-        hint = "" if parsing.exists(path) else _deeper(text, data)
-        raise UserError(f"query={text}: expected an image file{below}: {error}{hint}") from None
-
-
-def _deeper(text: str, data: Data) -> str:
-    """A hint at a file of that name in a folder of data.path; nothing without one."""
-    name = Path(text).name
-    if not data.path or not name or not Path(data.path).is_dir():
-        return ""
-    for folder, _, files in os.walk(data.path):
-        if name in files:
-            return f"; did you mean {(Path(folder) / name).relative_to(data.path)}?"
-    return ""
+        raise UserError(f"query={text}: expected an image file{below}: {error}") from None
 
 
 def without_query(
-    query: Query, found: Iterable[Neighbor], splits: Mapping[str, Source]
+    query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
     """The neighbours that are not the query's own file, each with its name."""
+    own = query.path.resolve()
+    paths = [splits[one.split].path_of(one.index) for one in found]
     return [
         one._replace(query=query.text)
-        for one in found
-        if not _same_file(query.path, splits[one.split].path_of(one.index))
+        for one, path in zip(found, paths, strict=True)
+        if path is None or path.resolve() != own
     ]
-
-
-def _same_file(path: Path, other: Path | None) -> bool:
-    try:
-        return other is not None and path.samefile(other)
-    except OSError:
-        return False
 
 
 def comparison(options: EmbedOptions) -> str:
     """The same command with fresh weights of the encoder's model, into a folder of its own."""
-    given = {
-        key: getattr(options, key)
-        for key, option in options.options().items()
-        if key != "name" and getattr(options, key) != option.default
-    }
+    given = options.model_dump(exclude_unset=True, exclude={"name"})
     typed = from_python(EmbedOptions, given | {"init": f"{BESIDE}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
     return shell_command(sys.executable, *tool_command("embed"), *typed)
@@ -172,15 +149,9 @@ def _name(one: Neighbor, among: Gathered) -> str:
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
     text = f"Of {among.images:,} images those with the highest cosine similarity of their features"
     intro: list[Block] = [Text(f"{text}; the query itself is left out."), Text(among.about)]
-    data = among.data
-    cut = f"The encoder saw of each image: {crop_text(data.eval_mode, data.eval_crop)}"
-    if data.eval_mode == "crop":
-        cut += ", of its shorter side; what lies beyond is shown here only"
-    intro.append(Text(f"{cut}."))
     if among.pairs:
-        intro.append(
-            Text(f"For comparison, any two of these images: {_typical(among.pairs, among.images)}.")
-        )
+        text = f"For comparison, any two of these images: {_typical(among.pairs, among.images)}."
+        intro.append(Text(text))
     if among.command:
         intro += [Text("The same with random weights of this model:"), Commands([among.command])]
     sections = [Section("", intro)]
@@ -192,29 +163,20 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> s
 
 
 def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
-    name = text_line(query.path.name)
+    text = f"The query: {text_line(query.path.name)}"
     own = thumbnail(query.pixels_CHW, among.data)
-    text = f"The query: {name}"
     if warning := no_nearer(found, among.pairs):
         yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
-    yield Gallery(
-        [
-            blocks.Image(own, text, text, href=query.path.resolve().as_uri()),
-            *(_image(one, among) for one in found[:SHOWN]),
-        ]
-    )
-    if len(found) > SHOWN:
-        yield Text(f"The first {SHOWN} of {len(found):,}; the terminal names all.")
-
-
-def _image(one: Neighbor, among: Gathered) -> blocks.Image:
-    source = among.splits[one.split]
-    (raw,), _ = source.fetch(np.array([one.index]))
-    name = _name(one, among)
-    shown = thumbnail(decoder(among.data)(raw), among.data)
-    path = source.path_of(one.index)
-    href = path.resolve().as_uri() if path else ""
-    return blocks.Image(shown, f"{one.similarity:.4f} {name}", f"Image of {name}", href=href)
+    shown = [blocks.Image(own, text, text, href=query.path.resolve().as_uri())]
+    for one in found:
+        source = among.splits[one.split]
+        (raw,), _ = source.fetch(np.array([one.index]))
+        image, name = thumbnail(decoder(among.data)(raw), among.data), _name(one, among)
+        path = source.path_of(one.index)
+        href = path.resolve().as_uri() if path else ""
+        caption = f"{one.similarity:.4f} {name}"
+        shown.append(blocks.Image(image, caption, f"Image of {name}", href=href))
+    yield Gallery(shown)
 
 
 def thumbnail(image_CHW: Tensor, data: Data) -> bytes:

@@ -6,8 +6,7 @@ from functools import cache
 
 from ..errors import UserError
 from ..recipe.check import check_place
-from ..recipe.identity import differences, facts
-from ..recipe.images import OF_SPLITS, READING, SPLITS, Data
+from ..recipe.images import OF_SPLITS, READING, Data
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe, measures_masks
 from ..runs import identity
@@ -30,7 +29,6 @@ def check(run: Run) -> list[str]:
     hashes = identity.file_hashes(recipe)
     files = {kind: hashes.get(kind) or {} for kind in ("plugin", "real")}
     identity.check_facts(recipe, folder, {"init": weights, **files})
-    _check_pool(run, weights.get("pool"))
     images, warning = _images(recipe)
     identity.check_facts(recipe, folder, {"data": images})
     warnings = [warning] if warning else []
@@ -38,22 +36,6 @@ def check(run: Run) -> list[str]:
         text = "is not here, so whether the weights are the same was not checked"
         warnings.insert(0, f"init={recipe.init}: {text}")
     return warnings
-
-
-def _check_pool(run: Run, pool: str | None) -> None:
-    """Check the feature of an evaluation whose options leave it to the weights: earlier versions
-    recorded it in result.json alone.
-
-    Raises:
-        UserError: the weights' files say another one now.
-    """
-    probe = run.recipe.probe
-    result = run.result()
-    was = result.pool if result else None
-    chosen = run.recipe.objective == "probe" and probe.feature == "encoder" and not probe.pool
-    if chosen and was in ("token", "avg") and pool not in (None, was):
-        text = f"{run.folder} was made with probe.pool={was}, its files say {pool} now"
-        raise UserError(f"init={run.recipe.init}: {text}; take another name=")
 
 
 def check_unfinished(run: Run) -> None:
@@ -117,16 +99,11 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
         check_place(data)
     except UserError as error:
         return {}, f"{error}; whether the images are the same was not checked"
-    place = {key.removeprefix("data."): recipe.values()[key] for key in _of_splits()}
+    # of whole splits, whatever part of them a run takes
+    place = {key.removeprefix("data."): recipe.values()[key] for key in (*OF_SPLITS, *READING)}
     test = recipe.eval.test or recipe.objective == "probe"
     seed = recipe.seed if data.stream else 0
     return _fingerprints(json.dumps(place), test, seed, measures_masks(recipe)), ""
-
-
-def _of_splits() -> list[str]:
-    """Keys of `data` on which the fingerprints of splits depend: of whole ones, whatever part of
-    them a run takes."""
-    return [*OF_SPLITS, *READING]
 
 
 @cache  # the runs of a study share their images
@@ -136,29 +113,3 @@ def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, s
     data = Data(**json.loads(place))
     splits = sources.load(data, test, seed=seed)
     return fingerprints.fingerprint_splits(splits, data.path, masks, bool(data.group))
-
-
-def changed_images(run: Run) -> list[str]:
-    """Cautions that a run's images are no longer those that its initial weights were made with,
-    where both read the same place."""
-    source = run.recipe.init_source
-    own = run.recipe.values()
-    try:
-        was = source.images()
-        before = source.locate().run if was else None
-        if before is None or differences(
-            {key: was[key] for key in _of_splits() if key in was},
-            {key: own[key] for key in _of_splits()},
-        ):
-            return []
-        then, now = (identity.recorded(folder, "data") for folder in (before, run.folder))
-    except UserError:  # weights or a record that are not here any more keep nobody from going on
-        return []
-    changed = differences(facts("data", then), facts("data", now))
-    names = [split for split in SPLITS if split in {one.name for one in changed}]
-    if not names:
-        return []
-    data = run.recipe.data
-    where = data.place
-    text = f"the images of {', '.join(names)} are not those that it was made with"
-    return [f"init={source.place}: {where} has changed since: {text}"]

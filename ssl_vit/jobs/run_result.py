@@ -51,7 +51,9 @@ class RunResult(Result):
         """What the command line prints of it: where, how long, what was measured, beside what it is
         compared with, what that says, and what it does not."""
         recipe = recipe_files.read(self.folder / "recipe.yaml")
-        took = f"in {duration(self.seconds)}, {self.finished}: {self.folder}"
+        page = self.folder / "report.html"
+        took = f"in {duration(self.seconds)}, {self.finished}: "
+        took += str(page if page.exists() else self.folder)
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
@@ -63,17 +65,12 @@ class RunResult(Result):
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
-        elif said := metric_tables.verdict(fought):
-            unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
-            yield f"verdict     {unknown}{said}"
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, self._labelled)
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:
-            yield from self._not_compared(recipe)
-        if (page := self.folder / "report.html").exists():
-            yield f"page        {page}"
+            yield from self._verdict(recipe, metric_tables.verdict(fought))
 
     @property
     def _labelled(self) -> bool:
@@ -120,14 +117,19 @@ class RunResult(Result):
             elif any(one.images.values()) or one.unknown:
                 yield f"seen        {seen_text.sentence(one)}"
 
-    def _not_compared(self, recipe: Recipe) -> Iterator[str]:
-        """What the figures above do not say, and the command that does."""
+    def _verdict(self, recipe: Recipe, said: str) -> Iterator[str]:
+        """What the figures above say of the features; what they do not, and the command that does,
+        in the same line."""
+        if said:
+            unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
+            said = f"verdict     {unknown}{said} "
         learned = recipe.trains and all(one.labels for one in recipe.declared.trained(recipe))
-        if learned or (not recipe.trains and recipe.init_source.is_scratch):
-            return
-        init = self.folder if recipe.trains else recipe.init
-        command = self._worth(recipe) or next_steps.fine_tuning(init, recipe)
-        yield f"fine-tuning not compared: {command}"
+        if not learned and (recipe.trains or not recipe.init_source.is_scratch):
+            init = self.folder if recipe.trains else recipe.init
+            command = self._worth(recipe) or next_steps.fine_tuning(init, recipe)
+            said = f"{said}fine-tuning not compared: {command}"
+        if said:
+            yield said.rstrip()
 
     def _worth(self, recipe: Recipe) -> str:
         """The command that says whether this pre-training helps fine-tuning; empty where none

@@ -81,17 +81,15 @@ def recorded_or_found(
         prints: the fingerprints of its splits, as environment.json has them.
         accelerator: of its processes.
     """
-    return on_main(accelerator, lambda: _recorded_or_found(run, measured, prints)) or []
 
+    def find() -> list[SeenImages]:
+        if (run.folder / "environment.json").exists():
+            facts = run.environment()
+            if facts.seen is not None and prints.keys() <= facts.data.keys():
+                return facts.seen
+        return seen_images(run.recipe, measured)
 
-def _recorded_or_found(
-    run: Run, measured: MeasuredImages, prints: dict[str, str]
-) -> list[SeenImages]:
-    if (run.folder / "environment.json").exists():
-        facts = run.environment()
-        if facts.seen is not None and prints.keys() <= facts.data.keys():
-            return facts.seen
-    return seen_images(run.recipe, measured)
+    return on_main(accelerator, find) or []
 
 
 def recorded(seen: list[SeenImages]) -> list[SeenImages]:

@@ -12,16 +12,15 @@ from .blocks import Block, Figure, Text
 # What the figures of the figures tool show
 SHOWN = {
     "filters": "the main directions (principal components) of the filters that embed a patch",
-    "positions": "cosine similarity of each patch's position embedding, and of the class token's,"
-    " with those of all patches",
+    "positions": "cosine similarity of each patch's position embedding with those of all patches",
     "attention_distance": "mean distance between a patch and the patches it attends to, for each"
     " head of each block",
     "attention_rollout": "how much of each patch is in the image's feature; what is dark adds"
     " little",
     "class_attention": "the patches that the class token attends to in the last block, by head",
     "feature_map": "features of patches as colours; one colour is one feature in all images",
-    "image_map": "features of images in two dimensions (t-SNE above, principal components below),"
-    " coloured by class where they have one",
+    "image_map": "features of images in two dimensions (t-SNE), coloured by class where they have"
+    " one",
     "reconstruction": "images, what was corrupted, what is predicted of it and what is"
     " true, with the error",
 }

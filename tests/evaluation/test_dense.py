@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -20,7 +19,6 @@ from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
-from ssl_vit.jobs import evaluate_masks
 from ssl_vit.metrics import is_of_model
 from ssl_vit.pages import metric_tables
 from ssl_vit.recipe.records.run import Measured
@@ -300,17 +298,6 @@ def test_masks_that_do_not_suit_are_named_in_one_line(
         ssl_vit.evaluate(altered([*OPTIONS, f"data.path={folder}", f"out={tmp_path}"], *words))
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("result.json"))
-
-
-def test_features_that_would_fill_the_memory_are_refused_before_the_work(
-    colored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(total=6 * (4 * 16 * 32 + 256)))
-    monkeypatch.setattr(evaluate_masks, "psutil", machine)
-    with pytest.raises(
-        UserError, match=r"probe.mask_images=2000: .* at most 3, half of the memory"
-    ):
-        ssl_vit.evaluate([*OPTIONS, f"data.path={colored}", f"out={tmp_path}"])
 
 
 UNUSED = {

@@ -15,10 +15,9 @@ from PIL import Image
 
 from helpers.options import ROOT
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import vtab, vtab_folder
 
 prepare_vtab = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/examples/prepare_vtab.py")))
-ROWS = vtab.tasks()
+ROWS = prepare_vtab.TASKS
 PIXELS = np.full((2, 2, 3), 7, np.uint8)
 GREY = np.array([[[0], [1]], [[1], [0]]], np.uint8)  # (2, 2, 1), as TFDS has dSprites
 
@@ -118,9 +117,6 @@ def test_a_task_is_written_in_the_layout_that_training_reads(name: str, prepared
     assert labels(folder / "tune" / "validation.parquet") == validation
     assert labels(folder / "final" / "train.parquet") == train + validation
     assert labels(folder / "final" / "test.parquet") == [(2 + i) % classes for i in range(4)]
-    assert not vtab_folder.missing(folder / "tune") and not vtab_folder.missing(folder / "final")
-    assert vtab_folder.check(folder / "tune", classes) == {"train": 800, "validation": 200}
-    assert vtab_folder.check(folder / "final", classes) == {"train": 1000, "test": 4}
 
 
 def decoded(raw: bytes) -> np.ndarray:
@@ -185,11 +181,14 @@ def test_tfds_reads_its_own_folders_unshuffled_and_downloads_nothing(tmp_path, m
 
 SHORT = [{"image": PIXELS, "label": 0}] * 300
 WRONG = {
-    "no test images": (reader("dtd", tests=0), "final/test.parquet: expected images, it has none"),
+    "no test images": (
+        reader("dtd", tests=0),
+        "final/test.parquet: expected test images, it has 0",
+    ),
     "too few": (lambda split: SHORT, "tune/train.parquet: expected 800 images, it has 300"),
     "a class too many": (
         lambda split: [{"image": PIXELS, "label": 47}] * 800,
-        "expected labels from 0 to 46, .* it has 47",
+        "label 47 is none of 47 classes",
     ),
     "no label": (lambda split: [{"image": PIXELS}], "dtd.*: an example lacks the feature 'label'"),
     "no image": (lambda split: [{"image": b"x", "label": 0}], "dtd.*: an image: not a whole image"),
@@ -220,11 +219,8 @@ def test_what_is_missing_is_named_and_what_is_there_and_whole_is_kept(
     assert labels(made / "final" / "train.parquet") == [i % 47 for i in (*range(800), *range(200))]
     assert sorted(path.name for path in made.parent.iterdir()) == ["dtd"]
     test = made / "final" / "test.parquet"
-    test.write_bytes(test.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"test\.parquet: cannot be read as parquet"):
-        prepare_vtab.main(words)
     test.unlink()
-    with pytest.raises(UserError, match=r"dtd is not whole: no test\.parquet in .*; remove it"):
+    with pytest.raises(UserError, match=r"dtd is not whole: no final/test\.parquet; remove it"):
         prepare_vtab.main(words)
     with pytest.raises(SystemExit):
         prepare_vtab.main([*words, "svhm"])

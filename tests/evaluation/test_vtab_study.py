@@ -13,25 +13,24 @@ from PIL import Image
 from helpers import made_studies
 from helpers.reports import table
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import vtab, vtab_folder
 from ssl_vit.lab import report
 from ssl_vit.lab.study.read import read
 from ssl_vit.lab.study.request import Request, requested
 from ssl_vit.recipe.parsing import load_yaml
-from ssl_vit.recipe.recipe_files import RECIPES
+from ssl_vit.recipe.recipe_files import RECIPES, TABLES
 
-ROWS = vtab.tasks()
-TESTS = 4  # images of a test split
+ROWS = load_yaml(TABLES / "vtab.yaml")
+SIZES = {"tune": {"train": 800, "validation": 200}, "final": {"train": 1000, "test": 4}}
 
 
 def write_task(folder: Path, name: str) -> None:
     """A task's files as docs/examples/prepare_vtab.py writes them."""
     file = io.BytesIO()
     Image.new("RGB", (2, 2), (7, 7, 7)).save(file, "PNG")
-    for part, sizes in vtab_folder.SIZES.items():
+    for part, sizes in SIZES.items():
         (folder / name / part).mkdir(parents=True)
         for split, count in sizes.items():
-            labels = [i % ROWS[name]["classes"] for i in range(count or TESTS)]
+            labels = [i % ROWS[name]["classes"] for i in range(count)]
             rows = [{"image": {"bytes": file.getvalue(), "path": None}, "label": k} for k in labels]
             table = pyarrow.Table.from_pylist(rows)
             pyarrow.parquet.write_table(table, folder / name / part / f"{split}.parquet")

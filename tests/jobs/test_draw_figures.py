@@ -78,7 +78,7 @@ def test_a_run_is_drawn_beside_what_it_began_with(
 ) -> None:
     draw_figures.main([f"init={run}", "images=9", "shown=2", f"out={tmp_path}", "name=f"])
     text = capsys.readouterr().out
-    assert "images      shapes, split test: 9 of 5,000" in text
+    assert "images      shapes, test images: 9 of 5,000" in text
     assert "left out" not in text  # that fresh weights have no heads is no news
     assert text.splitlines()[-1].startswith("finished    8 figures")
     assert text.splitlines()[-1].endswith(f": {tmp_path}/f")
@@ -104,7 +104,7 @@ def test_a_run_is_drawn_beside_what_it_began_with(
     assert pools == ["avg", "avg"]
     record = json.loads((tmp_path / "f" / "figures.json").read_text())
     assert record["encoder"] == str(run)
-    looked_at = {"images": "shapes, split test", "count": 9}
+    looked_at = {"images": "shapes, test images", "count": 9}
     assert record["figures"]["filters"] == looked_at | {"drawn": ""}
     assert record["figures"]["reconstruction"]["drawn"].startswith("certainty: ")
 
@@ -165,15 +165,10 @@ def test_without_a_class_token_the_other_figures_are_made(
     assert "cls_token" not in load_file(other / "model.safetensors")
     draw_figures.main([f"init={other}", f"data.path={images}", f"out={tmp_path}", "name=f"])
     text = capsys.readouterr().out
-    assert "split test: 9 of 9" in text and "all are used" not in text
-    one = ["figures=filters", "images=10"]
-    draw_figures.main([f"init={other}", f"data.path={images}", f"out={tmp_path}", "name=f", *one])
-    assert "warning: images=10: there are 9; all are used" in capsys.readouterr().out
+    assert "test images: 9 of 9" in text
     assert "left out    class_attention: gap: it has no class token" in text
     left = {path.stem for path in (tmp_path / "f").glob("*.svg")}
     assert left == set(FIGURES) - {"class_attention", "reconstruction", "predicted"}
-    with np.load(tmp_path / "f" / "positions.npz") as file:
-        assert "class_0" not in file
     with np.load(tmp_path / "f" / "attention_rollout.npz") as file:
         assert file["pool_0"].item() == "avg"
     with pytest.raises(UserError, match="class token"):  # training still refuses it
@@ -234,7 +229,7 @@ def test_normalised_pixels_are_said_where_they_are_drawn(tmp_path: Path) -> None
     ("options", "text"),
     [
         ([], "init= is missing"),
-        (["init=scratch,nowhere"], "init=scratch,nowhere: no such folder or file"),
+        (["init=scratch,nowhere"], "init=nowhere: no such folder or file"),
         (["init=nowhere"], "init=nowhere: no such folder or file"),
         (
             ["init=scratch", "images=0"],
@@ -308,7 +303,7 @@ def test_up_to_2000_images_of_any_split_are_mapped(
     draw_figures.main([*place, "name=f", "split=train"])
     assert "images      shapes, split train: 2,000 of 50,000" in capsys.readouterr().out
     with np.load(tmp_path / "f" / "image_map.npz") as file:
-        assert file["tsne_0"].shape == file["components_0"].shape == (2000, 2)
+        assert file["tsne_0"].shape == (2000, 2)
         assert set(file["label_0"].tolist()) == set(range(10))
     with np.load(tmp_path / "f" / "attention_distance.npz") as file:
         assert file["images_0"] == 128
@@ -389,22 +384,6 @@ def test_what_another_figure_shows_is_named_where_it_is_asked_for(
         assert f"left out    {lacks}: {init.name}: figure {has} shows" in text
         draw_figures.main([f"init={init}", *few, f"name={lacks}-all"])
         assert f"left out    {lacks}" not in capsys.readouterr().out
-
-
-def test_few_images_to_look_at_are_said_with_where_more_are(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    for number in range(4):
-        folder = tmp_path / "IMAGES" / "train"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((16, 16, 3), 60 * number, np.uint8)).save(folder / f"{number}.png")
-    words = [f"init={run}", f"data.path={tmp_path}/IMAGES", "data.validation=0.5", "data.size=16"]
-    words += ["figures=reconstruction", f"out={tmp_path}", "shown=1"]
-    says = "held-out images: 2 images, few to look at; split=train takes the training images"
-    draw_figures.main([*words, "name=few"])
-    assert f"warning: {says}" in capsys.readouterr().out
-    draw_figures.main([*words, "name=train", "split=train"])
-    assert "few to look at" not in capsys.readouterr().out
 
 
 def test_weights_that_are_not_finite_are_refused_in_one_line(run: Path, tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import ssl_vit
-from helpers.images import put
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from helpers.sources import noisy
-from ssl_vit.data.sources import load
+from ssl_vit.data.open import open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import feature_folder, nearest_images
@@ -214,31 +213,6 @@ def test_hashes_of_another_split_stay(options: list[str], tmp_path: Path) -> Non
         ssl_vit.embed([*words, "split=train"])
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("compute.precision", None),
-        ("compute.precision", "auto"),
-        ("compute.precision", 5),
-        ("data.size", ...),
-        ("init", ...),
-    ],
-)
-def test_a_record_that_does_not_say_what_was_computed_is_damaged(
-    options: list[str], whole: Path, tmp_path: Path, key: str, value: object
-) -> None:
-    """Features of two sizes or precisions would stand in one folder."""
-    shutil.copytree(whole, tmp_path / "f")
-    record = json.loads((tmp_path / "f" / "embed.json").read_text())
-    if value is ...:
-        del record["settings"][key]
-    else:
-        record["settings"][key] = value
-    (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=rf"embed\.json is damaged \(.*{key}.*; give another"):
-        ssl_vit.embed([*options, "name=f", *TOLERANT])
-
-
 def test_a_damaged_record_beside_files_of_others_is_not_said_to_be_removed(
     options: list[str], tmp_path: Path
 ) -> None:
@@ -280,10 +254,8 @@ def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
 ) -> None:
     words = [*options, "name=f", "data.unreadable=1"]
     shutil.copytree(whole, tmp_path / "f")
-    record = json.loads((tmp_path / "f" / "embed.json").read_text())
-    shard, other, test = (
-        tmp_path / "f" / f"{name}.parquet"
-        for name in ("train-00001-of-00004", "train-00002-of-00004", "test-00000-of-00001")
+    shard, other = (
+        tmp_path / "f" / f"train-{name}-of-00004.parquet" for name in ("00001", "00002")
     )
     written = shard.read_bytes()
     flipped = [bytearray(written) for _ in range(3)]
@@ -294,13 +266,6 @@ def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
         with pytest.raises(UserError, match=rf"{shard} is not the file .*; remove it") as caught:
             ssl_vit.embed(words)
         assert "\n" not in str(caught.value) and shard.read_bytes() == content
-    # of an earlier version, or of a call that was killed: without hashes
-    record.pop("shards")
-    for content in (other.read_bytes(), test.read_bytes(), written[:-9]):
-        (tmp_path / "f" / "embed.json").write_text(json.dumps(record))
-        shard.write_bytes(content)
-        with pytest.raises(UserError, match=rf"{shard} (has other rows|is damaged)"):
-            ssl_vit.embed(words)
     shard.unlink()
     ssl_vit.embed(words)
     assert shard.read_bytes() == written
@@ -427,7 +392,7 @@ def test_a_copy_of_the_query_is_an_answer_and_names_are_escaped_in_links(
 
 @pytest.mark.parametrize("sampled", [2000, 5])
 def test_the_similarity_of_any_two_images_is_measured(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, sampled: int
+    whole: Path, images: Path, monkeypatch: pytest.MonkeyPatch, sampled: int
 ) -> None:
     """Over all pairs; of a sample over those of the images that were drawn."""
     monkeypatch.setattr(embedding, "SAMPLED", sampled)
@@ -438,8 +403,9 @@ def test_the_similarity_of_any_two_images_is_measured(
             files, [(0, 3), (0, 3), (3, 6), (6, 9), (9, 10)], strict=True
         )
     ]
-    rows = [embedding.decode(shard.file).embedding for shard in shards]
-    _, pairs = embedding.search(rows[0][:1], shards, 1)
+    rows = [embedding.decode(shard.file)[1] for shard in shards]
+    splits = open_splits(Data(name="x", path=str(images))).splits
+    _, pairs = embedding.search(rows[0][:1], shards, splits, 1)
     assert pairs is not None
     if sampled > 13:
         x_MD = np.concatenate(rows)
@@ -482,17 +448,6 @@ def test_scratch_beside_a_run_is_what_the_run_began_with(tmp_path: Path, tiny: l
         np.array(table(one.folder, "validation").column("embedding").to_pylist()) for one in both
     ]
     np.testing.assert_allclose(*rows, atol=1e-5)
-
-
-def test_a_query_by_the_name_of_a_file_deeper_down_is_told_where_it_is(tmp_path: Path) -> None:
-    put(tmp_path / "images" / "2024" / "may", 3)
-    words = ["init=scratch", *ITS_PIXELS, f"out={tmp_path}", f"data.path={tmp_path / 'images'}"]
-    with pytest.raises(UserError, match=r"query=1\.png: .*; did you mean 2024/may/1\.png\?$"):
-        ssl_vit.embed([*words, "query=1.png"])
-    (tmp_path / "images" / "torn.png").write_bytes(b"\x89PNG")
-    for name in ("9.png", "torn.png"):  # neither is meant to be another
-        with pytest.raises(UserError, match=rf"query={name}: (?!.*did you mean)"):
-            ssl_vit.embed([*words, f"query={name}"])
 
 
 def test_scratch_without_images_names_those_that_are_used(
@@ -554,29 +509,6 @@ def test_images_no_nearer_than_random_pairs_are_said_to_be(
             assert f"warning: o{text}\n" in printed and f"O{text}." in page
 
 
-@pytest.mark.parametrize("count", [nearest_images.SHOWN, nearest_images.SHOWN + 1])
-def test_a_page_shows_the_first_images_and_says_so(
-    count: int, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    data, images = Data(size=8), noisy(1200)
-    (pixels,), _ = images.fetch(np.array([7]))
-    pixels_CHW = torch.from_numpy(pixels).permute(2, 0, 1)
-    query = nearest_images.Query("q.png", Path("q.png"), pixels_CHW)
-    found = [embedding.Neighbor(0.5, "train", i, f"{i}.png", -1) for i in range(count)]
-    among = nearest_images.Gathered({"train": images}, data, None, "its features", "")
-    nearest_images.show([(query, found)], among, tmp_path)
-    (tmp_path / "squashed").mkdir()
-    assert capsys.readouterr().out.count("0.5000 number ") == count
-    page = (tmp_path / nearest_images.PAGE).read_text()
-    assert page.count("<img") == 1 + nearest_images.SHOWN and "Of 1,200 images" in page
-    assert "The encoder saw of each image: centre crop 0.875, of its shorter side" in page
-    squashed = among._replace(data=Data(size=8, eval_mode="squash"))
-    nearest_images.show([(query, found)], squashed, tmp_path / "squashed")
-    assert "each image: squashed to a square." in (tmp_path / "squashed/nearest.html").read_text()
-    line = f"The first {nearest_images.SHOWN} of {count:,}; the terminal names all."
-    assert (line in page) == (count > nearest_images.SHOWN)
-
-
 ITS_PIXELS = [
     *("model=vit_n8", "data.size=16", "data.eval_crop=1"),
     *("data.mean=[0.4,0.4,0.4]", "data.std=[0.2,0.2,0.2]"),
@@ -589,10 +521,6 @@ REFUSED = {
     "other shards": (["rows=4"], "rows=4: "),
     "other weights": (["init=scratch", *ITS_PIXELS], "init=scratch: "),
     "no such split": (["split=tset"], "did you mean test?"),
-    "too many rows of patches": (
-        ["rows=5000000", "patches=true"],
-        "rows=5000000: expected at most 4,194,303, of 16 patches each",
-    ),
     "no number": (["rows=0"], "rows=0: "),
     "top alone": (["top=3"], "top=3: "),
     "no query": (["query=/no/such.png"], "query=/no/such.png: "),
@@ -640,18 +568,3 @@ def test_other_images_other_folders_and_too_many_unreadable_are_refused(
     inside = [word for word in options if not word.startswith("out=")]
     with pytest.raises(UserError, match=r"out=.*would be taken for images"):
         ssl_vit.embed([*inside, f"out={images}"])
-
-
-def test_an_image_that_has_gone_since_is_an_answer_all_the_same(tmp_path: Path) -> None:
-    """Whether it is the query's own file cannot be looked up."""
-    for number in range(2):
-        put(tmp_path / "train" / "ab"[number], 1)
-    images = load(Data(name="x", path=str(tmp_path), validation=0.0), test=False).train
-    own = tmp_path / "train" / "a" / "0.png"
-    query = nearest_images.Query("q.png", own, torch.zeros(3, 8, 8))
-    found = [embedding.Neighbor(0.5, "train", row, str(row), -1) for row in (0, 1)]
-    kept = nearest_images.without_query(query, found, {"train": images})
-    assert [one.index for one in kept] == [1]
-    own.unlink()
-    kept = nearest_images.without_query(query, found, {"train": images})
-    assert [one.index for one in kept] == [0, 1]

@@ -189,28 +189,6 @@ def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(
     assert first.startswith(f"warning: init={alone}: ") and "data=shapes is used" in first
 
 
-def test_images_that_changed_since_a_run_was_made_of_them_are_named(
-    images: Path, tmp_path: Path, out: str, capsys: pytest.CaptureFixture
-) -> None:
-    """Their place is the same, so "those of the run" would be untrue."""
-    place = tmp_path / "IMAGES"
-    shutil.copytree(images, place)
-    run = pretrained(place, tmp_path / "first", "name=mine", "data.validation=0.25")
-    cli.finetune([*TUNE, f"init={run}", out, "name=before"])
-    cli.evaluate([*PROBE, f"init={run}", out, "name=probed_before"])
-    assert "has changed since" not in capsys.readouterr().out
-    for path in (place / "train" / "a").glob("1*.png"):
-        path.unlink()
-    says = f"warning: init={run}: {place} has changed since: the images of train, validation are"
-    cli.finetune([*TUNE, f"init={run}", out, "name=after"])
-    assert says in capsys.readouterr().out
-    cli.evaluate([*PROBE, f"init={run}", out, "name=probed_after"])
-    assert says in capsys.readouterr().out
-    (run / "environment.json").unlink()
-    cli.finetune([*TUNE, f"init={run}", out, "name=unknown"])
-    assert "has changed since" not in capsys.readouterr().out
-
-
 def test_a_plan_is_of_the_images_of_the_run_it_would_start_from(
     run: Path, images: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -226,7 +204,7 @@ def test_figures_and_features_say_whose_images_they_are_of(
 ) -> None:
     draw_figures.main([f"init={run}", "figures=filters", "images=4", out])
     text = capsys.readouterr().out
-    assert f"those of init={run}: {images}" in text and "split test: 4 of 6" in text
+    assert f"those of init={run}: {images}" in text and "test images: 4 of 6" in text
     ssl_vit.embed([f"init={run}", "split=test", out, *LOADED[:2]])
     assert f"those of init={run}: {images}" in capsys.readouterr().out
 

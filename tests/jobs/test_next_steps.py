@@ -13,7 +13,7 @@ from helpers.launching import launch, outcome
 from helpers.options import LOADED, SHORT, TINY, TUNE, altered
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
-from ssl_vit.jobs import cli, draw_figures
+from ssl_vit.jobs import cli
 from ssl_vit.pages import run_page
 from ssl_vit.recipe import recipe_files
 from ssl_vit.runs.next_steps import next_steps
@@ -26,7 +26,8 @@ FASTER = {
     "embed": ["compute.threads=1"],
     "report": [],
 }
-ENDS = ("finished ", "held out ", "verdict ", "fine-tuning not compared: ", "page ")
+ENDS = ("finished ", "held out ", "verdict ")
+NOT_COMPARED = " fine-tuning not compared: "
 
 
 def pretrained(
@@ -83,8 +84,8 @@ def test_the_study_that_answers_is_of_the_same_images_and_network(
     """Its options are known there: it gets as far as counting these images, which are too few."""
     place = two_classes(tmp_path / "IMAGES")
     run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
-    (line,) = [line for line in printed.splitlines() if line.startswith("fine-tuning not")]
-    words = shlex.split(line.removeprefix("fine-tuning not compared: "))
+    (line,) = [line for line in printed.splitlines() if NOT_COMPARED in line]
+    words = shlex.split(line.partition(NOT_COMPARED)[2])
     assert words == next_commands(run)[0]
     assert "objective=mpp" in words and f"data.path={place}" in words
     with pytest.raises(UserError, match="labelled images"):
@@ -105,7 +106,24 @@ def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
         assert len(end) <= 8
         for begins in (*ENDS, features):
             assert len([line for line in end if line.startswith(begins)]) == 1, begins
+        assert NOT_COMPARED in end[-1] and end[0].endswith("/report.html")
         assert not any("helps fine-tuning" in line for line in end)
+
+
+def test_the_end_of_an_evaluation_with_six_measures_is_eight_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run, _ = pretrained(tmp_path / "runs", capsys)
+    shots = ["probe.measures=[few_shot,linear,knn]", "probe.shots=[1,2,3,4]", "data.share=0.02"]
+    faster = ["probe.steps=2", "probe.trials=1", "probe.neighbors=3", *LOADED]
+    words = ["recipe=evaluate", f"init={run}", "data.size=16", *shots, *faster]
+    cli.evaluate([*words, f"out={tmp_path}/runs", "name=look"])
+    _, start, printed = capsys.readouterr().out.partition("finished ")
+    finished, *measures, verdict = f"{start}{printed}".splitlines()
+    assert finished.endswith("/look/report.html") and len(measures) == 6
+    assert all("fresh weights" in line and "guessing" in line for line in measures)
+    assert sum("pixels" in line for line in measures) == 1
+    assert verdict.startswith("verdict ") and NOT_COMPARED in verdict
 
 
 def test_a_fine_tuned_figure_stands_beside_scratch_without_a_verdict(
@@ -164,13 +182,6 @@ def test_folders_are_said_to_be_taken_for_labels_and_are_no_classes_of_a_run_wit
     run, printed = pretrained(tmp_path / "runs", capsys, f"data.path={place}")
     assert "labels: names of folders, 2 classes: a, b; data.labels=false" in printed
     assert json.loads((run / "environment.json").read_text())["classes"] == []
-    figure = ["figures=image_map", f"data.path={place}", "data.validation=0.4"]
-    draw_figures.main([f"init={run}", *figure, f"out={tmp_path}", "name=grey"])
-    assert "labels      none; data.labels=true colours image_map" in capsys.readouterr().out
-    draw_figures.main(
-        [f"init={run}", *figure, "data.labels=true", f"out={tmp_path}", "name=coloured"]
-    )
-    assert "labels      names of folders, 2 classes" in capsys.readouterr().out
 
 
 def test_a_run_that_was_fine_tuned_is_looked_at_and_compared(

@@ -197,7 +197,8 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     words = [one for one in words if not one.startswith(("probe.shots", "probe.steps"))]
     capsys.readouterr()
     cli.evaluate([*words, "name=probed", "data.test=0.2"])
-    number, _, caution = capsys.readouterr().out.splitlines()[-5:-2]
+    number, caution, verdict = capsys.readouterr().out.splitlines()[-3:]
+    assert verdict.startswith("verdict ")
     assert number.startswith("k-NN ") and " of 5 test images; fresh weights " in number
     assert number.endswith("guessing 50.0%")
     assert caution.startswith("caution ") and "5 test" in caution
