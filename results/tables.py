@@ -34,6 +34,16 @@ METHODS = {  # {arm: its name, the untrained encoder with the same feature}
     "ibot": ("iBOT", "random_token"),
     "ijepa": ("I-JEPA", "random"),
 }
+TARGETS = {
+    "mae": "MAE",
+    "supervised": "supervised, Tiny ImageNet",
+    "mpp": "MPP, mean colour",
+    "mpp_grid": "MPP, 4 x 4 colours",
+    "mpp_pixels": "MPP, all pixels with L2",
+    "simmim": "SimMIM",
+    "moco_v3": "MoCo v3",
+    "scratch": "scratch",
+}
 FEATURES = {"random": "mean of the patches", "random_token": "class token"}
 RATES = {1e-4: "1e-4", 3e-4: "3e-4", 1e-3: "1e-3", 3e-3: "3e-3", 1e-2: "1e-2"}
 Try = dict[str, Any]  # a run of a tuning
@@ -200,30 +210,27 @@ def arms() -> str:
         ways = [arm for arm in tried if arm.startswith(("scratch", "direct"))]
         tried["scratch"] = sum(tried[arm] for arm in ways)
         for arm, title in ARMS.items():
-            own, spent = (final("worth", label, arm, one) for one in ("value", "exaflop"))
+            own = final("worth", label, arm)
             above = " | "
             if arm != "scratch":
                 above = f"{points(gain('worth', label, arm))} | {times('worth', label, arm)}"
-            cost = f"{tried[arm]} | {1e5 * spent.mean():.2f}"
-            rows.append(f"{label} | {title} | {spread(own)} | {above} | {cost}")
+            rows.append(f"{label} | {title} | {spread(own)} | {above} | {tried[arm]}")
         if label == "1%":
-            scratch, teacher = (final("worth", label, "scratch", x) for x in ("value", "exaflop"))
+            scratch = final("worth", label, "scratch")
             folds, student = (
                 pd.DataFrame(read(f"worth_{name}")).set_index("seed")
                 for name in ("folds", "self_training")
             )
-            student.total_exaflop += teacher
             both = f"{tried['scratch']} + {tried['mae']}"
             for title, own, count in (
                 ("MAE, tuned on its own labels", folds, tried["mae"]),
                 ("self-training from scratch", student, both),
             ):
                 above = points((own.top1 - scratch).dropna())
-                cost = f"{count} | {1e5 * own.total_exaflop.mean():.2f}"
-                rows.append(f"{label} | {title} | {spread(own.top1)} | {above} | | {cost}")
+                rows.append(f"{label} | {title} | {spread(own.top1)} | {above} | | {count}")
     return table(
         "labels | arm | n | top-1, % | sd | minus scratch, points (95%) |"
-        " times scratch's labels (95%) | tries | 1e-5 exaFLOP",
+        " times scratch's labels (95%) | tries",
         rows,
     )
 
@@ -246,40 +253,131 @@ def primary() -> str:
     )
 
 
-def differences() -> str:
+def objectives() -> str:
+    """Each with the learning rate that its tuning chose, over its untrained encoder."""
     rows = []
-    for study, arm, other, measure in (
-        ("labels_long", "mpp", "scratch", "top1, 1% of the labels, 9,000 steps"),
-        ("methods", "mae", "scratch", "top1, 1%"),
-        ("methods", "mae", "mpp", "top1, 1%"),
-        ("methods", "mae", "mpp", "top1, 10%"),
-        ("methods", "supervised", "scratch", "top1, 1%"),
-        ("methods", "supervised", "scratch", "top1, 10%"),
-        ("methods", "supervised", "mpp", "top1, 1%"),
-        ("methods", "mpp_pixels", "mpp", "top1, 10%"),
-        ("methods", "moco_v3", "mpp", "top1, 10%"),
-        ("methods_grid", "mpp_grid", "methods mpp", "knn"),
-        ("methods_grid", "mpp_grid", "methods mpp", "few_shot_25"),
+    for untrained, feature in FEATURES.items():
+        for arm in (arm for arm, about in METHODS.items() if about[1] == untrained):
+            rate = chosen(arm)
+            rows.append(f"{METHODS[arm][0]} | {rate}{over_untrained('methods_64px', arm)}")
+            if arm in set(runs("methods_doubled").arm):  # a second try, corrected for nothing
+                longer = over_untrained("methods_doubled", arm, corrected=False)
+                rows.append(f"{METHODS[arm][0]}, twice as long | {rate}{longer}")
+        knn, linear = (mean(of("methods_64px", "probe", untrained, x)) for x in ("knn", "linear"))
+        rows.append(f"untrained, {feature} | | | {knn} | | | {linear} | ")
+    return table(
+        "objective | learning rate | steps | k-NN, % | minus untrained (95%) | 95%, all 6 |"
+        " linear probe, % | minus untrained (95%)",
+        rows,
+    )
+
+
+def chosen(arm: str) -> str:
+    """The learning rate of an objective's best try."""
+    rate = max(tries("methods_tuning", "short", "long")[arm], key=score)["values"]["optim.lr"]
+    return RATES[rate] + (", an end of the grid" if rate in (min(RATES), max(RATES)) else "")
+
+
+def over_untrained(study: str, arm: str, *, corrected: bool = True) -> str:
+    """The cells of an objective: steps, k-NN, linear probe."""
+    cells = f" | {steps(study, arm):,}"
+    for metric in ("knn", "linear"):
+        own, base = (of(study, "probe", one, metric) for one in (arm, METHODS[arm][1]))
+        cells += f" | {mean(own)} | {points(own - base)}"
+        if metric == "knn":
+            cells += f" | {ends(own - base, len(METHODS)) if corrected else ''}"
+    return cells
+
+
+def steps(study: str, arm: str) -> int:
+    """Of its pre-training."""
+    name = "optim.steps="
+    (found,) = {
+        int(option.removeprefix(name))
+        for one in read(study)
+        for option in one["options"]
+        if (one["part"], one["arm"]) == ("pretrain", arm) and option.startswith(name)
+    }
+    return found
+
+
+def targets() -> str:
+    """Untuned pre-training at the same compute; with 4 x 4 colours by the count with heads."""
+    rows = []
+    for arm, title in TARGETS.items():
+        study = "methods_grid" if arm == "mpp_grid" else "methods"
+        cells = ""
+        for share in SHARES.values():
+            own, scratch = (
+                of(place, f"final_{share:g}", one)
+                for place, one in ((study, arm), ("methods", "scratch"))
+            )
+            cells += f" | {mean(own)} | {'' if arm == 'scratch' else points(own - scratch)}"
+        own, base = of(study, "probe", arm, "knn"), of("methods", "probe", "mpp", "knn")
+        last = f"{mean(own)} | {'' if arm == 'mpp' else points(own - base)}" if len(own) else " | "
+        rows.append(f"{title}{cells} | {last}")
+    return table(
+        "pre-training | 1%: top-1, % | minus scratch (95%) | 10%: top-1, % | minus scratch (95%) |"
+        " k-NN, % | minus MPP (95%)",
+        rows,
+    )
+
+
+def curve() -> str:
+    """MPP and scratch, untuned, over shares of the labels."""
+    rows = []
+    for label, length, study, part in (
+        ("1%", "3,000", "labels_cifar10", "final_0.01"),
+        ("1%", "9,000", "labels_long", "final"),
+        ("5%", "3,000", "labels_cifar10", "final_0.05"),
+        ("10%", "3,000", "labels_cifar10", "final_0.1"),
+        ("100%", "3,000", "labels_cifar10", "final_1"),
     ):
-        metric, _, label = measure.partition(", ")
-        part = f"final_{SHARES[label]:g}" if label in SHARES else "final" if label else "probe"
-        where, _, base = other.rpartition(" ")
-        one = of(study, part, arm, metric) - of(where or study, part, base, metric)
-        seeds = f"{one.index.min()}-{one.index.max()}"
-        rows.append(f"{study} | {arm} | {other} | {measure} | {seeds} | {points(one)}")
-    return table("study | A | B | measure | seeds | A minus B (95%)", rows)
+        scratch, mpp = (of(study, part, arm) for arm in ("scratch", "mpp"))
+        seeds = f"{mpp.index.min()} to {mpp.index.max()}"
+        rows.append(
+            f"{label} | {length} | {seeds} | {mean(scratch)} | {mean(mpp)} | {points(mpp - scratch)}"
+        )
+    return table(
+        "labels | steps | seeds | scratch, % | MPP, % | MPP minus scratch, points (95%)", rows
+    )
 
 
-def factors() -> str:
-    rows = []
-    for arm in ("mae", "supervised", "mpp_pixels", "simmim"):
-        both = pd.concat([gain("methods", label, arm) for label in SHARES], axis=1)
-        found, below, above = zero(both.to_numpy())
-        crossing = ""
-        if len(below) and len(above):
-            crossing = f"{found:.1%} ({below.max():.1%} to {above.min():.1%})"
-        rows.append(f"methods | {arm} | 1% | {times('methods', '1%', arm, '.1f')} | {crossing}")
-    return table("study | arm | at | times scratch's labels (95%) | crosses scratch at (95%)", rows)
+def choice() -> str:
+    """What to run on which images, from these results alone."""
+    few, many = (gain("worth", label, "mae") for label in SHARES)
+    longer = (of("worth_longer", "final", "mae") - final("worth", "1%", "mae")).dropna()
+    paid_1 = gain("worth", "1%", "mae", "direct")
+    knn = {
+        arm: of("methods_64px", "probe", arm, "knn") - of("methods_64px", "probe", base, "knn")
+        for arm, (_, base) in METHODS.items()
+    }
+    second = max((arm for arm in knn if arm != "mae"), key=lambda arm: knn[arm].mean())
+    return table(
+        "images | what to run | steps | what to expect, points (95%)",
+        [
+            "49,000, 50 a class with labels | `recipe=mae`, then `finetune` |"
+            f" {steps('worth', 'mae'):,} of 128 ({epochs('worth', 'mae')} epochs) |"
+            f" {points(few)} of top-1 over tuned scratch; three times the steps:"
+            f" {points(longer)} more, not distinguished",
+            "49,000, 500 a class with labels | no pre-training: `recipe=supervised` with mixing,"
+            " then `finetune` | 3,000 of 128, then 3,000 of 64 |"
+            f" MAE in its place: {points(many)} of top-1",
+            "49,000, features used frozen |"
+            f" `recipe=mae data.size=64 optim.lr={chosen('mae')}` |"
+            f" {steps('methods_64px', 'mae'):,} of 128 ({epochs('methods_64px', 'mae')} epochs) |"
+            f" {points(knn['mae'])} of k-NN over untrained weights; next is"
+            f" {METHODS[second][0]}, {100 * knn[second].mean():+.2f}",
+            "an encoder of them is there | `finetune init=ENCODER` | 1,200 of 64 |"
+            f" MAE's: {points(paid_1)} of top-1 over fresh weights, 50 labels a class",
+            "others; a larger network | `study/worth` | by `hours=` | not known from here",
+        ],
+    )
+
+
+def epochs(study: str, arm: str) -> int:
+    """Of 49,000 images, in batches of 128."""
+    return round(steps(study, arm) * 128 / 49_000)
 
 
 def checks() -> str:
@@ -356,67 +454,10 @@ def tuning_10() -> str:
     return tuning("worth_tuning_10")
 
 
-def reached(arm: str, part: str) -> tuple[str, dict[float, str], float]:
-    """The name of an objective with its steps, what each learning rate reached, the best one."""
-    own = tries("methods_tuning", part)[arm]
-    (steps,) = {int(one["options"][6].removeprefix("optim.steps=")) for one in own}
-    found = {one["values"]["optim.lr"]: f"{100 * score(one):.1f}" for one in own}
-    best = max(own, key=score)["values"]["optim.lr"]
-    return f"{METHODS[arm][0]}, {steps:,} steps", found, best
-
-
-def methods_short() -> str:
-    """In bold what went on."""
-    rows = []
-    for arm, (_, untrained) in METHODS.items():
-        title, found, _ = reached(arm, "short")
-        found |= {rate: f"**{found[rate]}**" for rate in reached(arm, "long")[1]}
-        cells = (found[rate] for rate in RATES)
-        rows.append(f"{title} | {FEATURES[untrained]} | {' | '.join(cells)}")
-    return table(f"arm, short round | feature | {' | '.join(RATES.values())}", rows)
-
-
-def methods_long() -> str:
-    rows = []
-    for arm in METHODS:
-        title, found, best = reached(arm, "long")
-        cells = (found.get(rate, "") for rate in RATES)
-        edge = ", an end of the grid" if best in (min(RATES), max(RATES)) else ""
-        rows.append(f"{title} | {' | '.join(cells)} | {RATES[best]}{edge}")
-    return table(f"arm, long round | {' | '.join(RATES.values())} | chosen", rows)
-
-
-def confirmed(metric: str, name: str) -> str:
-    rows = []
-    for untrained, feature in FEATURES.items():
-        base = of("methods_64px", "probe", untrained, metric)
-        for arm in (arm for arm, about in METHODS.items() if about[1] == untrained):
-            own = of("methods_64px", "probe", arm, metric)
-            longer = of("methods_doubled", "probe", arm, metric)
-            apart = own - base
-            change = f"{100 * apart.mean():+.2f} | {ends(apart)} | {ends(apart, len(METHODS))}"
-            rows.append(f"{METHODS[arm][0]} | {spread(own)} | {change}")
-            if len(longer):  # a second try, corrected for nothing
-                apart = longer - of("methods_doubled", "probe", untrained, metric)
-                change = f"{100 * apart.mean():+.2f} | {ends(apart)} | "
-                rows.append(f"{METHODS[arm][0]}, twice as long | {spread(longer)} | {change}")
-        rows.append(f"untrained, {feature} | {spread(base)} | | | ")
-    return table(f"{name}, % | n | mean | sd | minus untrained | 95% | 95%, all 6", rows)
-
-
-def methods_knn() -> str:
-    return confirmed("knn", "k-NN")
-
-
-def methods_linear() -> str:
-    return confirmed("linear", "linear probe")
-
-
 PAGES = {
     "README.md": (headline,),
-    "docs/results.md": (arms, primary, differences, factors),
+    "docs/results.md": (choice, arms, primary, objectives, targets, curve),
     "docs/worth.md": (tuning_1, tuning_10, checks, paid, frozen),
-    "docs/methods.md": (methods_short, methods_long, methods_knn, methods_linear),
 }
 
 

@@ -72,7 +72,7 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     """Data loading processes of one process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
-    # on a CPU they take cores from training (docs/speed_cpu.md)
+    # on a CPU they take cores from training (docs/speed.md)
     return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
