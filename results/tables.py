@@ -455,7 +455,7 @@ def tuning_10() -> str:
 
 
 PAGES = {
-    "README.md": (headline,),
+    "README.md": (choice, headline),
     "docs/results.md": (choice, arms, primary, objectives, targets, curve),
     "docs/worth.md": (tuning_1, tuning_10, checks, paid, frozen),
 }

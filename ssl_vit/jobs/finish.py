@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
+
 from .. import costs, inspection
 from ..data import batching, class_numbers, loaders
 from ..data.workers import InterruptibleLoader
@@ -34,13 +36,14 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         UserError: as `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    missing: list[loop.Evaluator] = [] if job.held_out.latest else [job.held_out]
+    # resumed after the last step, or with the best one's weights
     if job.online and not job.online.probes.has_run:
-        missing.append(job.online.probes)
-    for evaluator in missing:  # resumed after the last step, or with the best one's weights
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(evaluator, job.state, {}, loop_settings(job.recipe), callbacks)
+        loop.evaluate(job.online.probes, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
+        if not job.held_out.latest:  # a failure ends the run: a result has held-out metrics
+            with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
+                dict(job.held_out(job.state.step, {}, trained.eval()))
         tested = _test(job, trained.eval(), consensus.alone)
         if not job.accelerator.is_main_process:
             return None
