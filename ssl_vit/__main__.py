@@ -70,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)
+    for output in ("stdout", "stderr"):
+        if getattr(sys, output) is None:  # it was closed from the start
+            setattr(sys, output, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     with report_errors():

@@ -1,5 +1,6 @@
 """The list of tools and recipes that the command prints."""
 
+import shlex
 import subprocess
 import sys
 
@@ -38,3 +39,11 @@ def test_all_recipes_and_studies_are_listed_on_a_line_each():
     for line in text.splitlines():
         assert len(line) <= 150, line
     assert all(len(line.split(maxsplit=1)[1]) > 15 for line in recipes.values())
+
+
+def test_outputs_that_are_closed_from_the_start_are_no_trouble() -> None:
+    """As of a job without a log: its status is its own, and no traceback of a stream."""
+    command = shlex.join([sys.executable, "-m", "ssl_vit", "--all"])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, check=False)
+        assert done.returncode == 0 and not done.stderr

@@ -1,17 +1,17 @@
 """What is looked at in a few images before a run begins: mean and std that are not given, the range
-of 16 bits that has to be, how many values it clips, and bits that are left out.
+of 16 bits that has to be, how many values it clips, and bits and pages that are left out.
 
 Legend: C channels, V values of 16 bits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
 
 from ..errors import UserError
 from ..formatting import text_line
-from ..recipe.images import Data, unmeasured
+from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
 from .source import Source
@@ -60,7 +60,8 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """Look at LOOKED_AT images of each split; `of_bytes`: why data.range= can take no more bits.
 
     Returns:
-        warnings of values that are clipped, and of bits that are cut off.
+        warnings of values that are clipped, of bits and pages that are left out, and of images of 8
+        and of 16 bits under one range.
 
     Raises:
         UserError: data.range clips more than REFUSED of a split's values; or it could be given, is
@@ -69,8 +70,9 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     if not (data.path or data.hub):
         return []  # drawn
     look = _cut_off if data.is_rgb else _clipped
-    found = (look(split, source, data, of_bytes) for split, source in splits.items())
-    return [warning for warning in found if warning]
+    return [
+        text for split, source in splits.items() for text in look(split, source, data, of_bytes)
+    ]
 
 
 def _read(
@@ -131,32 +133,36 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     )
 
 
-def _cut_off(split: str, source: Source, data: Data, of_bytes: str) -> str:
-    """The warning that images of a split lose bits on their way to RGB of 8 bits."""
-    bits, _ = _read(source, LOOKED_AT, _stored_bits)
-    wide = [name for name, count in bits.items() if count > 8]
-    if not wide:
-        return ""
-    hint = "data.range=[LOWEST,HIGHEST], of grey images beside data.channels=1, keeps all"
-    return (
-        f"{len(wide):,} of {len(bits):,} images of {split} that were looked at have more than 8"
-        f" bits ({bits[wide[0]]} in {wide[0]}): the upper 8 are used; {of_bytes or hint}"
-    )
+def _cut_off(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+    """Warnings that images of a split lose bits or pages on their way to RGB of 8 bits."""
+    known, _ = _read(source, LOOKED_AT, _bits_and_pages)
+    of = f"of {len(known):,} images of {split} that were looked at have"
+    wide = {name: bits for name, (bits, _) in known.items() if bits > 8}
+    for name, bits in list(wide.items())[:1]:
+        hint = "data.range=[LOWEST,HIGHEST], of grey images beside data.channels=1, keeps all"
+        text = f"more than 8 bits ({bits} in {name}): the upper 8 are used"
+        yield f"{len(wide):,} {of} {text}; {of_bytes or hint}"
+    several = {name: pages for name, (_, pages) in known.items() if pages > 1}
+    for name, pages in list(several.items())[:1]:
+        text = f"several pages ({pages} in {name}): the first is used"
+        yield f"{len(several):,} {of} {text}; data.channels=N takes pages as channels"
 
 
-def _stored_bits(raw: bytes | np.ndarray) -> int:
-    return 8 if isinstance(raw, np.ndarray) else decoding.whole(decoding.stored_bits, raw)
+def _bits_and_pages(raw: bytes | np.ndarray) -> tuple[int, int]:
+    if isinstance(raw, np.ndarray):
+        return 8, 1
+    return decoding.whole(decoding.stored_bits, raw), decoding.whole(decoding.images_in, raw)
 
 
-def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> str:
-    """The warning that values of a split are beyond data.range.
+def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+    """Warnings that values of a split are beyond data.range, or that it is of some images alone.
 
     Raises:
         UserError: as `check`.
     """
     count_CV, bits, _ = _histogram(source, data.channels, LOOKED_AT)
     if not bits:
-        return ""
+        return
     count_V = count_CV.sum(0)
     images = f"{len(bits):,} images of {split}"
     if data.range is None and 16 in bits.values() and not of_bytes:
@@ -172,4 +178,9 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> str:
     )
     if share > REFUSED:
         raise UserError(f"{text}: expected images of this range, or another range")
-    return text if share > WARNED else ""
+    if share > WARNED:
+        yield text
+    named = {number: name for name, number in bits.items()}
+    if len(named) > 1 and highest > BYTES[1]:
+        text = f"some have 8 bits, such as {named[8]}, others 16, such as {named[16]}"
+        yield f"data.range=[{lowest},{highest}]: of {images} {text}, and one range is used for both"

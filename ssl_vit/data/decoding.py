@@ -34,7 +34,7 @@ TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the las
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 MOST_VALUE = 2**16 - 1  # of a pixel
 # Tags of TIFF 6.0 and EXIF, and values of the kind of colours
-BITS, COLOURS, ORIENTATION = 258, 262, 274
+KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
@@ -121,6 +121,21 @@ def stored_bits(raw: bytes) -> int:
             bits = _tag(image, BITS)
         return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
     return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
+
+
+def images_in(raw: bytes) -> int:
+    """How many images a TIFF holds, of which `decode` reads the first, without smaller copies and
+    masks of them; 1 of other formats."""
+    if not raw.startswith(TIFF):
+        return 1
+    found = number = 0
+    with open_image(raw) as image, suppress(EOFError):
+        while True:
+            with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
+                image.seek(number)
+            found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
+            number += 1
+    return found
 
 
 def open_image(raw: bytes) -> Image.Image:

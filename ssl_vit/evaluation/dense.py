@@ -6,7 +6,6 @@ G learning rates, S side of image and mask in pixels, H W rows and columns of pa
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -58,14 +57,13 @@ class FittedSegmenter(NamedTuple):
 
 class Counts(NamedTuple):
     """Of a split: the confusion matrices (G, C, C) of the weights' predictions and that (C, C) of
-    the commonest class; the first weights' `marginals` of each image (M, 3, C); the number of
-    images, and the names of those that could not be read."""
+    the commonest class; the first weights' `marginals` of each image (M, 3, C); and the number of
+    images."""
 
     confusion_GCC: Tensor
     commonest_CC: Tensor
     image_M3C: Tensor
     images: int
-    unreadable: tuple[str, ...]
 
 
 class Scores(NamedTuple):
@@ -81,25 +79,20 @@ def patch_reader(net: Encoder, layer: int | None) -> Reader:
     return lambda image_B3HW: net.tokens(image_B3HW, layer)[:, net.prefix :]
 
 
-def extract(read: Reader, batches: Iterable[Batch]) -> tuple[PatchFeatures | None, tuple[str, ...]]:
-    """Features and masks of all processes' batches, in the order of the split, in memory (None
-    where there are none); and the images that could not be read."""
+def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
+    """Features and masks of all processes' batches, some of which have images, in the order of the
+    split, in memory."""
     parts = []
-    unreadable: list[str] = []
     for batch in batches:
-        unreadable += batch.unreadable
         if not len(batch.image):
             continue
         assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
         parts.append((batch.index.numpy(), x_BND, _narrow(batch.mask).numpy()))
-    gathered = gather_object(parts)
-    if not gathered:
-        return None, tuple(gather_object(unreadable))
-    index, x_IND, mask_ISS = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
+    everyone = gather_object(parts)
+    index, x_IND, mask_ISS = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
-    found = PatchFeatures(torch.from_numpy(x_IND[order]), torch.from_numpy(mask_ISS[order]))
-    return found, tuple(gather_object(unreadable))
+    return PatchFeatures(torch.from_numpy(x_IND[order]), torch.from_numpy(mask_ISS[order]))
 
 
 def _narrow(mask: Tensor) -> Tensor:
@@ -196,9 +189,7 @@ def count(
     confusion_GCC = torch.zeros(groups, task.classes, task.classes, dtype=torch.int64)
     commonest_CC = torch.zeros_like(confusion_GCC[0])
     marginals_M3C = [torch.zeros(0, 3, task.classes, dtype=torch.int64)]
-    unreadable: list[str] = []
     for batch in batches:
-        unreadable += batch.unreadable
         if not len(batch.image):
             continue
         x_BND = read(batch.image)
@@ -214,15 +205,11 @@ def count(
                 marginals_M3C += [marginals(one_CC)[None] for one_CC in image_BCC]
         alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
         commonest_CC += confusion(mask_BSS, alike_BSS, task)
-    own = (confusion_GCC, commonest_CC, torch.cat(marginals_M3C), unreadable)
-    confusions, commonest, of_images, names = zip(*gather_object([own]), strict=True)
+    own = (confusion_GCC, commonest_CC, torch.cat(marginals_M3C))
+    confusions, commonest, of_images = zip(*gather_object([own]), strict=True)
     image_M3C = torch.cat(of_images)
     return Counts(
-        torch.stack(confusions).sum(0),
-        torch.stack(commonest).sum(0),
-        image_M3C,
-        len(image_M3C),
-        tuple(chain.from_iterable(names)),
+        torch.stack(confusions).sum(0), torch.stack(commonest).sum(0), image_M3C, len(image_M3C)
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..data import batching, masks
+from ..data import masks
 from ..data.source import Source
 from ..errors import UserError
 from ..evaluation import dense
@@ -79,14 +79,10 @@ def _counts(
 
     def count(source: Source, fitted: FittedSegmenter) -> Counts:
         batches = images.with_masks(source, task.classes)
-        found = dense.count(read, batches, fitted.to(accelerator.device), task)
-        _check_unreadable(found.unreadable, source, images)
-        return found
+        return dense.count(read, batches, fitted.to(accelerator.device), task)
 
     classes = masks.known_classes(images.splits, recipe.data)
-    features, unreadable = dense.extract(read, images.with_masks(train, classes))
-    _check_unreadable(unreadable, train, images)
-    assert features is not None  # some can be read
+    features = dense.extract(read, images.with_masks(train, classes))
     task = _task(features, classes, images, network.grid)
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, recipe.probe, accelerator.device)
@@ -133,17 +129,3 @@ def _fit(
     shown = train.mask_ISS[train.mask_ISS != task.ignore].long()
     commonest = int(shown.bincount().argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
-
-
-def _check_unreadable(unreadable: tuple[str, ...], source: Source, images: FrozenImages) -> None:
-    """Name the images of a split that were left out.
-
-    Raises:
-        UserError: they are more than data.unreadable, or all.
-    """
-    if not unreadable:
-        return
-    if images.accelerator.is_main_process:
-        for text in unreadable:
-            print(f"warning: left out: {text}", flush=True)
-    batching.check_unreadable(len(unreadable), len(source), images.recipe.data, unreadable[-1])

@@ -126,7 +126,8 @@ def load(folder: Path) -> Results:
     """Read a study's folder.
 
     Raises:
-        UserError: it is no study, a file in it is damaged, or nothing is finished.
+        UserError: it is no study, a file in it is damaged, nothing is finished, or two runs were
+            trained on different images under the same options.
     """
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
@@ -153,6 +154,7 @@ def load(folder: Path) -> Results:
         state = f"{len(missing)} of {len(tasks)} tasks are not finished"
         left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
+    _check_training_images(folder, finished)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
 
@@ -192,6 +194,19 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
     texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
     found[texts] = found[texts].fillna("")
     return found.astype(TYPES | dict.fromkeys(axes, "str"))
+
+
+def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:
+    """Raises UserError where the same options chose different training images: a run was made on
+    another machine, or its images have changed since."""
+    known: dict[tuple[str, ...], tuple[str, str]] = {}
+    for name, run in finished.items():
+        chosen, images = run_folder.training_images(folder / name), run.environment.data
+        if chosen and "train" in images:
+            other, same = known.setdefault(chosen, (name, images["train"]))
+            if same != images["train"]:
+                text = f"{folder / other} and {folder / name} were trained on different images"
+                raise UserError(f"{text} of the same options; they cannot share a table")
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..recipe import records, words
 from ..recipe.identity import counts, differences, facts
+from ..recipe.images import OF_TRAIN
 from ..recipe.init_source import SCRATCH, InitSource
 from ..recipe.keys import Values
 from ..recipe.parsing import flatten, load_yaml
@@ -91,3 +92,12 @@ def _other_weights(place: str, written: Mapping[str, Any], recorded: Mapping[str
 @functools.lru_cache(maxsize=64)  # several tasks start from one run
 def _identity(place: str, changed: int) -> dict[str, Any]:
     return InitSource(place).identity()
+
+
+def training_images(run: Path) -> tuple[str, ...]:
+    """The options that choose a run's training images, their labels and groups; none of a stream,
+    of which only the first images are known."""
+    written = flatten(load_yaml(run / "recipe.yaml"))
+    # embedded images are drawn at data.size
+    keys = [*OF_TRAIN, "data.group", *([] if written.get("data.path") else ["data.size"])]
+    return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)

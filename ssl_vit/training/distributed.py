@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -309,14 +308,6 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
                     f"{wanted[key]}; all need the same"
                 )
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
-
-
-def macos_warning() -> str | None:
-    """A warning for macOS."""
-    if sys.platform != "darwin" or torch.cuda.is_available():
-        return None
-    slower = "the CPU computes, which is much slower than a CUDA GPU"
-    return f"macOS is untested: {slower}; the Mac's own GPU (MPS) is not used"
 
 
 def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a few images say of data.mean and data.std, of data.range, and of bits that are left out."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,28 @@ def test_of_8_bits_nothing_is_said() -> None:
         np.zeros((4, 4, 3), np.uint8),
     ]
     assert check(*images, b"broken") == []
+
+
+def test_images_of_8_and_of_16_bits_beside_each_other_are_warned_of() -> None:
+    """Under one range those of 8 bits are almost black, and nothing else tells."""
+    wide, narrow = spread([0, 60_000]), spread([0, 255], np.uint8)
+    (warning,) = check(wide, narrow, channels=1, range=[0, 60_000])
+    assert "8 bits, such as number 1, others 16, such as number 0" in warning
+    assert not check(spread([0, 255]), narrow, channels=1, range=[0, 255])
+
+
+def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> None:
+    """No image is dropped in silence."""
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    pages, reduced = io.BytesIO(), io.BytesIO()
+    tifffile.imwrite(pages, np.zeros((5, 12, 12), np.uint8), photometric="minisblack")
+    with tifffile.TiffWriter(reduced) as file:
+        image = np.zeros((12, 12), np.uint8)
+        file.write(image, metadata=None)
+        file.write(image[:6, :6], subfiletype=1, metadata=None)  # TIFF 6.0: of less resolution
+        file.write(image > 0, subfiletype=4, metadata=None)  # a mask
+    (warning,) = check(pages.getvalue(), reduced.getvalue())
+    assert warning.startswith("1 of 2 images of test that were looked at have several pages (5 in ")
 
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:

@@ -251,8 +251,8 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     assert "On the test split mIoU is" in page and "the commonest class" in page
     assert ssl_vit.evaluate(options) == result
     # pixels of one image are alike: of means over images there is no interval
-    (line,) = [line for line in result.lines() if line.startswith("segmentation ")]
-    assert line.startswith(f"segmentation {found['miou']:.1%} of 4 test images; ")
+    (line,) = [line for line in result.lines() if line.startswith("mIoU ")]
+    assert line.startswith(f"mIoU        {found['miou']:.1%} of 4 test images; ")
     other = write(tmp_path / "other", stripes(7))
     with pytest.raises(UserError, match="name=s"):
         ssl_vit.evaluate(altered(options, f"data.path={other}"))

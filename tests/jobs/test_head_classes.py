@@ -116,6 +116,24 @@ def test_a_class_that_the_head_does_not_know_is_named_and_leaves_no_folder(
     assert not (tmp_path / "runs" / "run").exists()
 
 
+def test_images_that_cannot_be_read_are_named_once_whatever_is_measured(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Nothing is measured on them: that is said, and too many are refused, also by probes."""
+    images = shutil.copytree(images_of(tuned), tmp_path / "D")
+    broken = sorted((images / "test" / "a").iterdir())
+    broken[0].write_bytes(b"no image")
+    words = altered(PROBE, "data.size=16", "probe.measures=[knn,top1]", f"init={tuned}")
+    words = [word for word in words if word.partition("=")[0] in KEPT]
+    words += [f"data.path={images}", f"out={tmp_path}/runs", "probe.neighbors=3"]
+    cli.evaluate([*words, "name=one"])
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "left out" in one]
+    assert line.startswith("warning: left out: ") and broken[0].name in line
+    with pytest.raises(SystemExit):
+        cli.evaluate([*words, "data.unreadable=0", "name=none"])
+    assert "data.unreadable=0.0: 1 of " in capsys.readouterr().err
+
+
 def test_a_copied_export_is_measured_by_the_head_it_holds(tuned: Path, tmp_path: Path) -> None:
     alone = shutil.copytree(tuned / "export", tmp_path / "alone")
     assert measured(alone, images_of(tuned), tmp_path / "runs") == right(tuned, 0, 1, 2)

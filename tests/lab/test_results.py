@@ -276,6 +276,32 @@ def test_no_axis_is_named_like_a_column():
         read.build(changed(FROZEN, axes__metric={"a": {"pretrain": {}}}), "made")
 
 
+def test_the_same_options_with_other_training_images_are_refused(made):
+    """Their difference would be read as that of the arms."""
+    altered(
+        made / "final-mpp-1" / "environment.json",
+        data={"train": "other", "validation": "v", "test": "x"},
+    )
+    assert "were trained on different images of the same options" in error(made)
+
+
+def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
+    """Such a study was refused when all its runs had finished."""
+    sizes = {size: {"all": {"data.size": size}} for size in ("16", "32")}
+    content = changed(FROZEN, axes__size=sizes)
+    del content["options"]["data.size"]
+    for run in content["runs"].values():
+        run["over"] = ["arm", "size"]
+    folder = study(tmp_path / "s", content, lambda task: {"knn": (0.5, "test")})
+    for run in folder.glob("*-16-*"):  # they are other images by their fingerprint
+        altered(
+            run / "environment.json", data={"train": "small", "validation": "w", "test": "small"}
+        )
+    assert {*results.load(folder).rows("probe")["size"]} == {"16", "32"}
+    altered(run / "environment.json", data={"train": "t", "validation": "v", "test": "x"})
+    assert "were trained on different images of the same options" in error(folder)
+
+
 def test_values_that_are_not_finite_are_in_no_mean(made):
     path = made / "final-mpp-1" / "result.json"
     content = json.loads(path.read_text())

@@ -261,6 +261,11 @@ def spoil(kind: str, folder: Path) -> None:
     elif kind == "weights":
         path = folder / "export" / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"?")
+    elif kind == "heads":
+        (folder / "export" / "heads.safetensors").unlink()
+    elif kind == "link":  # to the checkpoints of a run that may need them
+        (folder / "checkpoints").rename(folder.parent.parent / "theirs")
+        (folder / "checkpoints").symlink_to(folder.parent.parent / "theirs")
     elif kind == "pending":
         (folder / "hub" / "step-000000001").mkdir(parents=True)
         path = folder / "recipe.yaml"
@@ -275,6 +280,8 @@ def spoil(kind: str, folder: Path) -> None:
         ("unfinished", "it has not finished"),
         ("export", "export/config.json is missing or damaged"),
         ("weights", "its SHA-256 is not the one"),
+        ("heads", "No such file"),
+        ("link", "checkpoints is a link"),
         ("pending", "pushes are pending: step-000000001, main"),
         ("locked", "this process"),
     ],

@@ -43,7 +43,8 @@ def clean(run: ListedRun) -> Cleaned | None:
             # as it is now
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
-            export_files.check_digest(folder / "export", "model.safetensors", run.name)
+            for name in ("model.safetensors", "heads.safetensors"):
+                export_files.check_digest(folder / "export", name, run.name)
             for path in paths:
                 remove(path)
     except (UserError, OSError) as error:
@@ -57,6 +58,8 @@ def why_kept(run: ListedRun) -> str:
         return f"it is damaged: {run.damage}"
     if run.record.result is None:
         return "it has not finished"
+    if (run.record.folder / "checkpoints").is_symlink():
+        return "checkpoints is a link, to what may be another run's"
     try:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # a UserError is a ValueError

@@ -48,7 +48,6 @@ def _is_given(value: object) -> object:
 Metric = Annotated[int | float, AfterValidator(_fits_float)]  # NaN or infinite in a bad run
 Number = Annotated[int | float, AfterValidator(_is_finite)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
-Scalar = str | bool | Number | None
 # Of a key that files may lack, as those of earlier versions, and where null means nothing
 MayLack = Annotated[Kind | None, BeforeValidator(_is_given)]
 
