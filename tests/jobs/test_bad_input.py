@@ -38,12 +38,9 @@ CHANGED = {
     "a misspelt key": (["corruption.mas=0.7"], "did you mean corruption.mask?"),
     "two misspelt keys": (
         ["optim.stpes=2", "corruption.mas=0.7"],
-        "optim.average; unknown key corruption.mas; did you mean corruption.mask?",
+        "unknown key optim.stpes; did you mean optim.steps?",
     ),
-    "two keys of no group": (
-        ["foo=2", "bar=3"],
-        "resume, seed, supervised., target, views.; unknown key bar",
-    ),
+    "a key of no group": (["foo=2"], "unknown key foo; choices: checkpoint., compute., "),
     "a misspelt group": (["optimm.lr=1"], "unknown key optimm.lr"),
     "an option without use": (
         ["recipe=supervised", "corruption.rate=0.3"],

@@ -3,6 +3,7 @@ the initial weights, the plugin and the files are the same."""
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -465,26 +466,30 @@ def test_a_studys_finished_task_is_compared_with_what_it_would_be_now(
     def words(*more: str) -> list[str]:
         return altered(options, "seed=0", f"out={tmp_path}/runs", "name=joint-0", *more)
 
-    assert run_folder.not_planned(run, words()) == ""
+    def not_planned(*more: str, undecided: Collection[str] = (), folder: Path = run) -> str:
+        computed = engine.computed_values(resolve(words(*more)))
+        return run_folder.not_planned(folder, computed, words(*more), undecided)
+
+    assert not_planned() == ""
     assert engine.changed_since(run, words()) == []
     for option, says in (
         ("optim.lr=0.01", "optim.lr (0.001 there, 0.01 here)"),
         ("model.width=64", "model.width (32 there, 64 here)"),
         ("eval.test=false", "eval.test (True there, False here)"),
     ):
-        assert says in run_folder.not_planned(run, words(option))
-    assert run_folder.not_planned(run, words("optim.lr=0.01"), ["optim.lr"]) == ""
+        assert says in not_planned(option)
+    assert not_planned("optim.lr=0.01", undecided=["optim.lr"]) == ""
     other = f"data.path={place}/c/own"
-    assert run_folder.not_planned(run, words(other)) == ""
+    assert not_planned(other) == ""
     assert "the images of" in the_error(lambda: engine.changed_since(run, words(other)))
     (doubt,) = engine.changed_since(run, words(f"data.path={tmp_path}/own"))
     assert "was not checked" in doubt
     path.write_text(path.read_text().replace("  lr: 0.001\n", "  lr: 0.01\n"))
     edited = "its result.json is of another recipe than its recipe.yaml"
-    assert run_folder.not_planned(run, words("optim.lr=0.01")) == edited
+    assert not_planned("optim.lr=0.01") == edited
     path.unlink()
-    assert run_folder.not_planned(run, words()) == "its recipe.yaml is missing or damaged"
-    assert run_folder.not_planned(tmp_path / "none", words()) == ""
+    assert not_planned() == "its recipe.yaml is missing or damaged"
+    assert not_planned(folder=tmp_path / "none") == ""
 
 
 def test_images_are_hashed_once_for_all_runs_that_share_them(place: Path, monkeypatch) -> None:
