@@ -59,7 +59,7 @@ class PatchPrediction(Objective):
         self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """The target's baselines on this batch's masked patches (docs/design.md, MPP)."""
+        """The target's baselines on this batch's masked patches (docs/objectives.md, MPP)."""
         drawn = self.sample_corruption(batch)
         corrupted_BN = torch.zeros(
             len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
