@@ -27,7 +27,7 @@ FASTER = {
     "report": [],
 }
 ENDS = ("finished ", "held out ", "verdict ")
-NOT_COMPARED = " fine-tuning not compared: "
+NOT_COMPARED = "fine-tuning not compared: "
 
 
 def pretrained(

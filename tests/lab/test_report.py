@@ -234,8 +234,8 @@ def test_what_probes_are_compared_with_stands_beside_them(tmp_path):
     ]
     others = "fresh weights", "the initial weights", "the pixels at 8 x 8"
     assert heads[1] == [
-        *("arm", "n", *(f"k-NN of {one}, %" for one in others), "linear probe, %"),
-        *(f"linear probe of {one}, %" for one in others),
+        *("arm", "n", *(f"k-NN of {one}, %" for one in others), "linear, %"),
+        *(f"linear of {one}, %" for one in others),
     ]
 
 

@@ -108,7 +108,7 @@ PIXELS = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
         (PIXELS.numpy()[0, 0], ValueError, ["(16, 16)", "(H, W, 3)"]),
         (PIXELS.numpy()[:, :, :3, :3], ValueError, ["(2, 3, 3, 3)", "(B, H, W, 3)"]),
         (np.zeros((0, 4, 3), np.uint8), ValueError, ["(0, 4, 3)", "(H, W, 3)"]),
-        (Image.new("F", (4, 4)), ValueError, ["floating point"]),
+        (Image.new("F", (4, 4)), ValueError, ["32 bits"]),
     ],
 )
 def test_other_images_are_refused_in_one_line(
