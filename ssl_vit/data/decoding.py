@@ -37,7 +37,7 @@ MOST_VALUE = 2**16 - 1  # of a pixel
 KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
-NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install 'ssl_vit[tiff]'"
+NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install -e '.[tiff]' in the clone"
 WHOLE = "expected whole numbers of 8 or 16 bits"
 OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
 

@@ -85,7 +85,7 @@ def image_map(feature_BD: Tensor) -> Tensor:
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        raise UnavailableError("t-SNE needs pip install 'ssl_vit[figures]'") from None
+        raise UnavailableError("t-SNE needs pip install -e '.[figures]' in the clone") from None
     perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
     return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))
