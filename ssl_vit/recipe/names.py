@@ -12,11 +12,13 @@ LONGEST_PATH = 4095
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
-# What tools write beside runs, in a folder of runs or of a study
+# What tools write beside runs, in a folder of runs or of a study; and the folders that a run
+# replaces in its own, lest it be out= of a run that is lost then
 BESIDE_RUNS = frozenset(
     (
         *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
         *("study.json", "looks.json", "worth.json", "figures", "logs", "slurm", "lock"),
+        *("export", "checkpoints"),
     )
 )
 NOT_BESIDE = "and no name that tools write beside runs, such as index.html or report.html"
