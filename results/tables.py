@@ -184,9 +184,8 @@ def tries(study: str, *parts: str) -> dict[str, list[Try]]:
 
 
 def score(one: Try) -> float:
-    """Of held-out images, by which a try was judged."""
-    metrics = one["metrics"]
-    return float((metrics.get("probe_knn") or metrics["accuracy"])["value"])
+    """By k-NN of held-out images, by which a try was judged."""
+    return float(one["metrics"]["probe_knn"]["value"])
 
 
 def headline() -> str:
@@ -405,59 +404,27 @@ def checks() -> str:
 
 
 def paid() -> str:
+    """What an encoder is worth to those who have it: fine-tuned, and frozen."""
     rows = []
-    for label in SHARES:
-        for arm in ("mpp", "mae", "supervised"):
-            apart = gain("worth", label, arm, "direct")
-            rows.append(f"{label} | {ARMS[arm]} | {apart.count()} | {points(apart)}")
-    return table(f"labels | minus {ARMS['direct']} | n | points (95%)", rows)
-
-
-def frozen() -> str:
-    titles = ARMS | {"random": "untrained", "scratch": "scratch before fine-tuning"}
-    rows = []
-    for label, share in SHARES.items():
-        for arm in ("random", "scratch", "mpp", "mae", "supervised"):
-            part, cells = f"frozen_{share:g}", ""
-            for metric in ("knn", "linear"):
-                own, base = (of("worth", part, one, metric) for one in (arm, "random"))
-                cells += f" | {mean(own)} | {'' if arm == 'random' else points(own - base)}"
-            rows.append(f"{label} | {titles[arm]} | {own.count()}{cells}")
-    return table(
-        "labels | frozen | n | k-NN, % | minus untrained (95%) | linear probe, % |"
-        " minus untrained (95%)",
-        rows,
-    )
-
-
-def tuning(study: str) -> str:
-    """The best setting of each arm at each length, that which was chosen in brackets."""
-    rows = []
-    for arm, own in tries(study, "sweep", "long").items():
-        cells = ""
-        for part in ("sweep", "long"):
-            one = max((one for one in own if one["part"] == part), key=score)
-            rate, mixed = one["values"]["optim.lr"], one["values"]["data.mixup"]
-            text = f"{100 * score(one):.1f}: {rate:g}{' mixed' if mixed else ''}"
-            text += ", an end of the grid" if rate in (0.003, 0.3) else ""
-            cells += f" | [{text}]" if one is max(own, key=score) else f" | {text}"
-        minutes = sum(one["seconds"] for one in own) / 60
-        rows.append(f"{arm} | {len(own)}{cells} | {minutes:.0f}")
-    return table("arm | tries | short | long | device-minutes", rows)
-
-
-def tuning_1() -> str:
-    return tuning("worth_tuning")
-
-
-def tuning_10() -> str:
-    return tuning("worth_tuning_10")
+    for arm in ("mpp", "mae", "supervised", "scratch"):
+        cells = [points(gain("worth", label, arm, "direct")) for label in SHARES]
+        for share in SHARES.values():
+            own, fresh = (of("worth", f"frozen_{share:g}", one, "knn") for one in (arm, "random"))
+            cells.append(points(own - fresh))
+        rows.append(" | ".join([ARMS[arm], *cells]))
+    heads = [
+        f"{label}: {what}"
+        for what in ("top-1, minus fine-tuning alone", "k-NN, minus fresh weights")
+        for label in SHARES
+    ]
+    n = final("worth", "1%", "mae").count()
+    return table(" | ".join([f"points (95%), n = {n}", *heads]), rows)
 
 
 PAGES = {
     "README.md": (choice, headline),
     "docs/results.md": (choice, arms, primary, objectives, targets, curve),
-    "docs/worth.md": (tuning_1, tuning_10, checks, paid, frozen),
+    "docs/worth.md": (checks, paid),
 }
 
 

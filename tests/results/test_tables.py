@@ -25,6 +25,8 @@ OTHERS = {
     "| table | command | n |": "how it was run",
     "| what | what stands in its place |": "words",
     "| | |": "the plan",
+    "| the report says | it means |": "words",
+    "| with | took | on |": "how it was run",
 }
 RECORDS = ["docs/speed.md", "docs/runs.md"]  # step.json and loader.json, collapse.json
 IN_PROSE = ["docs/distributed.md"]  # no table of theirs is of a file
