@@ -60,7 +60,7 @@ RATES = {
     12: ([0.003, 0.01, 0.03, 0.06, 0.1, 0.3], [0.03, 0.1, 0.3]),
 }
 MIXUP = ["0.0", "0.8"]  # texts: neither is an edge beyond which more could be tried
-MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}  # of supervised training: docs/worth.md
+MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}  # of supervised training: results/worth.yaml
 SHORT = 8  # steps of the runs that are timed
 ASSUMED_SDS = (0.3, 0.7, 1.2)  # points, of paired differences over seeds
 ASSUMED_SEEDS = (3, 5, 8)
