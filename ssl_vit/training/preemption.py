@@ -43,34 +43,53 @@ def key_value_store(purpose: str) -> Any:
 class SignalHandler:
     """Context manager that handles SIGNALS; `reason` is the name of the first one, or "".
 
-    A second signal exits at once: a Ctrl-C always, another one REPEAT_WINDOW after the first.
+    A second signal exits at once, also while the main thread is blocked in C code, where Python
+    handlers do not run: a thread reads the wakeup file descriptor.
     """
 
     reason = ""
-    taken_at: float | None = None  # when the first signal came
 
     def __enter__(self) -> "SignalHandler":
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
+            reading, self.writing = os.pipe()
+            os.set_blocking(self.writing, False)
+            self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
             self.before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if self.before:
+            signal.set_wakeup_fd(self.wakeup)
+            os.close(self.writing)  # the thread reads to its end
 
     def request_stop(self, reason: str) -> None:
         """Stop the run for this reason; the first reason counts."""
         self.reason = self.reason or reason
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        name, now = signal.Signals(number).name, time.monotonic()
-        if self.taken_at is None:
-            self.taken_at = now
-        elif number == signal.SIGINT or now - self.taken_at >= REPEAT_WINDOW:
-            text = f"stopped     at once, by {name} after another signal; not saved"
-            exit_process(SECOND_SIGNAL + number, text)
-        self.request_stop(name)
+        self.request_stop(signal.Signals(number).name)
+
+
+def _exit_on_second_signal(reading: int) -> None:
+    """Exit at the second of SIGNALS. A second one within REPEAT_WINDOW is a launcher's repetition
+    of the first, but a Ctrl-C counts at once."""
+    with os.fdopen(reading, "rb", buffering=0) as signals:
+        first: float | None = None
+        while number := signals.read(1):
+            if number[0] not in SIGNALS:
+                continue
+            if first is None:
+                first = time.monotonic()
+            elif number[0] == signal.SIGINT or time.monotonic() - first >= REPEAT_WINDOW:
+                name = signal.Signals(number[0]).name
+                exit_process(
+                    SECOND_SIGNAL + number[0],
+                    f"stopped     at once, by {name} after another signal; not saved",
+                )
 
 
 def exit_process(status: int, text: str) -> None:
