@@ -568,7 +568,7 @@ def test_its_report_compares_what_was_chosen(better: str, tmp_path: Path) -> Non
     assert "mae is 10.17 points above scratch" in sentence and "1 comparison)" in sentence
     text = (folder / "report.md").read_text()
     assert table(text.partition("Measured by frozen:")[2], "arm") == [
-        ["arm", "n", "knn, %", "knn of fresh weights, %"],
+        ["arm", "n", "k-NN, %", "k-NN of fresh weights, %"],
         *([arm, "3", "30.00 ± 0.00", "20.00 ± 0.00"] for arm in ("mae", "scratch")),
     ]
     assert "With 4 hours" in text and "4 of 4" in text and f"init={better}" in text.replace("{", "")

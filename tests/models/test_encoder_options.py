@@ -347,8 +347,7 @@ def test_similarity_is_that_of_what_is_added() -> None:
     made = net(positions="learned_2d")
     found = embeddings.position_similarity(made)
     table_ND = torch.nn.functional.normalize(made.positions.table().double(), dim=1)
-    torch.testing.assert_close(found.patch_NN, table_ND @ table_ND.T)
-    assert found.class_N is None
+    torch.testing.assert_close(found, table_ND @ table_ND.T)
     with pytest.raises(UnavailableError, match=r"no position embeddings \(model.positions=rotary"):
         embeddings.position_similarity(net(positions="rotary"))
 

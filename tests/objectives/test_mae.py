@@ -238,6 +238,5 @@ def test_its_card_and_figures_say_what_it_is(trained: Run, capsys: pytest.Captur
     draw_figures.main([f"init={trained.folder}", "figures=reconstruction", "images=2", "shown=2"])
     assert "left out" not in capsys.readouterr().out
     with np.load(trained.folder / "figures" / "reconstruction.npz") as file:
-        assert file["masked_0"].sum() == 2 * 12 and not file["random_0"].any()
         error = file["error_0"]
     assert np.isnan(error).mean() == 0.25 and np.nanmin(error) >= 0
