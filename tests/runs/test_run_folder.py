@@ -544,7 +544,7 @@ def test_a_link_to_the_whole_folder_is_taken(tmp_path):
     assert (tmp_path / "elsewhere" / "lock").exists()
 
 
-@pytest.mark.parametrize("inner", ["tensorboard", "figures", "anywhere/deep"])
+@pytest.mark.parametrize("inner", ["tensorboard", "anywhere/deep"])
 def test_a_run_inside_another_runs_folder_is_refused(tmp_path, inner):
     outer = Run(recipe(tmp_path))
     outer.open(FACTS)
