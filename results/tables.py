@@ -128,6 +128,12 @@ def points(apart: pd.Series) -> str:
     return f"{100 * apart.mean():+.2f} ({ends(apart)})"
 
 
+def told(apart: pd.Series) -> str:
+    """As `points`, and whether the interval includes zero."""
+    clear = abs(apart.mean()) > reach(apart.count()) * apart.std()
+    return points(apart) + ("" if clear else ": not distinguished")
+
+
 def zero(apart_SE: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """The share at which a difference known at 1% and 10% is zero by its mean, on a line over the
     logarithm; the shares below and above it at which its interval excludes zero."""
@@ -194,8 +200,7 @@ def headline() -> str:
         rows.append(f"{label} | none, tuned scratch | {mean(final('worth', label, 'scratch'))} | ")
         for arm in ("mae", "mpp"):
             apart = gain("worth", label, arm)
-            clear = abs(apart.mean()) > reach(apart.count()) * apart.std()
-            text = points(apart) + ("" if clear else ": not distinguished")
+            text = told(apart)
             rows.append(f"{label} | {ARMS[arm]} | {mean(final('worth', label, arm))} | {text}")
     return table(
         "labels | pre-training | top-1, % | points over tuned scratch (95% interval)", rows
@@ -358,7 +363,7 @@ def choice() -> str:
             "49,000, 50 a class with labels | `recipe=mae`, then `finetune` |"
             f" {steps('worth', 'mae'):,} of 128 ({epochs('worth', 'mae')} epochs) |"
             f" {points(few)} of top-1 over tuned scratch; three times the steps:"
-            f" {points(longer)} more, not distinguished",
+            f" {told(longer)}",
             "49,000, 500 a class with labels | no pre-training: `recipe=supervised` with mixing,"
             " then `finetune` | 3,000 of 128, then 3,000 of 64 |"
             f" MAE in its place: {points(many)} of top-1",
@@ -366,7 +371,7 @@ def choice() -> str:
             f" `recipe=mae data.size=64 optim.lr={chosen('mae')}` |"
             f" {steps('methods_64px', 'mae'):,} of 128 ({epochs('methods_64px', 'mae')} epochs) |"
             f" {points(knn['mae'])} of k-NN over untrained weights; next is"
-            f" {METHODS[second][0]}, {100 * knn[second].mean():+.2f}",
+            f" {METHODS[second][0]}, {told(knn[second])}",
             "an encoder of them is there | `finetune init=ENCODER` | 1,200 of 64 |"
             f" MAE's: {points(paid_1)} of top-1 over fresh weights, 50 labels a class",
             "others; a larger network | `study/worth` | by `hours=` | not known from here",

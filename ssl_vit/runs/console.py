@@ -3,6 +3,7 @@ plain lines."""
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -48,7 +49,7 @@ def _summary(row: Row) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class _Progress(Callback):
+class _Progress(Callback, ABC):
     """As `progress`, which makes one. Subclasses show what training does (`_summarise`) and print
     what stays (`_say`)."""
 
@@ -70,8 +71,9 @@ class _Progress(Callback):
     def on_warning(self, text: str) -> None:
         self._say(f"warning: {text}")
 
+    @abstractmethod
     def _summarise(self, row: Row) -> None:
-        raise NotImplementedError
+        """Show what training does, of a row of training."""
 
     def _say(self, text: str) -> None:
         print(text, flush=True)

@@ -70,7 +70,7 @@ LAB_MAY_IMPORT = {
     "recipe.load": ("engine",),
     "recipe.declaration": ("engine", "runs.listed"),
     "recipe.export_files": ("runs.checkpoints", "runs.listed"),
-    "recipe.images": ("engine", "run_folder"),
+    "recipe.images": ("engine", "run_folder", "runs.listed"),
     # the folder of a run
     "recipe.records.run": ("results", "run_folder", "runs.listed"),
     "runs.files": ALL,

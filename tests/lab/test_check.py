@@ -94,6 +94,24 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"runs": runs(fin=own(FIN, eval__test=False))},
         "run fin, arm a: eval.test=false: the report compares its predictions of test images",
     ),
+    "a measure that a frozen encoder's test has not": (
+        {
+            "runs": runs(fin=own(PROBE, probe__measures=["knn"])),
+            "report": {"test": "fin", "measures": ["few_shot_5"]},
+        },
+        "run fin, arm a: report.measures: few_shot_5: it does not measure that; choices: knn",
+    ),
+    "another number of shots": (
+        {
+            "runs": runs(fin=own(PROBE, probe__shots=[1, 10])),
+            "report": {"test": "fin", "measures": ["few_shot_5"]},
+        },
+        "run fin, arm a: report.measures: few_shot_5: it does not measure that; did you mean few",
+    ),
+    "a measure that fine-tuning has not": (
+        {"report": {"test": "fin", "measures": ["top_1"]}},
+        "run fin, arm a: report.measures: top_1: it does not measure that; did you mean top1?",
+    ),
     "a choice without held-out images": (
         {"runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})},
         "run tune, arm a: data.validation=0: its best values are chosen on held-out images",
@@ -108,6 +126,24 @@ def test_the_first_mistake_is_one_line_with_run_and_names(
     with pytest.raises(UserError) as caught:
         checked(**changed)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fin", "measure"),
+    [
+        (own(PROBE, probe__measures=["knn"]), "knn"),
+        (own(PROBE, probe__measures=["knn"]), "mean_cosine"),
+        (own(PROBE, probe__shots=[7]), "few_shot_7"),
+        (own(PROBE, recipe="segment", data="shapes"), "miou"),
+        (FIN, "top5"),
+        (FIN, "accuracy"),
+        (PRE, "loss_masked"),
+        (PRE, "spread"),  # of a plugin's objective
+    ],
+)
+def test_what_a_test_measures_can_decide(fin: dict[str, Any], measure: str) -> None:
+    test = "pre" if fin is PRE else "fin"
+    assert checked(runs=runs(**{test: fin}), report={"test": test, "measures": [measure]})
 
 
 # ---- images

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import ssl_vit
 from helpers import arm_studies
@@ -135,6 +136,7 @@ def test_only_runs_of_one_question_are_ranked_together(
 ) -> None:
     for name, old, new in [
         ("seed", "seed: 0", "seed: 1"),
+        ("rate", "rate: 0.5", "rate: 0.25"),
         ("data", "name: shapes", "name: others"),
     ]:
         shutil.copytree(runs / "first", runs / name)
@@ -144,10 +146,10 @@ def test_only_runs_of_one_question_are_ranked_together(
     (runs / "study" / "deeper" / "second" / "result.json").unlink()
     groups = ranked(runs, "loss")
     assert sorted(run.name for run in groups[0].runs) == ["first", "seed"]
-    assert [group.runs[0].name for group in groups[1:]] == ["data"]
+    assert sorted(group.runs[0].name for group in groups[1:]) == ["data", "rate"]
     runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
-    assert "loss: lower is better\n2 groups, which do not compare" in text
+    assert "loss: lower is better\n3 groups, which do not compare" in text
     assert "left out    study/deeper/second: stopped" in text and listed.CAUTION in text
     assert "\nsplit=validation, data=shapes, n=24, objective=mpp, images=" in text
 
@@ -261,6 +263,11 @@ def spoil(kind: str, folder: Path) -> None:
     elif kind == "weights":
         path = folder / "export" / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"?")
+    elif kind == "not finite":
+        path = folder / "export" / "model.safetensors"
+        tensors = load_file(path)
+        next(iter(tensors.values())).flatten()[0] = float("nan")
+        save_file(tensors, path)
     elif kind == "heads":
         (folder / "export" / "heads.safetensors").unlink()
     elif kind == "link":  # to the checkpoints of a run that may need them
@@ -280,6 +287,7 @@ def spoil(kind: str, folder: Path) -> None:
         ("unfinished", "it has not finished"),
         ("export", "export/config.json is missing or damaged"),
         ("weights", "its SHA-256 is not the one"),
+        ("not finite", "its export has weights that are not finite"),
         ("heads", "No such file"),
         ("link", "checkpoints is a link"),
         ("pending", "pushes are pending: step-000000001, main"),

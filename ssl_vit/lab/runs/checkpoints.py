@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from safetensors import safe_open
+
 from ...errors import UserError
 from ...hub import manifest
 from ...hub.payload import open_run
@@ -60,6 +63,9 @@ def why_kept(run: ListedRun) -> str:
         return "it has not finished"
     if (run.record.folder / "checkpoints").is_symlink():
         return "checkpoints is a link, to what may be another run's"
+    with safe_open(run.record.folder / "export" / "model.safetensors", framework="numpy") as file:
+        if not all(np.isfinite(file.get_tensor(name)).all() for name in file.keys()):  # noqa: SIM118
+            return "its export has weights that are not finite"
     try:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # a UserError is a ValueError

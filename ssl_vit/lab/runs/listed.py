@@ -19,7 +19,9 @@ from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
+from ...recipe.images import PART, PREPROCESSING
 from ...recipe.records.run import Measured
+from ...recipe.schema import defaults
 from ...runs import seen_text
 
 SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
@@ -328,13 +330,15 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
-    """What has to be equal for the values of a metric to compare."""
+    """What has to be equal for the values of a metric to compare. Of images that the objective
+    corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
     split, environment = run.measured[metric].split, run.record.environment
+    values = run.record.values
     images = environment.data.get(split)
     if split == "validation":  # of which environment.data names the whole that they are a share of
         images = environment.held_out or images
     count, learned = run.count(metric), run.learned(split)
-    return {
+    facts = {
         "split": split,
         "data": COLUMNS["data"].text(run),
         "n": NONE if count is None else f"{count:,}",
@@ -342,6 +346,19 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         "images": str(images or f"those of {run.name}, which are not known"),
         LEARNED: f"{learned:,}" if learned else NONE,
     }
+    if split == "test":
+        return facts
+    known = {**defaults(), **values}
+    declared = declaration.objectives().get(str(values.get("objective")))
+    keys = list(known)  # of an objective that is not known here, as without its plugin
+    if declared is not None:
+        keys = [key for key in known if key.split(".")[0] in declared.groups]
+        keys += ["data.size", "model.patch"]
+        if "views" in declared.groups:  # which are told apart among those of a batch
+            keys += ["optim.batch", *PREPROCESSING]
+    keys += PART if split == "train" else []
+    counting = {key for key in keys if identity.counts(key, environment.free)}
+    return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:

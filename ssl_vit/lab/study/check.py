@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, suggest
 from ...formatting import option_text
+from ...metrics import all_metrics
 from ...recipe.schema import Recipe
 from .. import engine
 from .read import REFERENCE, Study
@@ -62,10 +63,42 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
+        if task.run == study.report.test and study.report.measures:
+            _decides(study.report.measures[0], task, recipe)
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
     return found
+
+
+def _decides(measure: str, task: Task, recipe: Recipe) -> None:
+    """Check that a task of the test has the measure by which the report decides. Of an objective a
+    plugin may measure what it has not declared.
+
+    Raises:
+        UserError: it has not.
+    """
+    known = [row.name for row in all_metrics()]
+    if task.tool == "evaluate":
+        known = _probed(recipe)
+        others = [row.name for row in all_metrics() if not row.compared]  # of the features
+    else:
+        others = [f"few_shot_{shots}" for shots in recipe.probe.shots]  # of probe.every
+    last = measure.rpartition("/")[2]
+    if task.tool != "pretrain" and last not in (*known, *others):
+        text = f"report.measures: {measure}: it does not measure that"
+        raise UserError(f"{where(task.run, task.at)}: {text}; {suggest(measure, known)}")
+
+
+def _probed(recipe: Recipe) -> list[str]:
+    """The metrics of a frozen encoder's evaluation."""
+    of_measures = {
+        "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
+        "top1": ["top1", "top5", "real"],
+        engine.SEGMENTATION: ["miou", "pixel_accuracy"],
+    }
+    measures = recipe.probe.measures
+    return [name for one in measures for name in of_measures.get(one, [one])]
 
 
 def with_values(tasks: Tasks, found: Recipes) -> Tasks:
