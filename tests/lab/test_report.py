@@ -554,7 +554,9 @@ def test_before_the_test_has_finished(tmp_path):
 
 
 def test_a_refusal_writes_no_page(tmp_path):
-    folder = study(tmp_path / "s", changed(FROZEN, report__measures=["knm"]), counted(FRESH, "knn"))
+    folder = study(
+        tmp_path / "s", changed(FROZEN, report__measures=["linear"]), counted(FRESH, "knn")
+    )
     with pytest.raises(UserError):
         report.write(folder)
     assert not (folder / "report.md").exists()

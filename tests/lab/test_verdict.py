@@ -187,9 +187,11 @@ def test_before_the_test_has_results(tmp_path):
 
 
 def test_a_measure_that_no_run_has_is_named(tmp_path):
-    folder = study(tmp_path / "s", changed(FROZEN, report__measures=["knm"]), counted(FRESH, "knn"))
+    folder = study(
+        tmp_path / "s", changed(FROZEN, report__measures=["linear"]), counted(FRESH, "knn")
+    )
     with pytest.raises(
-        UserError, match="no finished run of probe has measured knm; did you mean knn"
+        UserError, match="no finished run of probe has measured linear; choices: knn"
     ):
         decide(folder)
 

@@ -3,6 +3,7 @@ signalled while it waits."""
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -216,14 +217,19 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
 
 
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[int] = []
-    monkeypatch.setattr(preemption, "exit_process", lambda status, text: left.append(status))
+    left, signalled = [], threading.Event()
+    monkeypatch.setattr(
+        preemption, "exit_process", lambda status, text: (left.append(status), signalled.set())
+    )
     monkeypatch.setattr(preemption, "REPEAT_WINDOW", 1e6)
-    with preemption.SignalHandler() as signals:
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1):
-            os.kill(os.getpid(), number)
-        assert (left, signals.reason) == ([], "SIGTERM")
-        os.kill(os.getpid(), signal.SIGINT)
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=preemption._exit_on_second_signal, args=(reading,))
+    thread.start()
+    os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
+    os.write(writing, bytes([signal.SIGINT]))
+    assert signalled.wait(60)
+    os.close(writing)
+    thread.join()
     assert left == [preemption.SECOND_SIGNAL + signal.SIGINT]
 
 
