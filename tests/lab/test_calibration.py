@@ -159,8 +159,8 @@ def test_four_looks_claim_as_often_as_their_levels_allow(tmp_path):
 def test_a_report_of_a_folder_claims_what_its_results_in_memory_do(tmp_path):
     """Through files, from study.json to the sentences on the page."""
     right = {"mpp": (220, 226, 226), "mae": (223, 221, 228), "untrained": (190, 200, 190)}
-    content = changed(FROZEN, report__measures=["top1"])
-    folder = study(tmp_path / "s", content, counted(right))
+    content = changed(FROZEN, report__measures=["knn"])
+    folder = study(tmp_path / "s", content, counted(right, "knn"))
     written = report.write(folder).verdict
     loaded = results.load(folder)
     for task in loaded.finished:
