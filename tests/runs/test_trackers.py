@@ -34,6 +34,7 @@ class Fake:
 
     made: ClassVar[list["Fake"]] = []
     fails = ""
+    hangs = threading.Event()  # in the call that `fails` names
     hold = threading.Event()
 
     def __init__(self, project: str, **arguments: Any) -> None:
@@ -47,6 +48,7 @@ class Fake:
         if self.fails == method:
             raise RuntimeError(f"no {method}")
         if self.fails == f"hang in {method}":
+            self.hangs.set()
             self.hold.wait(60)
 
     def start(self) -> None:
@@ -74,6 +76,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     monkeypatch.setenv("WANDB_CONSOLE", "off")
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "wandb", Fake)
     monkeypatch.setattr(Fake, "made", [])
+    monkeypatch.setattr(Fake, "hangs", threading.Event())
     monkeypatch.setattr(Fake, "hold", threading.Event())
     return Fake
 
@@ -133,14 +136,14 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     warnings: list[str] = []
     found = trackers.Trackers(run, warnings.append)
     for step in range(1, 5):
-        settled(found, fails)
-        if found.worker.busy:  # long ago
+        settled(found)
+        if hung(found):  # since long ago
             found.worker.busy = ("wandb", time.monotonic() - 121)
         run.append({"step": step, "loss": float(step)})
         found.on_row({"step": step, "loss": float(step)})
-    settled(found, fails)
+    settled(found)
     if fails == "hang in finish":
-        monkeypatch.setattr(trackers._Worker, "end", lambda *_: settled(found, fails))
+        monkeypatch.setattr(trackers._Worker, "end", lambda *_: settled(found))
     found.finish(4, {"top1": 0.5})
     found.end()
     fake.hold.set()
@@ -150,14 +153,19 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     ]
 
 
-def settled(found: trackers.Trackers, fails: str) -> None:
+def hung(found: trackers.Trackers) -> bool:
+    """Whether the thread hangs in the call that `Fake.fails` names, and is not just busy."""
+    busy = found.worker.busy
+    return Fake.hangs.is_set() and busy is not None and busy[0] == "wandb"
+
+
+def settled(found: trackers.Trackers) -> None:
     """Wait until the thread has done its calls, or hangs in one."""
     until, done = time.monotonic() + 60, threading.Event()
     found.worker.calls.put(("tensorboard", lambda tracker: done.set()))
     while not done.wait(0.01) and "tensorboard" not in found.worker.failed:
         assert time.monotonic() < until
-        busy = found.worker.busy
-        if fails.startswith("hang") and busy and busy[0] == "wandb":
+        if hung(found):
             return
 
 
@@ -203,7 +211,7 @@ def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
     with run.lock():
         found = trackers.Trackers(run, warnings.append)
         found.on_row({"step": 1, "loss": 1.0})
-        settled(found, "")
+        settled(found)
         if how == "moved":
             run.folder.rename(tmp_path / "elsewhere")
         else:
@@ -223,13 +231,13 @@ def test_a_full_disk_ends_tensorboard_with_one_warning(
     warnings: list[str] = []
     found = trackers.Trackers(run, warnings.append)
     found.on_row({"step": 1, "loss": 1.0})
-    settled(found, "")
+    settled(found)
     (events,) = run.tensorboard.iterdir()
     events.unlink()
     events.symlink_to(FULL)
     for step in range(2, 5):
         found.on_row({"step": step, "loss": 1.0})
-        settled(found, "")
+        settled(found)
     found.end()
     (line,) = warnings
     assert line.startswith(
