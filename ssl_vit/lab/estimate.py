@@ -191,7 +191,7 @@ class RunEstimate:
             peak += "" if on.verified else ", a figure not checked"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
         elif not pace:
-            yield "time", no_time()
+            yield "time", f"{no_time()} or --probe"
         if pace:
             total = duration(pace.seconds * self.steps)
             step = f"{pace.seconds:.3g} s a step (median of {pace.steps}, {pace.least:.3g}"
@@ -211,7 +211,7 @@ def assumed(asked: PlanOptions) -> str:
 
 
 def no_time() -> str:
-    return f"not known: say device= ({', '.join(devices())}) or --probe"
+    return f"not known: say device= ({', '.join(devices())})"
 
 
 def _decoding_text(found: Decoding) -> str:

@@ -13,6 +13,7 @@ from ..metrics import (
     find_baseline,
     find_metric,
     is_of_model,
+    label,
 )
 from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, proportion
@@ -29,7 +30,7 @@ def results(metrics: Mapping[str, Measured], measured_on: Images = None) -> Tabl
             found = interval(name, entry, measured_on)
             text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
             n = independent_cases(entry, measured_on) if math.isfinite(entry.value) else 0
-            rows.append([name, number(name, entry.value), text, entry.split, f"{n:,}"])
+            rows.append([label(name), number(name, entry.value), text, entry.split, f"{n:,}"])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
@@ -125,7 +126,7 @@ def baselines(fought: Sequence[BaselineComparison]) -> Table:
         text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
         if (apart := one.difference) is not None:
             between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
-        rows.append([one.called, text, between, one.measure, *one.values])
+        rows.append([one.called, text, between, label(one.measure), *one.values])
     head = ["baseline", "difference", "95% interval", "measure", "the model's", "its value"]
     return Table(head, rows)
 
@@ -156,6 +157,12 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
     if sentences and any(one.difference and one.verb == LOST for one in pixels):
         sentences.append("By k-NN the pixels at 8 x 8 are better.")
     return " ".join(sentences)
+
+
+def fresh_value(measure: str, metrics: Mapping[str, Measured]) -> float | None:
+    """What fresh weights reach in a metric on the same images; None where that was not measured."""
+    found = (one for one in comparisons(metrics) if one.measure == measure)
+    return next((one.there for one in found if _is_fresh(one.baseline)), None)
 
 
 def _is_fresh(baseline: str) -> bool:

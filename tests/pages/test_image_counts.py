@@ -197,7 +197,7 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
     (row,) = metric_tables.results({"knn": Measured(value=80 / 239, split="test", n=239)}).rows
-    assert row == ["knn", "33.47%", "27.79% to 39.68%", "test", "239"]
+    assert row == ["k-NN", "33.47%", "27.79% to 39.68%", "test", "239"]
 
 
 def test_patches_of_few_images_decide_nothing() -> None:

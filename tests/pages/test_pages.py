@@ -107,12 +107,12 @@ def test_the_numbers_of_a_finished_run(tmp_path):
         row[0]: row[1:] for row in page.table(["measure", "value", "95% interval", "split", "n"])
     }
     assert results == {
-        "accuracy_masked": ["50.00%", "40.38% to 59.62%", "validation", "100"],
+        "accuracy masked": ["50.00%", "40.38% to 59.62%", "validation", "100"],
         "loss": ["2.25", "-", "validation", "100"],
     }
     assert page.table(["baseline", "difference", "95% interval", "measure"]) == [
-        ["the commonest colour", "+43.00 points", "-", "accuracy_masked", "50.00%", "7.00%"],
-        ["the neighbours' mean", "+5.00 points", "-", "accuracy_masked", "50.00%", "45.00%"],
+        ["the commonest colour", "+43.00 points", "-", "accuracy masked", "50.00%", "7.00%"],
+        ["the neighbours' mean", "+5.00 points", "-", "accuracy masked", "50.00%", "45.00%"],
     ]
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text

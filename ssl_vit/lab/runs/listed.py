@@ -96,6 +96,10 @@ class ListedRun:
         """The number of images that a metric was measured on, as far as it is known."""
         return metric_tables.case_count(self.measured[metric], self.record.measured_on)
 
+    def fresh(self, metric: str) -> float | None:
+        """What fresh weights reach in it on the same images; None where that was not measured."""
+        return metric_tables.fresh_value(metric, self.record.metrics())
+
     def learned(self, split: str) -> int:
         """Of how many images of a split its initial weights had learned the labels; 0 where that is
         not recorded."""
@@ -248,10 +252,12 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
-    """The value of a metric, the number of images that it was measured on, and what makes it no
-    measure of new images."""
+    """The value of a metric, the number of images that it was measured on, what fresh weights reach
+    there, and what makes it no measure of new images."""
     entry = run.measured[metric]
     text = metric_tables.with_count(metric, entry, run.record.measured_on)
+    if (fresh := run.fresh(metric)) is not None:
+        text = f"{text}; fresh weights {metric_tables.number(metric, fresh)}"
     if run.learned(entry.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(one.unknown for one in run.record.seen):
@@ -274,7 +280,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
     columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
-    metrics = [_of_metric(name, split, runs) for name, split in order]
+    metrics = [column for name, split in order for column in _of_metric(name, split, runs)]
     if found := differing(runs):
         lines = [
             "; ".join(f"{key}={values[number]}" for key, values in found.items())
@@ -285,8 +291,9 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> Column:
-    """Of one split; with the number of images where it is one for all runs."""
+def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Column]:
+    """Of one split; with the number of images where it is one for all runs. That of fresh weights,
+    where it was measured, stands beside it."""
     of = [run for run in runs if metric in run.measured]
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
     head = f"{label(metric)}, {SPLITS[split]}"
@@ -298,7 +305,13 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> Column:
         entry = run.measured.get(metric)
         return entry.value if entry and entry.split == split else None
 
-    return Column(head, value, partial(metric_tables.number, metric))
+    def fresh(run: ListedRun) -> float | None:
+        return None if value(run) is None else run.fresh(metric)
+
+    number = partial(metric_tables.number, metric)
+    beside = Column(f"{label(metric)} of fresh weights, {SPLITS[split]}", fresh, number)
+    measured = any(fresh(run) is not None for run in of)
+    return [Column(head, value, number), *([beside] if measured else [])]
 
 
 class RankedGroup(NamedTuple):
