@@ -190,7 +190,7 @@ def duration(seconds: float) -> str:
 def format_bytes(size: float) -> str:
     """Bytes for people: 14.2 MiB."""
     for unit in BYTES[:-1]:
-        if size < 1000:
+        if size < 999.5:  # else three digits are 1e+03
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} {BYTES[-1]}"
@@ -200,7 +200,7 @@ def rounded_count(count: int) -> str:
     """A count in words: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
     for name, size in sizes.items():
-        if count >= size:
+        if count >= 0.9995 * size:  # else three digits of the smaller unit are 1e+03
             return f"{count / size:.3g} {name}"
     return str(count)
 

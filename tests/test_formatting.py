@@ -36,3 +36,17 @@ def test_an_installed_package_starts_its_tools_as_a_module(monkeypatch: pytest.M
     monkeypatch.setattr(formatting, "INSTALLED", True)
     assert formatting.tool_command("plan") == ["-m", "ssl_vit", "plan"]
     assert formatting.process_environment()["PYTHONPATH"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (formatting.rounded_count, 999_499, "999 thousand"),
+        (formatting.rounded_count, 999_600, "1 million"),
+        (formatting.format_bytes, 999.4 * 1024, "999 KiB"),
+        (formatting.format_bytes, 999.7 * 1024, "0.976 MiB"),
+    ],
+)
+def test_no_number_is_rounded_to_an_exponent(form, value, text: str) -> None:
+    """They said "1e+03 thousand" and "1e+03 KiB"."""
+    assert form(value) == text

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..data.augment import VIEWS
 from ..data.batching import Batch
+from ..data.pixel_values import pixel_type
 from ..models.encoder import Backbone, build_backbone
 from ..objectives import building
 from ..objectives.base import Objective
@@ -66,7 +67,7 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 def _batch(recipe: Recipe, size: int) -> Batch:
     """Training images as an objective takes them."""
     data, shown = recipe.data, compared_views(recipe)
-    kind = torch.uint8 if data.is_rgb else torch.int32
+    kind = pixel_type(data)
 
     def images(*many: int, side: int = data.size) -> Tensor:
         return torch.empty(size, *many, data.channels, side, side, dtype=kind, device="meta")

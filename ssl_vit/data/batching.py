@@ -4,7 +4,7 @@ Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, s
 computed directly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -235,7 +235,21 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(
-            f"data={self.data.name}: {tries} images in a row cannot be read, the last {text}"
+            f"{self.data.location}: {tries} images in a row cannot be read, the last {text}"
+        )
+
+
+def check_readable(batches: Iterable[Batch], data: Data) -> None:
+    """`check_unreadable` of all images of these batches, each of which was read once.
+
+    Raises:
+        UserError: too many of them cannot be read.
+    """
+    batches = list(batches)
+    unreadable = [text for batch in batches for text in batch.unreadable]
+    if unreadable:
+        check_unreadable(
+            len(unreadable), sum(len(batch.key) for batch in batches), data, unreadable[-1]
         )
 
 

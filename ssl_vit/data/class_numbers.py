@@ -40,19 +40,19 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     lists = {split: source.classes for split, source in named.items() if source.classes}
     if not same_numbers(list(lists.values())):
         parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
-        raise UserError(f"data={data.name}: its splits name different classes; {'; '.join(parts)}")
+        raise UserError(f"{data.location}: its splits name different classes; {'; '.join(parts)}")
     for split, source in named.items():
         low, high = source.labels.lowest_and_highest
         if high < 0:
             raise UserError(
-                f"objective={objective}: data={data.name} has no labels in its {split} split"
+                f"objective={objective}: {data.location} has no labels in its {split} split"
                 f"{source.labels.columns}; expected a folder for each class, a column of labels, or"
                 " other images: data=, data.path=, data.hub="
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
             raise UserError(
-                f"data={data.name}: labels from {low} to {high} in its {split} split, "
+                f"{data.location}: labels from {low} to {high} in its {split} split, "
                 f"with {known} classes"
             )
     classes = data.classes or len(splits.train.classes)

@@ -161,8 +161,14 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     Raises:
         ValueError: its pixels have 32 bits, or are below 0.
     """
-    image.load()
+    image.load()  # first, as Pillow itself turns a TIFF in it
     return _upright(_rgb_of_pillow(image), _orientation(image))
+
+
+def upright(image: Image.Image) -> np.ndarray:
+    """The values of one channel (H, W) or several (H, W, C), turned as the image's EXIF says."""
+    image.load()
+    return _upright(np.array(image), _orientation(image))
 
 
 def _rgb_of_pillow(image: Image.Image) -> np.ndarray:

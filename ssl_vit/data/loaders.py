@@ -202,12 +202,14 @@ def held_out_batches(
     views: ViewOptions | None = None,
     group: int = 0,
     first: int = 0,
+    unreadable: Unreadable = Unreadable.REPLACED,
 ) -> list[Batch]:
     """This process's share of at most `most` fixed images, with keys that are the same in every
     run.
 
     Every image is in exactly one process's share; the last batch of a share may be smaller. The
-    images are those of `held_out_rows(source, most, first)`.
+    images are those of `held_out_rows(source, most, first)`; `unreadable` says what becomes of
+    those that cannot be read.
 
     With `views`, each image comes with fixed views, in batches that do not depend on the number of
     processes: groups of at most `group` images, whose views are compared with one another. With
@@ -230,7 +232,7 @@ def held_out_batches(
         groups = max(-(-count // group), batch_layout.processes)
         parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
         samples = [Samples(part, rng.key(MEASURED_KEY, part)) for part in parts]
-    images = ImageDataset(source, data, train=False, views=views)
+    images = ImageDataset(source, data, train=False, unreadable=unreadable, views=views)
     return list(image_loader(images, samples, workers=0))
 
 

@@ -52,7 +52,8 @@ def chosen(source: Source, most: int | None) -> Source:
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A mask as int32 (H, W): a palette's indices or the values of one channel, as they are.
+    """A mask as int32 (H, W): a palette's indices or the values of one channel, as they are, turned
+    as its EXIF says.
 
     Raises:
         ValueError: it cannot be decoded, or has several channels.
@@ -62,7 +63,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     try:
         image = decoding.open_image(raw)
         if image.mode in ONE_CHANNEL:
-            return torch.from_numpy(np.array(image).astype(np.int32))
+            return torch.from_numpy(decoding.upright(image).astype(np.int32))
     except Exception as error:  # whatever a file written by others causes in a decoder
         raise ValueError(f"not a whole mask: {' '.join(str(error).split())[:200]}") from None
     raise ValueError(f"its mask has pixels of {image.mode}; expected one channel of classes")

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from ..data.pixel_values import normalisation
 from ..metrics import FRESH, GUESSING, PIXELS, START
 from ..models.encoder import Backbone, build_backbone
+from ..models.weights import copy_weights
 from ..recipe.records.run import Difference, Measured
-from ..recipe.schema import Data, Model
+from ..recipe.schema import Data, Model, Recipe
 from ..stats import paired_difference
 from .features import Reader, accuracy
 
@@ -23,12 +24,25 @@ ENCODER = ""  # the name of the encoder itself, beside FRESH, START and PIXELS
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
-def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
+def fresh_network(model: Model, data: Data, seed: int, class_token: bool = True) -> Backbone:
     """The network with the initial weights of that seed, as a run from scratch begins; torch's
-    random state stays as it is."""
+    random state stays as it is. `class_token` as of build_encoder."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return build_backbone(model, data).eval()
+        return build_backbone(model, data, class_token=class_token).eval()
+
+
+def initial_network(
+    made: Recipe | None, model: Model, data: Data, seed: int, class_token: bool = True
+) -> Backbone:
+    """The network with the initial weights of the run `made`, of its seed, brought to the image
+    size of `data` as trained ones are; with fresh weights of `seed` where no run is known, or its
+    images have other channels."""
+    if made is None or made.data.channels != data.channels:
+        return fresh_network(model, data, seed, class_token)
+    network = fresh_network(model, data, made.seed, class_token)
+    copy_weights(fresh_network(made.model, made.data, made.seed, class_token), network)
+    return network
 
 
 def pixel_reader(data: Data) -> Reader:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 
 from ..data.batching import Batch
 from ..data.source import Source
@@ -21,6 +19,7 @@ from ..errors import UserError
 from ..objectives.base import Objective
 from ..recipe import records
 from ..runs.files import write_atomically
+from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 
 IMAGENET = 50_000  # images of its validation split
@@ -50,7 +49,7 @@ class Predictions(NamedTuple):
 
 @torch.no_grad()
 def predict(
-    objective: Objective, batches: Iterable[Batch], accelerator: Accelerator
+    objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
     """The classifier's predictions for the batches of all processes, gathered on each of them."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -62,11 +61,11 @@ def predict(
         classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
-    everyone = gather_object(parts)
+    everyone = accelerator.gather_parts(parts)
     index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
-    names = tuple(gather_object(unreadable))
-    most = max(gather_object([classes]))  # a process may have had no image
+    names = tuple(accelerator.gather_parts(unreadable))
+    most = max(accelerator.gather_parts([classes]))  # a process may have had no image
     return Predictions(index[order], label[order], top5[order], names, most)
 
 
@@ -87,7 +86,8 @@ def real_accuracy(
     predictions: Predictions, source: Source, path: str
 ) -> dict[str, tuple[float, int]]:
     """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
-    class is one of their labels. Images without a label are left out.
+    class is one of their labels. Images without a label are left out, and those that cannot be
+    read, in whose places others stand.
 
     `path` is the published real.json: a list of lists, in the order of the numbers in the files'
     names.
@@ -107,9 +107,10 @@ def real_accuracy(
             f"eval.real={path}: expected images of data.test named as ImageNet's"
             " (ILSVRC2012_val_00000001.JPEG)"
         )
+    read_M = np.any(predictions.label.reshape(len(numbers), -1) >= 0, axis=1)
     right = []
-    for number, first in zip(numbers, predictions.top5[:, 0].tolist(), strict=True):
-        labels = seen[int(number[1]) - 1] if number else []
+    for number, first, read in zip(numbers, predictions.top5[:, 0].tolist(), read_M, strict=True):
+        labels = seen[int(number[1]) - 1] if number and read else []
         if labels:
             right.append(first in labels)
-    return {"real": (float(np.mean(right)), len(right))}
+    return {"real": (float(np.mean(right)), len(right))} if right else {}

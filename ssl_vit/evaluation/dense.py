@@ -141,7 +141,7 @@ def train_segmenter(
     for step in range(steps):
         row_B = probes.rows_of_batch(step, size, len(train.x_IND), SEED)
         gradient_AF = torch.zeros_like(weight_AF)
-        known = (train.mask_ISS[row_B] != task.ignore).sum().clamp(min=1).item()
+        known = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
         for part in row_B.split(at_once):
             x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
             gradient_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)

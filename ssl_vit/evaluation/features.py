@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..data.batching import Batch
 from ..data.source import Source
 from ..models.encoder import Backbone
 from ..recipe.schema import Probe
+from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
 
@@ -33,7 +32,7 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 
 
 def extract(
-    readers: Readers, batches: Iterable[Batch], accelerator: Accelerator
+    readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> dict[str, Features]:
     """Each reader's features, and the labels, of the labelled images in all processes' batches, in
     the order of the split, on the device. The caller enters autocast."""
@@ -48,7 +47,7 @@ def extract(
 
 @torch.no_grad()
 def gathered(
-    readers: Readers, batches: Iterable[Batch], accelerator: Accelerator
+    readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Index (N,), ascending, label (N,) and each reader's features (N, D) of all processes'
     batches."""
@@ -58,7 +57,7 @@ def gathered(
         features = [read(image_BCHW).float().cpu().numpy() for read in readers.values()]
         parts.append((batch.index.numpy(), batch.label.numpy(), *features))
     index, label_N, *found = (
-        np.concatenate(arrays) for arrays in zip(*gather_object(parts), strict=True)
+        np.concatenate(arrays) for arrays in zip(*accelerator.gather_parts(parts), strict=True)
     )
     order = index.argsort()
     by_name = {name: x_ND[order] for name, x_ND in zip(readers, found, strict=True)}
@@ -80,7 +79,7 @@ def sample_few_shot(
     load_rows: Callable[[np.ndarray], Iterable[Batch]],
     probe: Probe,
     classes: int,
-    accelerator: Accelerator,
+    accelerator: WatchedAccelerator,
 ) -> FewShotSamples:
     """Choose images by their labels, then extract features of those alone: on ImageNet, 5 shots in
     3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next of its

@@ -6,19 +6,24 @@ Legend: M images that are measured on, T trials.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
+from .. import rng
 from ..callbacks import Row
 from ..data.batching import Batch
 from ..metrics import FRESH, IN_ITS_PLACE, PROBE, PROBED
 from ..objectives.base import Objective
+from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Measured
 from ..recipe.schema import Probe
+from ..training.distributed import WatchedAccelerator
 from . import probes
 from .beside import ENCODER, Right, compared
 from .features import Features, Readers, accuracy, extract, feature_reader, run_probes
+
+RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
 
 
 @dataclass(eq=False, repr=False)
@@ -46,7 +51,7 @@ class OnlineProbes:
     probe: Probe
     pool: str
     classes: int
-    accelerator: Accelerator
+    accelerator: WatchedAccelerator
     paired: bool = True
     beside: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
@@ -60,9 +65,9 @@ class OnlineProbes:
         return found + [name for name in ("linear", "knn") if name in measured]
 
     def chosen_on(self, images: int) -> int:
-        """Of so many training images, on how many the linear probe's learning rate is chosen: the
-        first tenth."""
-        return max(1, images // 10)
+        """Of so many training images, on how many the linear probe chooses its learning rate, and
+        none learns: a tenth; 0 where it is not measured."""
+        return 0 if {*self.probe.measures}.isdisjoint(CHOSEN) else max(1, images // 10)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.right = {}
@@ -113,11 +118,13 @@ class OnlineProbes:
         name: str,
         probe: Probe | None = None,
     ) -> Iterator[tuple[str, Tensor]]:
-        train_ND, label_N = features["train"][name]
-        count = self.chosen_on(len(label_N))
-        seen = {
-            "train": (train_ND[count:], label_N[count:]),
-            "validation": (train_ND[:count], label_N[:count]),
-            "test": features["test"][name],
-        }
+        seen = {split: found[name] for split, found in features.items()}
+        train_ND, label_N = seen["train"]
+        n = len(label_N)
+        if count := self.chosen_on(n):
+            # drawn, as images may come class by class
+            row_N = torch.from_numpy(rng.permute(np.arange(n), n, rng.key(RATE_KEY)))
+            held, rest = row_N[:count], row_N[count:].sort().values
+            seen["train"] = train_ND[rest], label_N[rest]
+            seen["validation"] = train_ND[held], label_N[held]
         return run_probes(seen, probe or self.probe, self.classes)

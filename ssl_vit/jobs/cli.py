@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
-from ..recipe import tool
+from ..recipe import recipe_files, tool, words
 from ..recipe.check import check_place
-from ..recipe.init_source import CHOICES, SCRATCH
+from ..recipe.init_source import CHOICES
 from ..recipe.load import recipe_file, resolve, warmup_notice
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
-from ..recipe.which_images import OTHERS, image_notice
+from ..recipe.which_images import OTHERS, crop_notice, image_notice
 from ..runs import trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
@@ -94,7 +94,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if options:
         run.recipe_file = recipe_file(options, recipe)
         taken = image_notice(options, recipe)
-        _print(taken, warmup_notice(options, recipe))
+        _print(taken, crop_notice(options, recipe), warmup_notice(options, recipe))
     run.reconcile()
     result = run.result()
     if result is not None and (again := reuse.measured_again(run)):
@@ -147,11 +147,12 @@ def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
 
 
 def _check_init_given(recipe: Recipe, options: list[str]) -> None:
-    """Check that init= is given: scratch as a default would hide a forgotten option."""
-    named = any(
-        option == f"init={SCRATCH}" or option.endswith((".yaml", ".yml")) for option in options
-    )
-    if recipe.init_source.is_scratch and not named:
+    """Check that init= is given, by a word or in the recipe's file: scratch as a default would hide
+    a forgotten option."""
+    texts = words.parse(options)
+    if not recipe.init_source.is_scratch or "init" in texts:
+        return
+    if "init" not in recipe_files.file_values(recipe_files.find_recipe(texts.get("recipe"))):
         raise UserError(f"init= is missing; {CHOICES}")
 
 

@@ -17,6 +17,7 @@ from ..data.batching import Batch
 from ..data.open import open_splits
 from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
+from ..evaluation.beside import initial_network
 from ..inspection.base import Subject
 from ..models import architectures, weights
 from ..models.encoder import Encoder, build_backbone
@@ -40,7 +41,8 @@ ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
 class NamedEncoder:
     """An encoder of `init=`. `identity` is the place in full, `pool` the feature of an image that
     it was trained to give, `run` the folder of the run that made it, None where no run did. `owner`
-    is the one whose model and images fresh weights have (`scratch,PLACE`)."""
+    is the one whose model and images fresh weights have (`scratch,PLACE`); `made` is the recipe of
+    the run whose initial weights they are."""
 
     source: InitSource
     identity: str
@@ -49,6 +51,7 @@ class NamedEncoder:
     pool: str
     run: Path | None
     owner: "NamedEncoder | None" = None
+    made: Recipe | None = None
 
     def describe(self) -> str:
         model = self.recipe.model
@@ -59,7 +62,8 @@ class NamedEncoder:
 
 def with_fresh_weights(place: str, given: Mapping[str, str]) -> list[NamedEncoder]:
     """The encoder that a place names, after fresh weights of its model with its seed: of a run,
-    those that it began with. `scratch` alone is fresh weights already.
+    those that it began with if it began from scratch, at the image size that is looked at.
+    `scratch` alone is fresh weights already.
 
     Raises:
         UserError: as `resolve_one`; or it is no Vision Transformer.
@@ -154,9 +158,12 @@ def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncod
         return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
+    made = None
     if owner.run and "seed" not in given:
-        recipe.seed = recipe_files.read(owner.run / "recipe.yaml").seed
-    return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, owner.pool, None)
+        made = recipe_files.read(owner.run / "recipe.yaml")
+        recipe.seed = made.seed
+    source = InitSource("scratch")
+    return NamedEncoder(source, "scratch", "scratch", recipe, owner.pool, None, made=made)
 
 
 class ImageSet(NamedTuple):
@@ -251,8 +258,12 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     """
     recipe = one.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(recipe.seed)
-    network = build_backbone(recipe.model, recipe.data, class_token=False)
+    if one.source.is_scratch:
+        network = initial_network(
+            one.made, recipe.model, recipe.data, recipe.seed, class_token=False
+        )
+    else:
+        network = build_backbone(recipe.model, recipe.data, class_token=False)
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)

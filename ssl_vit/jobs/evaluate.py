@@ -11,7 +11,7 @@ from ..data import class_numbers, masks, sources
 from ..data.batch_layout import BatchLayout
 from ..errors import UserError
 from ..evaluation import features
-from ..evaluation.beside import ENCODER, compared, fresh_network, pixel_reader
+from ..evaluation.beside import ENCODER, compared, initial_network, pixel_reader
 from ..formatting import crop_text, few_images, pixel_text
 from ..metrics import FRESH, IN_ITS_PLACE, PIXELS
 from ..models import encoder, weights
@@ -141,11 +141,7 @@ def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
     source = recipe.init_source
     if source.is_scratch:
         return {}
-    made = _made(source)
-    if made is None or made.data.channels != recipe.data.channels:
-        return {FRESH: fresh_network(recipe.model, recipe.data, recipe.seed).to(device)}
-    network = fresh_network(recipe.model, recipe.data, made.seed)
-    weights.copy_weights(fresh_network(made.model, made.data, made.seed), network)
+    network = initial_network(_made(source), recipe.model, recipe.data, recipe.seed)
     return {FRESH: network.to(device)}
 
 
@@ -215,17 +211,18 @@ def _probed(
     recipe, splits, classes = images.recipe, images.splits, images.classes
     assert splits.test is not None
     probed = _probes(recipe)
+    forwarded = len(splits.test) if "top1" in recipe.probe.measures else 0
     if not probed:
-        return {}, len(splits.test) if "top1" in recipe.probe.measures else 0
+        return {}, forwarded
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     if probed.isdisjoint(CHOSEN):
         del named["validation"]
-    picks, forwarded = None, 0
+    picks = None
     extracted: dict[str, dict[str, features.Features]] = {}
     with images.autocast():
         if probed == {"few_shot"}:
             train = named.pop("train")
-            extracted["train"], picks, forwarded = features.sample_few_shot(
+            extracted["train"], picks, drawn = features.sample_few_shot(
                 readers,
                 train,
                 lambda rows: images.batches(train, rows),
@@ -233,6 +230,7 @@ def _probed(
                 classes,
                 images.accelerator,
             )
+            forwarded += drawn
         for name, source in named.items():
             batches = images.batches(source)
             extracted[name] = features.extract(readers, batches, images.accelerator)

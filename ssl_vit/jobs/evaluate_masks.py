@@ -126,6 +126,9 @@ def _fit(
         batch=probe.batch,
         device=device,
     )
-    shown = train.mask_ISS[train.mask_ISS != task.ignore].long()
-    commonest = int(shown.bincount().argmax())
+    count_C = torch.zeros(task.classes, dtype=torch.long)
+    for mask_SS in train.mask_ISS:
+        shown = mask_SS.long()  # else an ignored value beyond a byte is taken for another
+        count_C += shown[shown != task.ignore].bincount(minlength=task.classes)
+    commonest = int(count_C.argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))

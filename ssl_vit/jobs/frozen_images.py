@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 
 from ..data import loaders, masks, sources
@@ -16,6 +15,7 @@ from ..data.workers import InterruptibleLoader
 from ..recipe.schema import Recipe
 from ..training import loop
 from ..training.distributed import WatchedAccelerator
+from . import resources
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,20 @@ class FrozenImages:
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """This process's share of these rows, by default of all."""
-        data, workers = self.recipe.data, self.recipe.compute.workers or 0
-        loader = loaders.evaluation_loader(source, data, self.batch_layout, workers, rows)
+        loader = loaders.evaluation_loader(
+            source, self.recipe.data, self.batch_layout, self._workers, rows
+        )
         return self._watched(loader, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
         """This process's share of all images and their masks, of so many classes if that is
         known."""
-        data, workers = self.recipe.data, self.recipe.compute.workers or 0
-        loader = masks.loader(source, data, self.batch_layout, workers, classes)
+        loader = masks.loader(source, self.recipe.data, self.batch_layout, self._workers, classes)
         return self._watched(loader, len(source))
+
+    @property
+    def _workers(self) -> int:
+        return resources.workers(self.recipe, self.accelerator)
 
     def _watched(self, loader: DataLoader, images: int) -> Iterator[Batch]:
         own: list[str] = []
@@ -50,7 +54,7 @@ class FrozenImages:
             for batch in self.accelerator.watch_loader(batches):
                 own += batch.unreadable
                 yield batch
-        unreadable = gather_object(own)
+        unreadable = self.accelerator.gather_parts(own)
         for text in unreadable:
             if self.accelerator.is_main_process and text not in self.said:
                 print(f"warning: left out: {text}", flush=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import costs
 from ..data import class_numbers, loaders
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch
+from ..data.batching import Batch, Unreadable, check_readable
 from ..data.files import FOLDERS
 from ..data.source import Source, labelled_images
 from ..data.sources import Splits
@@ -124,7 +124,11 @@ def prepare(
         return None, str(error)
 
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
-        return loaders.held_out_batches(source, recipe.data, batch_layout, count, first=first)
+        found = loaders.held_out_batches(
+            source, recipe.data, batch_layout, count, first=first, unreadable=Unreadable.UNLABELLED
+        )
+        check_readable(found, recipe.data)
+        return found
 
     probes = OnlineProbes(
         batches(labelled_images(splits.train), train),
@@ -155,10 +159,9 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
         return "the images have lists of labels"
     if doubt := label_doubt(splits.train.whole()):
         return f"the folders may be no classes: {doubt}"
-    learned_from = train - max(1, train // 10)  # as OnlineProbes.chosen_on
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
-    if learned_from < recipe.probe.neighbors or labelled < FEWEST:
-        few = f"{learned_from:,} labelled training images and {labelled:,} held-out ones"
+    if train < recipe.probe.neighbors or labelled < FEWEST:
+        few = f"{train:,} labelled training images and {labelled:,} held-out ones"
         return f"{few} are too few; data.validation= holds out more"
     return ""
 

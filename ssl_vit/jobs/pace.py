@@ -70,6 +70,7 @@ def measure(recipe: Recipe) -> Pace:
     recipe.log.every = 1
     recipe.probe.every = None
     recipe.eval.knn = False
+    recipe.eval.collapse = None
     with tempfile.TemporaryDirectory() as recipe.out:
         run = Run(recipe)
         with session(run) as current:

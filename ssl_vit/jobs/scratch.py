@@ -7,6 +7,7 @@ is printed without a verdict; study/worth compares them.
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import format_exaflop
@@ -21,45 +22,59 @@ from ..runs.identity import runs_before
 
 MEASURE = "top1"
 TUNED = ("optim.", "data.mixup", "data.cutmix")
-# A finished run beside this one: its folder, its recipe, and the keys at which the recipes differ
-Neighbour = tuple[Path, Recipe, set[str]]
+
+
+class Neighbour(NamedTuple):
+    """A finished run in the same folder; `differ`: the keys at which the recipes differ."""
+
+    folder: Path
+    recipe: Recipe
+    result: Result
+    images: object  # the fingerprints of its splits
+    differ: set[str]
 
 
 def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     """A run of the same length from scratch, in the same folder of runs and on the same images,
     with the tries and the compute of both; or that there is none."""
-    neighbours = list(_neighbours(folder, recipe))
-    alike = sorted(
-        (made.seed != recipe.seed, other)  # that of the same seed, if there is one
-        for other, made, differ in neighbours
-        if made.init == SCRATCH and differ <= {"init", "seed"} and _images(other) == _images(folder)
-    )
-    tested = [(other, records.read(other / "result.json", Result)) for _, other in alike]
-    other, theirs = next((one for one in tested if MEASURE in one[1].metrics), (None, None))
-    if other is None or theirs is None or MEASURE not in result.metrics:
+    neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
+    alike = [
+        one
+        for one in neighbours
+        if one.recipe.init == SCRATCH
+        and one.differ <= {"init", "seed"}
+        and one.images == images
+        and MEASURE in one.result.metrics
+    ]
+    if not alike or MEASURE not in result.metrics:
         return NOT_KNOWN
-    own, value = result.metrics[MEASURE].value, theirs.metrics[MEASURE].value
-    less, work, all_work = "its compute is not compared", theirs.total_exaflop, result.total_exaflop
+    # that of the same seed, if there is one
+    other = min(alike, key=lambda one: (one.recipe.seed != recipe.seed, one.folder))
+    own, value = result.metrics[MEASURE].value, other.result.metrics[MEASURE].value
+    work, all_work = other.result.total_exaflop, result.total_exaflop
+    less = "its compute is not compared"
     if made_by(recipe) and work is not None and all_work is not None and work < all_work:
         less = "less compute"
+    tries = _tries(neighbours, SCRATCH)
+    tuning = "no tuning" if tries == 1 else f"{tries} tries"
     there, here = (
-        f"{_tries(neighbours, init)}, {format_exaflop(exaflop, 2)}"
-        for init, exaflop in ((SCRATCH, work), (recipe.init, all_work))
+        f"{'1 try' if count == 1 else f'{count} tries'}, {format_exaflop(exaflop, 2)}"
+        for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
     )
     return (
-        f"{NOT_KNOWN}, as training from scratch had no tuning and {less}: {MEASURE} {value:.1%}"
-        f" ({other.name}: {there}), here {own:.1%} ({here} with its pre-training)"
+        f"{NOT_KNOWN}, as training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
+        f" ({other.folder.name}: {there}), here {own:.1%} ({here} with its pre-training)"
     )
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
-    """The finished runs in a folder's own folder."""
+    """The finished runs in a folder's own folder; none that cannot be read as a whole."""
     for other in sorted(folder.parent.iterdir()):
-        with suppress(OSError, ValueError, UserError):  # no run, or not one that can be read
+        with suppress(OSError, ValueError, UserError):
             made = recipe_files.read(other / "recipe.yaml")
+            result = records.read(other / "result.json", Result)
             differ = {one.key for one in differences(_decides(made), _decides(recipe))}
-            if (other / "result.json").exists():
-                yield other, made, differ
+            yield Neighbour(other, made, result, _images(other), differ)
 
 
 def _decides(recipe: Recipe) -> Values:
@@ -73,14 +88,13 @@ def _images(folder: Path) -> object:
     return records.read(folder / "environment.json", Environment).data
 
 
-def _tries(neighbours: Iterable[Neighbour], init: str) -> str:
+def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
     """How many of them, from these weights, differ by nothing but how they are optimised."""
-    count = sum(
-        made.init == init
-        and all(key in ("init", "seed") or key.startswith(TUNED) for key in differ)
-        for _, made, differ in neighbours
+    return sum(
+        one.recipe.init == init
+        and all(key in ("init", "seed") or key.startswith(TUNED) for key in one.differ)
+        for one in neighbours
     )
-    return "1 try" if count == 1 else f"{count} tries"
 
 
 def made_by(recipe: Recipe) -> Recipe | None:

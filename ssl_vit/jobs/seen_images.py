@@ -39,6 +39,8 @@ class MeasuredImages:
         if recipe.data.validation != 0 and (recipe.trains or chosen_on_held_out(recipe)):
             held_out = splits.validation
             most = recipe.eval.images if recipe.trains else len(held_out)
+            if recipe.checkpoint.best:  # k-NN takes others than those that chose (online.prepare)
+                most *= 2
             self.parts["validation"] = held_out, loaders.held_out_rows(held_out, most)
 
     @cached_property

@@ -185,10 +185,7 @@ def _held_out(job: Job) -> HeldOutEvaluator:
         compared_views(recipe),
         min(COMPARED_IMAGES, recipe.optim.batch),
     )
-    unreadable = [text for batch in batches for text in batch.unreadable]
-    if unreadable:
-        seen = sum(len(batch.key) for batch in batches)
-        batching.check_unreadable(len(unreadable), seen, recipe.data, unreadable[-1])
+    batching.check_readable(batches, recipe.data)
     return HeldOutEvaluator(batches, job.accelerator)
 
 
@@ -199,6 +196,7 @@ def _collapse(job: Job) -> CollapseEvaluator | None:
         return None
     count = IMAGES_PER_CHANNEL * recipe.model.width
     batches = loaders.held_out_batches(job.splits.validation, recipe.data, job.batch_layout, count)
+    batching.check_readable(batches, recipe.data)
     return CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, job.accelerator)
 
 

@@ -121,7 +121,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         if job.recipe.checkpoint.best:
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save() | {"recipe": recipe_hash(job.recipe)}
-        if job.trained_on.gather() and accelerator.is_main_process:
+        if job.trained_on.gather(accelerator) and accelerator.is_main_process:
             callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
         distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
 

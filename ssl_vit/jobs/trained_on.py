@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from accelerate.utils import gather_object
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -14,6 +13,7 @@ from ..data.batching import Batch, is_labelled
 from ..data.contents import NO_HASHES, distinct, is_among
 from ..runs.files import write_atomically
 from ..runs.folder import TRAINED_ON
+from ..training.distributed import WatchedAccelerator
 
 LIMIT = 1_000_000  # images of a record
 
@@ -78,13 +78,13 @@ class TrainedOn:
                     self.labels.append(batch.content[labelled_B].ravel())
             yield batch._replace(content=None)
 
-    def gather(self) -> bool:
+    def gather(self, accelerator: WatchedAccelerator) -> bool:
         """Record what every process has trained on; whether there are more images from here on than
         are recorded. Collective."""
         before = self.record
         new = [_new(self.images, before.images), _new(self.labels, before.labels)]
         self.images, self.labels = [], []
-        parts = gather_object([new])
+        parts = accelerator.gather_parts([new])
         images = distinct(np.concatenate([before.images, *(part[0] for part in parts)]))
         labels = distinct(np.concatenate([before.labels, *(part[1] for part in parts)]))
         is_over = len(images) > LIMIT

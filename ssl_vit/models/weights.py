@@ -322,7 +322,8 @@ def export(
     classes: Sequence[str] = (),
 ) -> None:
     """Write config.json and model.safetensors, as timm's "local-dir:" reads them, and
-    heads.safetensors; config.json has the digests of both. An existing folder is replaced at once.
+    heads.safetensors; config.json has the digests of both. An existing folder is removed once the
+    new one is written: a kill between the two leaves none, which the resumed run writes again.
 
     Args:
         folder: where to.

@@ -120,7 +120,8 @@ class Objective(nn.Module, ABC):
 
     def heads(self) -> dict[str, Tensor]:
         """What an export keeps beside the encoder: {name: tensor} of this objective's state."""
-        return {name: value for name, value in self.state_dict().items() if "encoder." not in name}
+        state = self.state_dict().items()
+        return {name: value for name, value in state if "encoder" not in name.split(".")}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
         """Take what `heads` of a trained one gave; the encoder has its weights already.

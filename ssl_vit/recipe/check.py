@@ -330,7 +330,7 @@ def _probe(r: Recipe) -> None:
 
 def _lengths(r: Recipe) -> None:
     steps = r.optim.steps
-    if not 0 <= r.optim.warmup < steps:
+    if r.optim.warmup >= steps:
         text = f"not below optim.steps={steps}; add optim.warmup={steps // 10}"
         raise r.error("optim.warmup", text)
     if r.compute.batch and r.optim.batch % r.compute.batch:
@@ -384,5 +384,7 @@ def _has_group(r: Recipe, top: str) -> bool:
 
 def _reads_labels(r: Recipe) -> bool:
     if not isinstance(r.data.test, str):  # a share of each class
+        return True
+    if r.data.share_seed is not None or (r.trains and r.eval.knn):
         return True
     return any(one.labels for one in r.declared.trained(r)) or r.probe.every is not None

@@ -7,7 +7,7 @@ from . import schema
 from .identity import computed_values
 from .schema import Recipe
 
-LONGEST_DEFAULT_NAME = 120  # characters, or bytes more than characters
+LONGEST_DEFAULT_NAME = 120  # characters; of bytes, which file systems count, twice as many
 
 
 def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
@@ -24,8 +24,7 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
     if len(name) > LONGEST_DEFAULT_NAME:
         return f"{name[:110]}-{digest}"
-    # Characters of several bytes: file systems count bytes
-    if len(name.encode(errors="replace")) - LONGEST_DEFAULT_NAME > LONGEST_DEFAULT_NAME:
+    if len(name.encode(errors="replace")) > 2 * LONGEST_DEFAULT_NAME:
         return f"{name[:50]}-{digest}"
     return name
 

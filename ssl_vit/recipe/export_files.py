@@ -110,10 +110,24 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
     if config.get("model_type") == "vit":
         # of what no image processor reads, `to_transformers` writes them here
         known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
-        found = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
-        return {key: value for key, value in found.items() if value is not None}
+        return _of_image_processor(known, config.get("num_channels", 3))
     pretrained = config.get("pretrained_cfg", config)
     return {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+
+
+def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
+    """Mean and std as shares of white, which is 255, that do what transformers' image processor
+    does: (factor x - image_mean) / image_std, where neither step is switched off."""
+    factor = known.get("rescale_factor", 1 / 255) if known.get("do_rescale", True) else 1
+    if not known.get("do_normalize", True):
+        known = {"mean": [0.0] * channels, "std": [1.0] * channels}
+    white = 1 if math.isclose(255 * factor, 1) else 255 * factor
+    found = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
+    return {
+        key: [one / white for one in value] if white != 1 else value
+        for key, value in found.items()
+        if value is not None
+    }
 
 
 def pixel_values(folder: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     check_plugin_is_given(given, known.get("plugin"), path)
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
-    where = "" if start else f"{path}: "  # else it may be what the initial weights say
+    where = "" if start else f"{path}: "  # with init=, a wrong value need not be the file's
     recipe = schema.build(known | given, where, typed=texts)
     if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
         known |= {POOL: recipe.init_source.pooling()}  # which the weights were trained to give
@@ -72,7 +72,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes
     _check_normalisation(recipe, start)
     if "name" not in given:
-        weights = f"init={Path(given['init'].split(':')[-1]).name}" if "init" in given else None
+        weights = f"init={_short_name(given['init'])}" if "init" in given else None
         before = schema.build(known | {"init": recipe.init})
         parts = [before.name or path.stem, data_name, named["model"], weights]
         recipe.name = default_name([part for part in parts if part], before, recipe)
@@ -81,6 +81,12 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def _short_name(place: str) -> str:
+    """Of `init=`, for a run's name: the last part of it, or the run of an export's folder."""
+    path = Path(place.split(":")[-1])
+    return path.parent.name if path.name == "export" and path.parent.name else path.name
 
 
 def _with_data(

@@ -12,7 +12,7 @@ class Optim(Keys):
     steps: Steps = key(1000, "Training steps.")
     batch: int = key(4096, "Global batch size.", gt=0, le=2**22)
     lr: float = key(2e-4, "Peak learning rate, not scaled by the batch.", gt=0, le=1e4)
-    warmup: int = key(0, "Steps of linear warm-up.")
+    warmup: int = key(0, "Steps of linear warm-up.", ge=0)
     schedule: Literal["cosine", "linear", "steps"] = key(
         "cosine",
         "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth after each"

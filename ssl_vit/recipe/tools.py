@@ -140,7 +140,7 @@ class FigureOptions(ToolOptions):
     )
     init: Place = key(
         ...,
-        f"The encoder: {PLACES}. Fresh weights beside a run are those that it began with.",
+        f"The encoder: {PLACES}. Beside a run its fresh weights are of its seed.",
         metavar="PLACE",
     )
     figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(

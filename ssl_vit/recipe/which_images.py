@@ -3,6 +3,7 @@ initial weights, or the recipe file's. No torch here."""
 
 from collections.abc import Collection, Iterable, Mapping
 
+from ..formatting import crop_text
 from . import recipe_files, schema, words
 from .images import CROPPING, MIXING, OF_PIXELS, PREPROCESSING, READING, Data
 from .init_source import InitSource
@@ -43,6 +44,25 @@ def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         recipe: that recipe.
     """
     return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
+
+
+def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
+    """A line that says how a frozen encoder's images are cut where the encoder's own way is not
+    known or cannot be had, and nothing chooses one.
+
+    Args:
+        options: those that `resolve` made the recipe of.
+        recipe: that recipe.
+    """
+    source, given = recipe.init_source, words.parse(options)
+    own = recipe_files.load(recipe_files.find_recipe(given["recipe"])).own
+    if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*given, *own}:
+        return None
+    if {*CROPPING} & {*source.described_values()}:
+        return None
+    cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
+    text = "how its own evaluation cuts images is not known, or not to be had here"
+    return f"warning: init={source.place}: {text}; {cut} is used; for another data.eval_crop="
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:

@@ -55,7 +55,7 @@ class CollapseAlarm(Callback):
                 f"effective rank {rank:.1f}, under {LEAST_RANK:.0%} of that at step"
                 f" {self.first['step']}, {first:.1f}"
             )
-        if row[COSINE] > MOST_COSINE:
+        if not row[COSINE] <= MOST_COSINE:
             found[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
         for name, what in INFORMATION.items():
             share = row.get(name)

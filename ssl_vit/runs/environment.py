@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..formatting import INSTALLED
+
 PACKAGES = ("torch", "torchvision", "timm", "accelerate", "datasets", "transformers", "numpy")
 
 
@@ -50,7 +52,10 @@ def cpu_model() -> str:
 
 
 def _revision() -> str | None:
-    """The git revision of this code, with + if files were changed since; None outside git."""
+    """The git revision of this code, with + if files were changed since; None outside git, and of
+    an installed package, which may lie inside another project's repository."""
+    if INSTALLED:
+        return None
     try:
         changed = _git("status", "--porcelain", "--untracked-files=no")
         return _git("rev-parse", "HEAD") + ("+" if changed else "")

@@ -42,12 +42,17 @@ class WatchedAccelerator(Accelerator):
 
     tick: Callable[[], None] = staticmethod(lambda: None)
     watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
-        lambda batching: batching
+        lambda batches: batches
     )
 
     def reduce(self, *values: Any, **settings: Any) -> Any:
         self.tick()
         return super().reduce(*values, **settings)
+
+    def gather_parts(self, parts: list[T]) -> list[T]:
+        """The parts of all processes, in the order of their ranks; any Python objects."""
+        self.tick()
+        return gather_object(parts)
 
 
 @contextmanager
@@ -246,10 +251,8 @@ def _native_precision(device: torch.device) -> str:
     call gives the same."""
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu":
+    else:
         native = bool(_cpu_flags() & BFLOAT16)
-    else:  # mps emulates it on some generations
-        native = False
     return "bfloat16" if native else "float32"
 
 

@@ -197,7 +197,10 @@ def _report_unreadable(
     Raises:
         UserError: as `check_unreadable`.
     """
-    state.images_seen += sum(len(batch.key) for batch in micro_batches)
+    # with mixing each image has a partner, which is read too
+    state.images_seen += sum(
+        len(batch.key) * (1 if batch.partner_label is None else 2) for batch in micro_batches
+    )
     for batch in micro_batches:
         for text in batch.unreadable:
             state.images_unreadable += 1

@@ -85,13 +85,12 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     "adamw": Adam with decoupled weight decay, scaled by the learning rate. "sgd": with momentum;
     weight decay as an L2 term.
     """
-    fused = all(p.device.type in ("cuda", "cpu") for p in module.parameters())
     params = groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
     optimizer: Optimizer
     if optim.name == "adamw":
-        optimizer = AdamW(params, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=fused)
+        optimizer = AdamW(params, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=True)
     else:
-        optimizer = SGD(params, lr=optim.lr, momentum=optim.momentum, fused=fused)
+        optimizer = SGD(params, lr=optim.lr, momentum=optim.momentum, fused=True)
     if optim.schedule == "cosine":
         return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
     if optim.schedule == "steps":

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
@@ -17,6 +15,7 @@ from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
+from .distributed import WatchedAccelerator
 from .strategy import Strategy
 
 
@@ -43,7 +42,7 @@ class State:
     best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
 
     @property
-    def accelerator(self) -> Accelerator:
+    def accelerator(self) -> WatchedAccelerator:
         """That of the run."""
         return self.strategy.accelerator
 
@@ -69,7 +68,7 @@ class State:
         seen, unreadable = accelerator.reduce(counts, "sum").tolist()
         stream = None
         if self.stream:
-            stream = gather_object([list(self.stream.cursor_at(self.step))])
+            stream = accelerator.gather_parts([list(self.stream.cursor_at(self.step))])
         return {
             "step": self.step,
             "seconds": self.seconds,

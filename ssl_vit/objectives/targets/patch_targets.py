@@ -234,11 +234,11 @@ class Pixels(Target):
         return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        means = [
-            reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=self.channels)
-            for image in images
-        ]
-        self.mean_3.copy_(torch.stack(means).mean(0))
+        total, count = torch.zeros_like(self.mean_3), 0
+        for image in images:  # the last batch may be smaller
+            mean_3 = reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=self.channels)
+            total, count = total + len(image) * mean_3, count + len(image)
+        self.mean_3.copy_(total / count)
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         truth_BNX = self.ground_truth(image_B3HW)

@@ -1,0 +1,71 @@
+"""A fine-tuned run beside training from scratch, of folders made by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ssl_vit
+from helpers.options import TUNE, altered
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import cli, scratch
+from ssl_vit.recipe.records.run import Result
+from ssl_vit.recipe.schema import dump
+from ssl_vit.runs.folder import Run
+
+
+def run_at(folder: Path, name: str, *words: str, init: str = "scratch") -> Run:
+    """A finished fine-tuning with a top-1 of 0.5."""
+    words = ("init=scratch", *words)
+    run = Run(ssl_vit.resolve([*altered(TUNE, *words), f"out={folder}", f"name={name}"]))
+    run.recipe.init = init
+    run.folder.mkdir(parents=True)
+    run.folder.joinpath("recipe.yaml").write_text(dump(run.recipe))
+    run.folder.joinpath("environment.json").write_text(json.dumps({"data": {"test": "one"}}))
+    metrics = {"top1": {"value": 0.5, "split": "test", "n": 100}}
+    result = {
+        "finished": "2026-01-01T00:00:00+00:00",
+        "metrics": metrics,
+        "steps": 2,
+        "images": 16,
+        "total_exaflop": 0.1,
+        "seconds": 1.0,
+    }
+    run.folder.joinpath("result.json").write_text(json.dumps(result))
+    return run
+
+
+def beside(run: Run) -> str:
+    found = Result.model_validate(json.loads((run.folder / "result.json").read_text()))
+    return scratch.beside(run.folder, run.recipe, found)
+
+
+def test_a_neighbour_that_is_damaged_is_left_out(tmp_path: Path) -> None:
+    """Its truncated files ended a fine-tuning that had finished, with a traceback."""
+    run = run_at(tmp_path, "tuned", init="runs/mpp")
+    for name in ("environment", "result"):
+        other = run_at(tmp_path, f"bad-{name}")
+        (other.folder / f"{name}.json").write_text('{"data": ')
+    run_at(tmp_path, "scratch")
+    assert " (scratch: " in beside(run)
+
+
+def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
+    """It said "no tuning" beside "3 tries"."""
+    run = run_at(tmp_path, "tuned", init="runs/mpp")
+    run_at(tmp_path, "s0")
+    for lr in (0.1, 0.2):
+        run_at(tmp_path, f"lr{lr}", f"optim.lr={lr}")
+    text = beside(run)
+    assert "from scratch had 3 tries and " in text and "no tuning" not in text
+
+
+def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:
+    """Any recipe file counted as naming init=, and fine-tuning began from scratch in silence."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: finetune\noptim:\n  steps: 2\n  warmup: 0\n")
+    with pytest.raises(UserError, match="init= is missing"):
+        cli.open_job([f"recipe={mine}", f"out={tmp_path}/runs"], cli.FINETUNE)
+    mine.write_text("base: finetune\ninit: scratch\n")
+    recipe = ssl_vit.resolve([f"recipe={mine}"])
+    cli.FINETUNE.check(recipe, [f"recipe={mine}"])
