@@ -3,6 +3,7 @@
 A split of at most WHOLE bytes is hashed in full. Of a larger one, the labels, the names and the
 sizes of all files or images are hashed, and the contents of an even sample of about WHOLE bytes. An
 image outside of the sample that is replaced by another of the same name and size is not noticed.
+Images of a tar, and of a table without a column of paths, have no names.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ import numpy as np
 
 from .labels import UNLABELLED, Labels, is_missing, no_labels
 
-READERS = 16  # files read at a time: on a network disk most of the time is waiting
+READERS = 16  # files opened at a time for their headers: on a network disk most of it is waiting
 
 
 class Missing(bytes):

@@ -25,13 +25,13 @@ def print_banner(job: Job) -> None:
     recipe, batch_layout = job.recipe, job.batch_layout
     one = job.held_out.batches[0]
     batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
-    pace = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
+    seconds = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
         return
     for text in _warnings(job):
         print(f"warning: {text}", flush=True)
     left = recipe.optim.steps - job.state.step
-    time = f"about {formatting.duration(pace * left)} here ({pace:.3g} s a step)"
+    time = f"about {formatting.duration(seconds * left)} here ({seconds:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])
 
 

@@ -38,14 +38,14 @@ from ..runs.folder import Run
 
 if TYPE_CHECKING:
     from ..data.sources import Splits
-    from ..jobs.pace import Pace
+    from ..jobs.step_time import StepTime
 
 DEVICES = Path(__file__).with_name("hardware.yaml")
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
 # keys that make another experiment whose steps take as long
-OF_NO_PACE = (
+NOT_TIMED = (
     *("seed", "init", "optim.steps", "optim.lr", "optim.warmup", "model.name"),
     *("data.share", "data.validation", "data.validation_from", "data.group"),
 )
@@ -312,21 +312,21 @@ def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) 
     return BatchLayout.divide(recipe.optim.batch, wanted, most, 0, processes).device_batch
 
 
-def pace_of(recipe: Recipe) -> str:
+def timing_key(recipe: Recipe) -> str:
     """A text that is the same for recipes whose steps take equally long."""
     values = identity.computed_values(recipe).items()
-    return str(sorted((key, str(value)) for key, value in values if key not in OF_NO_PACE))
+    return str(sorted((key, str(value)) for key, value in values if key not in NOT_TIMED))
 
 
-def measure(recipe: Recipe) -> "Pace":
+def measure(recipe: Recipe) -> "StepTime":
     """The first steps of a run, timed on this machine.
 
     Raises:
         UserError: it is an evaluation; or what a run itself raises.
     """
-    from ..jobs import pace
+    from ..jobs import step_time
 
-    return pace.measure(recipe)
+    return step_time.measure(recipe)
 
 
 def pretraining_recipes() -> list[str]:

@@ -17,7 +17,7 @@ from . import engine
 from .options import PlanOptions
 
 if TYPE_CHECKING:
-    from ..jobs.pace import Pace
+    from ..jobs.step_time import StepTime
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -126,7 +126,7 @@ class RunEstimate:
     device_hours: float | None
     price: float | None
     decoding: Decoding | None
-    probe: "Pace | None"
+    probe: "StepTime | None"
     warnings: list[str]
     notice: str | None = None
 
@@ -183,21 +183,21 @@ class RunEstimate:
 
     def _time(self) -> Iterator[tuple[str, str]]:
         """On the device that is named, and as measured here."""
-        on, pace = self.device, self.probe
+        on, timed = self.device, self.probe
         if on and self.seconds is not None:
             about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
             spent = f"{number(self.device_hours)} device-hours"
             peak = f"{on.rate(self.precision):g} TFLOP/s"
             peak += "" if on.verified else ", a figure not checked"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
-        elif not pace:
+        elif not timed:
             yield "time", f"{no_time()} or --probe"
-        if pace:
-            total = duration(pace.seconds * self.steps)
-            step = f"{pace.seconds:.3g} s a step (median of {pace.steps}, {pace.least:.3g}"
-            step += f" to {pace.most:.3g})"
-            where = f"{pace.device}, {pace.threads} threads, {pace.precision}"
-            load = f"load average {pace.load:.2f} before"
+        if timed:
+            total = duration(timed.seconds * self.steps)
+            step = f"{timed.seconds:.3g} s a step (median of {timed.steps}, {timed.least:.3g}"
+            step += f" to {timed.most:.3g})"
+            where = f"{timed.device}, {timed.threads} threads, {timed.precision}"
+            load = f"load average {timed.load:.2f} before"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
 
@@ -238,9 +238,9 @@ def find_device(name: str | None) -> Device | None:
     return None if name is None else known[name]
 
 
-def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> RunEstimate:
-    """What a run will cost on the device that is named, else on this machine if its pace was
-    measured.
+def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
+    """What a run will cost on the device that is named, else on this machine where its steps
+    were timed.
 
     Raises:
         UserError: there is no such device, it is not planned in the precision, or the processes do
@@ -248,7 +248,7 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
     """
     recipe = copy.deepcopy(recipe)
     device = find_device(own.device)
-    here = pace if device is None else None
+    here = timed if device is None else None
     if here:
         recipe.compute.precision = here.precision
     elif recipe.compute.precision == "auto":
@@ -293,8 +293,8 @@ def estimate(recipe: Recipe, own: PlanOptions, pace: "Pace | None" = None) -> Ru
         seconds=seconds,
         device_hours=hours,
         price=None if hours is None or own.price is None else hours * own.price,
-        decoding=_decoding(recipe, images, seconds, pace),
-        probe=pace,
+        decoding=_decoding(recipe, images, seconds, timed),
+        probe=timed,
         warnings=_warnings(recipe, own, tensors),
     )
 
@@ -310,7 +310,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
 
 
 def _decoding(
-    recipe: Recipe, images: int | None, seconds: float | None, pace: "Pace | None"
+    recipe: Recipe, images: int | None, seconds: float | None, timed: "StepTime | None"
 ) -> Decoding | None:
     """The cores that make images of files as fast as the devices take them."""
     drawn = recipe.data.name == defaults()["data.name"] and not recipe.data.path
@@ -318,8 +318,8 @@ def _decoding(
         return None
     per_core, files = DECODED_SMALL if recipe.data.size <= SMALL else DECODED_LARGE
     taken = images / seconds
-    if pace:
-        return Decoding(taken, pace.images_per_core, taken / pace.images_per_core, None)
+    if timed:
+        return Decoding(taken, timed.images_per_core, taken / timed.images_per_core, None)
     return Decoding(taken, per_core, taken / per_core, files)
 
 

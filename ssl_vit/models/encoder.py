@@ -82,7 +82,7 @@ class Backbone(nn.Module, ABC):
         the evaluation, on the encoder's device.
 
         Raises:
-            TypeError, ValueError: as `arrays.evaluation_images`.
+            TypeError, ValueError: as `pixel_values.evaluation_images`.
         """
         if isinstance(images, Tensor):
             return images

@@ -28,8 +28,8 @@ from .architectures import architecture, published, registered, sizes_of_state, 
 from .encoder import Backbone, Encoder
 from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
 
-# a pre-training head: left behind (paper, 3.2)
 FIRST = "patch_embed.proj.weight"
+# of pre-training: left behind (paper, 3.2)
 HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")
 
 

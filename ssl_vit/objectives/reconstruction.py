@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
-UNCORRUPTED = -1  # beside corruption.MASK, RANDOM and KEEP
 
 
 class Reconstruction(NamedTuple):
@@ -29,7 +28,6 @@ class Reconstruction(NamedTuple):
         panels_B43HW: uint8, the columns of TITLES, of the channels that are shown. Corrupted:
             masked patches grey, random ones showing their source patch. Predicted: predictions for
             corrupted patches, the input elsewhere. True: the ground truth of every patch.
-        kind_BN: int64, MASK, RANDOM or KEEP of corrupted patches, UNCORRUPTED of others.
         error_BHW: mean over the channels of |predicted - true| in [0, 1], of the colours as they
             are shown; NaN in uncorrupted patches.
         certainty_BHW: the probability that the model gives its prediction; NaN in uncorrupted
@@ -37,7 +35,6 @@ class Reconstruction(NamedTuple):
     """
 
     panels_B43HW: Tensor
-    kind_BN: Tensor
     error_BHW: Tensor
     certainty_BHW: Tensor | None
 
@@ -74,9 +71,7 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     certainty_BHW = None
     if certainty is not None:
         certainty_BHW = placed(_filled(certainty[..., None], patch))
-    kind_BN = torch.full_like(pixels_BNX[..., 0], UNCORRUPTED, dtype=torch.int64)
-    kind_BN = kind_BN.scatter(1, drawn.corrupted_BK, drawn.kind_BK)
-    return Reconstruction(panels_B43HW, kind_BN, placed(error_BKX), certainty_BHW)
+    return Reconstruction(panels_B43HW, placed(error_BKX), certainty_BHW)
 
 
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:

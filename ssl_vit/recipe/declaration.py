@@ -153,7 +153,7 @@ class TargetDeclaration(ABC):
         Args:
             patch: side of a patch in pixels.
             mean, std: normalise the model's input, one value a channel.
-            more: with `any_channels`, the lowest and the highest value of a pixel.
+            more: with `any_channels` one argument, (the lowest, the highest) value of a pixel.
         """
 
 

@@ -3,7 +3,8 @@
 Layers, later ones win: the defaults, the presets that the recipe file names (rows of models.yaml
 and datasets.yaml), the file's own values, presets named on the command line (which replace the
 whole group, but for how training mixes images), all other words in any order. They are merged as
-{dotted key: value} and validated once.
+{dotted key: value} and validated once. What initial weights bring (their model, normalisation and,
+of a run, its images) stands over the file and below the words.
 """
 
 from collections.abc import Iterable, Mapping

@@ -58,7 +58,7 @@ class Run:
     Attributes:
         recipe: completed by `reconcile`.
         folder: and the paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
-        recipe_file: what environment.json records of the recipe file (resolve.recipe_file); None
+        recipe_file: what environment.json records of the recipe file (load.recipe_file); None
             where the recipe came from none.
         held: the locked folder, while this process holds the lock.
     """

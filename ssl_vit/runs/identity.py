@@ -234,7 +234,7 @@ def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
     now = result_options(recipe)
     for values in (was, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
-    # what it is over is recorded, or not known
+    # a key that was not recorded counts as null
     return [Difference(key, was.get(key), now[key]) for key in now if now[key] != was.get(key)]
 
 

@@ -135,12 +135,12 @@ def train(
             row = _row(row, state, settings, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
-        due = [one.evaluator for one in evaluators if last or state.step % one.every == 0]
-        for evaluator in due:
+        scheduled = [one.evaluator for one in evaluators if last or state.step % one.every == 0]
+        for evaluator in scheduled:
             row |= {"step": state.step} | evaluate(evaluator, state, row, settings, callbacks)
         if row:
             callbacks.notify(methodcaller("on_row", row))
-        best = bool(due) and is_best(row)
+        best = bool(scheduled) and is_best(row)
         if last or best or state.step % settings.checkpoint_every == 0:
             save()
 
@@ -246,8 +246,8 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
-    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2). The only place
-    where the host waits for the device."""
+    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2). The host
+    waits for the device here, in the rest of `_read` and in evaluations alone."""
     total = accelerator.reduce(sums, "sum").tolist()
     return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
 

@@ -55,7 +55,7 @@ class SignalHandler:
             reading, self.writing = os.pipe()
             os.set_blocking(self.writing, False)
             self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
-            self.before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            self.before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
             threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
         return self
 
@@ -70,7 +70,7 @@ class SignalHandler:
         """Stop the run for this reason; the first reason counts."""
         self.reason = self.reason or reason
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.request_stop(signal.Signals(number).name)
 
 

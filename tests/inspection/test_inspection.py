@@ -330,10 +330,9 @@ def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
             columns = slice(8 * (n % 4), 8 * (n % 4) + 8)
             error = found.error_BHW[b, rows, columns]
             if n not in corrupted:
-                assert error.isnan().all() and found.kind_BN[b, n] == reconstruction.UNCORRUPTED
+                assert error.isnan().all()
                 continue
             k = corrupted[n]
-            assert found.kind_BN[b, n] == drawn.kind_BK[b, k]
             wanted = (predicted - true)[b, :, rows, columns].abs().mean(0) / 255
             torch.testing.assert_close(error, wanted)
             if found.certainty_BHW is None:

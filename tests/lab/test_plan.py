@@ -17,7 +17,7 @@ from helpers.options import ROOT, TINY, altered
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
-from ssl_vit.jobs import pace
+from ssl_vit.jobs import step_time
 from ssl_vit.lab import engine, estimate, plan
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study import tool
@@ -310,9 +310,9 @@ def test_a_studys_places_need_not_be_here(
 def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def stand_in(recipe: Any) -> pace.Pace:
+    def stand_in(recipe: Any) -> step_time.StepTime:
         measured.append(recipe)
-        return pace.Pace(0.5, 0.4, 0.6, 15, 1000.0, "cpu", 1, "float32", 64, 1.0)
+        return step_time.StepTime(0.5, 0.4, 0.6, 15, 1000.0, "cpu", 1, "float32", 64, 1.0)
 
     monkeypatch.setattr(engine, "measure", stand_in)
     found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
@@ -335,11 +335,11 @@ def test_steps_are_measured_with_the_runs_own_engine(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(pace, "SETTLED", 0.0)
+    monkeypatch.setattr(step_time, "SETTLED", 0.0)
     words = altered(TINY, recipe, "optim.steps=1000", "optim.warmup=10")
     record, lines = planned(*words, f"out={tmp_path}/runs", "--probe", "price=10")
     found = record["probe"]
-    assert found["steps"] == pace.STEPS
+    assert found["steps"] == step_time.STEPS
     assert 0 < found["least"] <= found["seconds"] <= found["most"]
     assert record["seconds"] == pytest.approx(1000 * found["seconds"])
     assert record["price"] == pytest.approx(10 * record["device_hours"])
@@ -352,11 +352,11 @@ def test_steps_are_measured_with_the_runs_own_engine(
 def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 after 5 that warm up are too few where they take less than the seconds that are wanted;
     the most, and the run's own end, end it."""
-    monkeypatch.setattr(pace, "SETTLED", 1e9)
-    monkeypatch.setattr(pace, "MOST", 40)
+    monkeypatch.setattr(step_time, "SETTLED", 1e9)
+    monkeypatch.setattr(step_time, "MOST", 40)
     words = altered(TINY, "recipe=mpp", "optim.steps=1000", "optim.warmup=10")
-    assert pace.measure(resolve(words)).steps == 40 - pace.WARM
-    assert pace.measure(resolve(altered(words, "optim.steps=30"))).steps == 30 - pace.WARM
+    assert step_time.measure(resolve(words)).steps == 40 - step_time.WARM
+    assert step_time.measure(resolve(altered(words, "optim.steps=30"))).steps == 30 - step_time.WARM
 
 
 def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ..options import PlanOptions
 from .request import Request
 
 if TYPE_CHECKING:
-    from ...jobs.pace import Pace
+    from ...jobs.step_time import StepTime
 
 # of a study's table: {key: (heading, how it is written)}
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -86,14 +86,14 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
         UserError: as `estimate`.
     """
     found: dict[str, list[RunEstimate]] = {}
-    paces: dict[str, Pace] = {}
+    by_key: dict[str, StepTime] = {}
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
-        run, pace = request.tasks[name].run, None
+        run, step = request.tasks[name].run, None
         if own.probe and recipe.trains:
-            alike = engine.pace_of(recipe)
-            pace = paces[alike] = paces.get(alike) or engine.measure(recipe)
-        one = estimate(recipe, own, pace)
+            alike = engine.timing_key(recipe)
+            step = by_key[alike] = by_key.get(alike) or engine.measure(recipe)
+        one = estimate(recipe, own, step)
         found.setdefault(run, []).append(one)
         for text in one.warnings:
             warned.setdefault(text, {})[run] = None

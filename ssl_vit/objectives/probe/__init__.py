@@ -7,7 +7,6 @@ class ProbeDeclaration(ObjectiveDeclaration):
     name = "probe"
     title = "Evaluation of a frozen encoder"
     shared = ("probe",)
-    trains = False
     labels = True
 
 

@@ -31,7 +31,7 @@ DECODED = 2.0  # seconds in which images are made by one core
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepTime:
     """Seconds of a step on this machine: median, least and most of `steps`; and the conditions.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pace:
     load: float
 
 
-def measure(recipe: Recipe) -> Pace:
+def measure(recipe: Recipe) -> StepTime:
     """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
 
     The host waits for the device after each step, as a run does at logging steps. Nothing is
@@ -80,7 +80,7 @@ def measure(recipe: Recipe) -> Pace:
             took = _steps(job)
             timed = took[min(WARM, len(took) - 1) :]
             on_gpu = accelerator.device.type == "cuda"
-            return Pace(
+            return StepTime(
                 seconds=statistics.median(timed),
                 least=min(timed),
                 most=max(timed),
