@@ -165,6 +165,12 @@ def crop_text(mode: str, crop: float) -> str:
     return "squashed to a square" if mode == "squash" else f"centre crop {crop:g}"
 
 
+def feature_text(pool: str, layer: int | None) -> str:
+    """Which feature of an image is read (probe.pool=, probe.layer=)."""
+    pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
+    return f"{pooled}, after {f'block {layer}' if layer else 'the final norm'}"
+
+
 def format_share(share: float) -> str:
     """A share in percent, with three digits at most."""
     return f"{100 * share:.3g}%"

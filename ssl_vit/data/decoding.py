@@ -34,7 +34,7 @@ TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the las
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 MOST_VALUE = 2**16 - 1  # of a pixel
 # Tags of TIFF 6.0 and EXIF, and values of the kind of colours
-KIND_OF_IMAGE, BITS, COLOURS, ORIENTATION = 254, 258, 262, 274
+NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install -e '.[tiff]' in the clone"
@@ -118,7 +118,7 @@ def stored_bits(raw: bytes) -> int:
     """Bits of a stored value where `decode` keeps the upper 8 of them alone; else 8."""
     if raw.startswith(TIFF):
         with open_image(raw) as image:
-            bits = _tag(image, BITS)
+            bits = _tag(image, BITS_PER_SAMPLE)
         return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
     return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
 
@@ -133,7 +133,7 @@ def images_in(raw: bytes) -> int:
         while True:
             with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
                 image.seek(number)
-            found += not (_tag(image, KIND_OF_IMAGE) or 0) & REDUCED_OR_MASK
+            found += not (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
             number += 1
     return found
 
@@ -172,14 +172,14 @@ def upright(image: Image.Image) -> np.ndarray:
 
 
 def _rgb_of_pillow(image: Image.Image) -> np.ndarray:
-    of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS) == (16,)
+    of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not of_16_bits):
         raise ValueError(f"pixels of 32 bits, whose range is not known; {WHOLE}")
     if image.mode.startswith("I"):
         grey = np.asarray(image)
         _check_16_bits(grey)
-        grey = grey >> (4 if _tag(image, BITS) == (12,) else 8)  # Pillow unpacks 12 bits
-        if image.mode != "I" and _tag(image, COLOURS) == WHITE_IS_ZERO:
+        grey = grey >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
+        if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
             grey = 255 - grey  # as Pillow does of 8 bits alone
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
     if image.mode == "P":  # its transparency, if any, is dropped without a warning

@@ -135,7 +135,7 @@ def train_segmenter(
     side = train.mask_ISS.shape[-1]
     rate_F = torch.tensor(rates, device=device).repeat_interleave(task.classes)
     weight_AF = torch.zeros(train.x_IND.shape[2] + 1, groups * task.classes, device=device)
-    speed_AF = torch.zeros_like(weight_AF)
+    velocity_AF = torch.zeros_like(weight_AF)
     size = min(batch, len(train.x_IND))
     at_once = max(1, probes.ELEMENTS // (weight_AF.shape[1] * side**2))
     for step in range(steps):
@@ -145,8 +145,8 @@ def train_segmenter(
         for part in row_B.split(at_once):
             x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
             gradient_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        speed_AF.mul_(probes.MOMENTUM).add_(gradient_AF / known)
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * speed_AF
+        velocity_AF.mul_(probes.MOMENTUM).add_(gradient_AF / known)
+        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * velocity_AF
     return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
 
 

@@ -175,14 +175,14 @@ def train_linear(
     )
     # F = G C: one product serves all rates
     weight_AF = torch.zeros(x_ND.shape[1] + 1, groups * classes, device=x_ND.device)
-    speed_AF = torch.zeros_like(weight_AF)
+    velocity_AF = torch.zeros_like(weight_AF)
     for step in range(steps):
         row_B = (
             None if batch is None else rows_of_batch(step, batch, len(x_ND), seed).to(x_ND.device)
         )
         x_BD, label_B = (x_ND, label_N) if row_B is None else (x_ND[row_B], label_N[row_B])
-        speed_AF.mul_(MOMENTUM).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * speed_AF
+        velocity_AF.mul_(MOMENTUM).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
+        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * velocity_AF
     return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
 
 

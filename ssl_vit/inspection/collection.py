@@ -26,7 +26,7 @@ from . import attention, embeddings, projections
 from .base import Arrays, Subject, UnavailableError, predictions
 from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, row, tiled, title_of
 
-Labelled = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
+ByEncoder = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
 DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
 MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
@@ -45,7 +45,7 @@ class FigureKind(NamedTuple):
     """
 
     compute: Callable[[Subject], Arrays]
-    draw: Callable[[Labelled], Figure]
+    draw: Callable[[ByEncoder], Figure]
 
 
 def usual(objective: Objective | None) -> list[str]:
@@ -55,7 +55,7 @@ def usual(objective: Objective | None) -> list[str]:
     return [name for name in FIGURES if name != other]
 
 
-def _titles(data: Labelled, notes: Sequence[str]) -> list[str]:
+def _titles(data: ByEncoder, notes: Sequence[str]) -> list[str]:
     """The title of each encoder's part."""
     width = WIDTH / len(data)
     return [title_of(label, note, width) for (label, _), note in zip(data, notes, strict=True)]
@@ -83,7 +83,7 @@ def _filters(subject: Subject) -> Arrays:
     return {"components": component_KPP3.cpu().numpy(), "variance": variance_K.cpu().numpy()}
 
 
-def _draw_filters(data: Labelled) -> Figure:
+def _draw_filters(data: ByEncoder) -> Figure:
     """Principal components in a grid of 7 columns; zero is grey, and each is scaled by its largest
     entry (paper, Figure 7, left)."""
     figure, axes = row(len(data), 3.2)
@@ -108,7 +108,7 @@ def _positions(subject: Subject) -> Arrays:
     return {"patches": patch_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
 
 
-def _draw_positions(data: Labelled) -> Figure:
+def _draw_positions(data: ByEncoder) -> Figure:
     """A tile for each patch, in its place: similarity of its position embedding with those of all
     (paper, Figure 7, centre); of large grids every second or third patch."""
     figure, axes = row(len(data), WIDTH / 2)
@@ -143,7 +143,7 @@ def _attention_distance(subject: Subject) -> Arrays:
     }
 
 
-def _draw_attention_distance(data: Labelled) -> Figure:
+def _draw_attention_distance(data: ByEncoder) -> Figure:
     """Each head a dot, by depth; the line is what equal attention to all patches would give (paper,
     Figures 7, right, and 11)."""
     figure, axes = row(len(data), 3.4, sharey=True)
@@ -180,7 +180,7 @@ def _attention_rollout(subject: Subject) -> Arrays:
     }
 
 
-def _draw_attention_rollout(data: Labelled) -> Figure:
+def _draw_attention_rollout(data: ByEncoder) -> Figure:
     """Images, and the same multiplied by their rollout over its largest value (paper, Figures 6 and
     14)."""
     groups = []
@@ -209,7 +209,7 @@ def _class_attention(subject: Subject) -> Arrays:
     }
 
 
-def _draw_class_attention(data: Labelled) -> Figure:
+def _draw_class_attention(data: ByEncoder) -> Figure:
     """Images, and the class token's attention to their patches by head of the last block, each from
     0 to its largest value."""
     groups = []
@@ -243,7 +243,7 @@ def _feature_map(subject: Subject) -> Arrays:
     }
 
 
-def _draw_feature_map(data: Labelled) -> Figure:
+def _draw_feature_map(data: ByEncoder) -> Figure:
     """Images, and their patches' features as colours."""
     groups = [
         PanelGroup(
@@ -267,7 +267,7 @@ def _image_map(subject: Subject) -> Arrays:
     }
 
 
-def _draw_image_map(data: Labelled) -> Figure:
+def _draw_image_map(data: ByEncoder) -> Figure:
     """Images as points, by t-SNE, coloured by class where they have one."""
     figure, axes = row(len(data), WIDTH / 2)
     label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # the same of each
@@ -308,7 +308,7 @@ def _predicted(subject: Subject) -> Arrays:
     return predictions(subject.objective, subject.shown)
 
 
-def _draw_predicted(data: Labelled) -> Figure:
+def _draw_predicted(data: ByEncoder) -> Figure:
     """The columns that an objective makes of images; of one encoder, as fresh weights have none."""
     return panels([PanelGroup(label, arrays) for label, arrays in data])
 
@@ -332,7 +332,7 @@ def _reconstruction(subject: Subject) -> Arrays:
     return arrays | {"drawn": np.array("; ".join(drawn))}
 
 
-def _draw_reconstruction(data: Labelled) -> Figure:
+def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Images, their corruption, prediction and ground truth, the error and the certainty; of one
     encoder, as fresh weights have no heads."""
     ((label, arrays),) = data

@@ -12,7 +12,7 @@ from ..data.batch_layout import BatchLayout
 from ..errors import UserError
 from ..evaluation import features
 from ..evaluation.beside import ENCODER, compared, initial_network, pixel_reader
-from ..formatting import crop_text, few_images, pixel_text
+from ..formatting import crop_text, feature_text, few_images, pixel_text
 from ..metrics import FRESH, IN_ITS_PLACE, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
@@ -28,7 +28,7 @@ from ..runs.folder import Run
 from ..runs.identity import runs_before
 from ..training.distributed import WatchedAccelerator, check_same, on_main
 from . import evaluate_masks, finish, head_classes, resources, seen_images, split_images
-from .frozen_images import FrozenImages
+from .evaluation_images import EvaluationImages
 from .heads import load_classifier
 from .session import session
 
@@ -59,10 +59,10 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
     if "top1" in recipe.probe.measures:
         assert splits.test is not None
         head = head_classes.load(network, source, splits.test)
-    seen = seen_images.recorded_or_found(
+    seen = seen_images.load_or_find(
         run, seen_images.MeasuredImages(recipe, splits), facts["data"], accelerator
     )
-    facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
+    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
@@ -94,7 +94,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
         if _probes(recipe):
             result.classes = images.classes
         if seen:
-            result.seen = seen_images.recorded(seen)
+            result.seen = seen_images.without_paths(seen)
         run.finish(result)
         finish.write_page(run)
     accelerator.wait_for_everyone()
@@ -103,7 +103,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
 
 def _open_images(
     recipe: Recipe, accelerator: WatchedAccelerator, splits: sources.Splits
-) -> tuple[FrozenImages, dict[str, Any]]:
+) -> tuple[EvaluationImages, dict[str, Any]]:
     """The images as all processes read them, and what environment.json records of them.
 
     Raises:
@@ -120,7 +120,7 @@ def _open_images(
     if not set(recipe.probe.measures) <= {SEGMENTATION}:
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
-    return FrozenImages(recipe, splits, classes, accelerator, batch_layout), facts
+    return EvaluationImages(recipe, splits, classes, accelerator, batch_layout), facts
 
 
 def _probes(recipe: Recipe) -> set[str]:
@@ -200,7 +200,7 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
 
 
 def _probed(
-    readers: features.Readers, images: FrozenImages, paired: bool
+    readers: features.Readers, images: EvaluationImages, paired: bool
 ) -> tuple[dict[str, Measured], int]:
     """The probes of the encoder's features, and of those that they are compared with.
 
@@ -264,10 +264,9 @@ def _right(
 
 def _print_banner(run: Run, splits: sources.Splits, pool: str, seen: list[SeenImages]) -> None:
     recipe, data = run.recipe, run.recipe.data
-    pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
-    layer = f"after block {recipe.probe.layer}" if recipe.probe.layer else "after the final norm"
+    feature = feature_text(pool, recipe.probe.layer)
     if recipe.probe.feature == "hidden":
-        layer = "after the final norm and the head's hidden tanh layer"
+        feature += " and the head's hidden tanh layer"
     assert splits.test is not None
     images = (
         f"{len(splits.train):,} training, {len(splits.validation):,} held-out, "
@@ -282,7 +281,7 @@ def _print_banner(run: Run, splits: sources.Splits, pool: str, seen: list[SeenIm
     console.table(
         [
             ("run", str(run.folder)),
-            ("encoder", f"{recipe.init}, frozen: {pooled}, {layer}"),
+            ("encoder", f"{recipe.init}, frozen: {feature}"),
             *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{data.name}: {images} at {size}"),
             *console.rows_under("images", splits.notes),

@@ -16,11 +16,11 @@ from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
 from ..recipe.records.run import Difference, Measured
 from ..training.distributed import broadcast_from_main
-from .frozen_images import FrozenImages
+from .evaluation_images import EvaluationImages
 
 
 def measure(
-    networks: Mapping[str, Backbone], images: FrozenImages, paired: bool
+    networks: Mapping[str, Backbone], images: EvaluationImages, paired: bool
 ) -> tuple[dict[str, Measured], int]:
     """The metrics on masks of an encoder (ENCODER), beside those of its network with fresh weights
     (FRESH) where it is given and of the commonest class; the same on all processes. And the number
@@ -60,7 +60,7 @@ def _compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]
 
 
 def _counts(
-    network: Backbone, images: FrozenImages, train: Source, held_out: Source, test: Source
+    network: Backbone, images: EvaluationImages, train: Source, held_out: Source, test: Source
 ) -> Counts:
     """Learn from the training images at each rate, choose the rate on the held-out ones; the counts
     of the test images.
@@ -98,7 +98,7 @@ def _counts(
 
 
 def _task(
-    train: PatchFeatures, classes: int | None, images: FrozenImages, grid: tuple[int, int]
+    train: PatchFeatures, classes: int | None, images: EvaluationImages, grid: tuple[int, int]
 ) -> SegmentationTask:
     """
     Raises:

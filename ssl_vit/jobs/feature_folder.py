@@ -27,7 +27,7 @@ from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
-from ..formatting import count_of_images, crop_text, text_line
+from ..formatting import count_of_images, crop_text, feature_text, text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..recipe.identity import Difference, differences, facts
@@ -234,12 +234,10 @@ class FeatureFolder:
 
     def _describe(self) -> str:
         """The encoder and its features."""
-        layer, data = self.recipe.probe.layer, self.recipe.data
-        where = f"after block {layer}" if layer else "after the final norm"
-        pooled = {"token": "class token", "avg": "mean of the patches"}
+        data = self.recipe.data
         cut = crop_text(data.eval_mode, data.eval_crop)
         text = f"{self.one.label}: {self.one.describe()}, {cut}; "
-        text += f"{pooled.get(self.one.pool, self.one.pool)}, {where}"
+        text += feature_text(self.one.pool, self.recipe.probe.layer)
         return f"{text}, computed in {self.recipe.compute.precision}"
 
     def _write(self, shard: FeatureShard, read: TokenReader) -> None:

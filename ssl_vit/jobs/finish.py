@@ -94,8 +94,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
     if job.trackers:
         values = {name: value for name, (value, _) in tested.items()}
         job.trackers.finish(state.step, values)
-    # with data.validation=0 the held-out images are training images
-    split = "train" if recipe.data.validation == 0 else "validation"
+    split = split_images.held_out_split(recipe)
     probed = job.online.probes.metrics(split) if job.online else {}
     images = state.step * recipe.optim.batch
     result = result_record(
@@ -111,7 +110,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
     result.measured_on = split_images.measured_on(recipe, job.splits)
     seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
     if seen:
-        result.seen = seen_images.recorded(seen)
+        result.seen = seen_images.without_paths(seen)
     if best:
         result.best = best
     if job.not_compared:

@@ -18,7 +18,7 @@ from ..recipe import export_files
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment
 from ..runs.identity import read_record
-from .frozen_images import FrozenImages
+from .evaluation_images import EvaluationImages
 from .heads import load_classifier
 
 
@@ -40,7 +40,7 @@ def load(net: Backbone, init: InitSource, test: Source) -> Head:
     return Head(objective, numbers_in_head(names_of_head(init), test, init.place))
 
 
-def measure(head: Head, images: FrozenImages) -> dict[str, tuple[float, int]]:
+def measure(head: Head, images: EvaluationImages) -> dict[str, tuple[float, int]]:
     """{name: (value, n)}: top-1, top-5 and, with eval.real, ReaL.
 
     Raises:

@@ -34,6 +34,7 @@ from ..runs.folder import COMPARED, Run
 from ..runs.next_steps import NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
+from . import split_images
 
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
 FEWEST = 20  # labelled held-out images, of which something can be said
@@ -101,7 +102,7 @@ def prepare(
     if not every and not (recipe.eval.knn and recipe.trains and learns_more):
         return None, ""
     train = min(probe.images, len(labelled_images(splits.train)))
-    first, held_out = 0, min(recipe.eval.images, len(splits.validation))
+    first, held_out = 0, split_images.held_out_images(recipe, splits)
     best, by_probe = recipe.checkpoint.best, (recipe.checkpoint.best or "").startswith(PROBE)
     chosen_on = best is not None
     if not every:

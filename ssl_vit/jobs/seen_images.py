@@ -16,7 +16,7 @@ from ..recipe.schema import Recipe, chosen_on_held_out
 from ..runs import identity
 from ..runs.folder import Run
 from ..training.distributed import WatchedAccelerator, on_main
-from . import trained_on
+from . import split_images, trained_on
 
 NO_RECORD = ": it has no record of its images"
 NOT_HERE = ": it or its recipe is not here"
@@ -35,8 +35,8 @@ class MeasuredImages:
         self.parts: dict[str, tuple[Source, np.ndarray]] = {}  # {split: images, rows of them}
         if splits.test is not None:
             self.parts["test"] = splits.test, np.arange(len(splits.test))
-        # with data.validation=0 the held-out images are training images
-        if recipe.data.validation != 0 and (recipe.trains or chosen_on_held_out(recipe)):
+        apart = split_images.held_out_split(recipe) == "validation"
+        if apart and (recipe.trains or chosen_on_held_out(recipe)):
             held_out = splits.validation
             most = recipe.eval.images if recipe.trains else len(held_out)
             if recipe.checkpoint.best:  # k-NN takes others than those that chose (online.prepare)
@@ -70,7 +70,7 @@ class MeasuredImages:
         return [SeenImages(run=run, of=of, images=images, labels=labels, unknown=unknown)]
 
 
-def recorded_or_found(
+def load_or_find(
     run: Run, measured: MeasuredImages, prints: dict[str, str], accelerator: WatchedAccelerator
 ) -> list[SeenImages]:
     """As `seen_images`, of the process that writes and prints it, and nothing of the others; what
@@ -94,7 +94,7 @@ def recorded_or_found(
     return on_main(accelerator, find) or []
 
 
-def recorded(seen: list[SeenImages]) -> list[SeenImages]:
+def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
     """What files have of it: no paths of this machine."""
     return [one.model_copy(update={"run": Path(one.run).name}) for one in seen]
 

@@ -35,7 +35,7 @@ from .online import OnlineJob
 from .trained_on import TrainedOn
 
 # Keys, and beginnings of keys, that may differ between the processes of a run
-OF_MACHINE = (
+MACHINE_KEYS = (
     *("out", "plugin", "init", "data.name", "data.path", "hub."),
     *("compute.workers", "compute.threads"),
 )
@@ -126,8 +126,8 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: source
     )
     facts |= _load_initial_weights(network, run)
     measured = seen_images.MeasuredImages(recipe, splits)
-    seen = seen_images.recorded_or_found(run, measured, facts["data"], accelerator)
-    facts["seen"] = [one.content() for one in seen_images.recorded(seen)]
+    seen = seen_images.load_or_find(run, measured, facts["data"], accelerator)
+    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
     objective = building.build(Settings.of(recipe), network, classes).to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
     facts["sharding"] = distributed.sharding_facts(accelerator) | state.strategy.facts()
@@ -256,7 +256,7 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 def _shared_values(recipe: Recipe) -> dict[str, Any]:
     """{key: value} that must be the same on all processes; paths may differ between machines."""
     values = recipe.values().items()
-    return {key: value for key, value in values if not key.startswith(OF_MACHINE)}
+    return {key: value for key, value in values if not key.startswith(MACHINE_KEYS)}
 
 
 def resume(job: Job) -> None:

@@ -43,13 +43,16 @@ def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
     return min(recipe.eval.images, len(splits.validation))
 
 
+def held_out_split(recipe: Recipe) -> str:
+    """The split that the held-out images are of: with data.validation=0 they are trained on."""
+    return "train" if recipe.data.validation == 0 else "validation"
+
+
 def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
     """{split: how many of its images metrics are measured, or something is chosen, on}."""
-    # with data.validation=0 the held-out images are training images
-    name = "train" if recipe.data.validation == 0 else "validation"
     found = {}
-    if recipe.objective != "probe":
-        found[name] = held_out_images(recipe, splits)
+    if recipe.trains:
+        found[held_out_split(recipe)] = held_out_images(recipe, splits)
     elif chosen_on_held_out(recipe):
-        found[name] = len(splits.validation)
+        found[held_out_split(recipe)] = len(splits.validation)
     return found if splits.test is None else found | {"test": len(splits.test)}

@@ -249,7 +249,7 @@ class _PageWriter(Callback):
 def _callbacks(job: Job) -> list[Callback]:
     """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
-    images = min(job.recipe.eval.images, len(job.splits.validation))
+    images = split_images.held_out_images(job.recipe, job.splits)
     if job.trackers:
         callbacks.append(job.trackers)
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}

@@ -114,8 +114,8 @@ class Assignment(nn.Module):
     each training step that is not skipped (equations 1 and 4, algorithm 1). "sinkhorn": the nearest
     assignment by which all prototypes are equally likely in the batch (Caron et al., 2020,
     equations 3 to 5), which needs a batch: an image alone, as in evaluation, has a softmax. In
-    training both are of the global batch, so it is collective; `of_all` is of all processes' images
-    in evaluation.
+    training both are of the global batch, so it is collective; `assign_all` is of all processes'
+    images in evaluation.
 
     Args:
         prototypes: K.
@@ -158,7 +158,7 @@ class Assignment(nn.Module):
         return first + (last - first) * progress / self.warmup
 
     @torch.no_grad()
-    def of_all(self, logits_XK: Tensor) -> Tensor:
+    def assign_all(self, logits_XK: Tensor) -> Tensor:
         """Probabilities (X, K), of all processes' images as of one batch; processes may hold
         different numbers of them. Collective; nothing moves."""
         if self.balance == "sinkhorn":

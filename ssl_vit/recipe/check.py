@@ -27,7 +27,7 @@ from .shared_groups import CorruptionOptions
 from .split_counts import fewer_than, selected_count
 
 # Keys that a convolutional network has not
-OF_TRANSFORMERS = (
+TRANSFORMER_KEYS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
     *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
 )
@@ -98,7 +98,7 @@ def _model(r: Recipe) -> None:
     if predicts and r.model.convolutional:
         text = f"objective={r.objective} needs patches; model.timm={r.model.timm} has none"
         raise r.error("model", text, r.model.name)
-    if r.model.convolutional and (key := _given(r, OF_TRANSFORMERS)):
+    if r.model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
         raise r.error(key, f"model={r.model.name} has no use for it")
     # a cell of the ResNet's feature map has seen its neighbours, so the masked pixels leak
     if predicts and r.model.hybrid:

@@ -26,7 +26,7 @@ from .which_images import (
     gives_images,
     names_images,
     other_images,
-    preprocessing_brought,
+    preprocessing_from_init,
     with_images,
     without_images,
 )
@@ -57,7 +57,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     start = _described(InitSource(given["init"])) if "init" in given else {}
     known = _with_model(file.presets | file.own, named["model"], start)
     data_name, known = _with_data(known, options, given, named["data"], file)
-    known |= preprocessing_brought(
+    known |= preprocessing_from_init(
         fitting_channels(start, known, given), file, given, named["data"]
     )
     check_plugin_is_given(given, known.get("plugin"), path)

@@ -114,7 +114,7 @@ def with_images(known: Values, images: Values, file: FileValues) -> Values:
     return without_images(known) | rest | of_run | of_file
 
 
-def preprocessing_brought(
+def preprocessing_from_init(
     start: Values, file: FileValues, given: Values, data: str | None
 ) -> Values:
     """The preprocessing that initial weights bring along: the normalisation always; for a frozen

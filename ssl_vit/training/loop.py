@@ -179,7 +179,7 @@ def _update(
         cast = autocast(settings.precision, accelerator)
         outputs.append(strategy.run_pass(batch, cast, last=i == len(micro_batches) - 1))
     norm, found_inf = strategy.update()
-    strategy.restart(frozen)
+    strategy.reset_moments(frozen)
     strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
     _accumulate(state, outputs, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))

@@ -26,7 +26,7 @@ from . import optim
 from .strategy import Strategy
 
 # sections of a DeepSpeed file on what the recipe's optim.* and compute.precision set
-OF_RECIPE = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autocast")
+RECIPE_SECTIONS = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
@@ -291,7 +291,7 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     stage = config["zero_optimization"]["stage"]
     if stage not in (1, 2, 3):
         raise UserError(f"zero_stage={stage}: nothing is shared; choices: 1, 2, 3, or DDP")
-    for name in OF_RECIPE:
+    for name in RECIPE_SECTIONS:
         if name in config and config[name].get("enabled", True) is True:
             text = "the DeepSpeed configuration must not say it, the recipe's optim.* and"
             raise UserError(f"{name}: {text} compute.precision= do; take that section out")

@@ -97,7 +97,7 @@ class State:
         """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
-            UserError: a stream was read by another number of processes, or as `_check_masks`.
+            UserError: a stream was read by another number of processes; as `_check_device_batch`.
             Exception: it holds something else.
         """
         accelerator = self.accelerator
@@ -106,7 +106,7 @@ class State:
                 f"data.stream=true: the run was stopped on {len(saved['stream'])} processes, and a"
                 f" stream goes on only on as many, not {accelerator.num_processes}"
             )
-        self._check_masks(saved["device_batch"])
+        self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)
         self.schedule.load_state_dict(saved["schedule"])
         lrs = self.schedule.get_last_lr()
@@ -123,7 +123,7 @@ class State:
         if self.stream:
             self.stream.seek(self.step, Cursor(*saved["stream"][accelerator.process_index]))
 
-    def _check_masks(self, was: int) -> None:
+    def _check_device_batch(self, was: int) -> None:
         """Check that what is drawn for a whole device batch (masks of dropout and drop path,
         patches of other images) is drawn as in the uninterrupted run, whose device batch was `was`.
 

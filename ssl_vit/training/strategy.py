@@ -123,7 +123,7 @@ class Strategy:
         return norm, found_inf
 
     @torch.no_grad()
-    def restart(self, weights: Iterable[nn.Parameter]) -> None:
+    def reset_moments(self, weights: Iterable[nn.Parameter]) -> None:
         """Zero the optimiser's state of weights, the count of steps included, as if no update had
         seen them: moments that have just begun are divided by 1 - beta^count."""
         for p in weights:

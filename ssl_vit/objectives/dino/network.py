@@ -88,7 +88,7 @@ class SelfDistillation(Objective):
         return momentum, teacher.pairs(*copies)
 
     def forward(self, batch: Batch) -> Output:
-        image_X3HW = self.whole_views(batch)
+        image_X3HW = self.global_views(batch)
         h_XTD = self.encoder.tokens(image_X3HW)
         loss_B, metrics = self.compare(h_XTD, self.taught(image_X3HW), batch)
         return self.output(loss_B, metrics, h_XTD)
@@ -102,7 +102,7 @@ class SelfDistillation(Objective):
             metrics = sums(koleo_loss=koleo_B) | metrics
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
-    def whole_views(self, batch: Batch) -> Tensor:
+    def global_views(self, batch: Batch) -> Tensor:
         """The views (V B, 3, H, W), the first ones of all images before the second ones."""
         return both_views(batch).transpose(0, 1).flatten(0, 1)
 
@@ -138,7 +138,7 @@ class SelfDistillation(Objective):
             for name, one_BK in self.measured_logits(self.taught(batch.image)).items():
                 logits.setdefault(name, []).append(one_BK)
         assign = self.measured_by()
-        return {name: assign[name].of_all(torch.cat(parts)) for name, parts in logits.items()}
+        return {name: assign[name].assign_all(torch.cat(parts)) for name, parts in logits.items()}
 
     def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
         """The teacher's logits (B, K) by the metric of what they are of."""

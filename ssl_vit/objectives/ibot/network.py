@@ -91,7 +91,7 @@ class MaskedSelfDistillation(SelfDistillation):
         return super().measured_by() | {"patch_information": self.assign_patches}
 
     def forward(self, batch: Batch) -> Output:
-        image_X3HW = self.whole_views(batch)
+        image_X3HW = self.global_views(batch)
         masked_XN = self.masks(batch.key)
         x_XND = self.encoder.patch(image_X3HW)
         x_XND = torch.where(masked_XN[..., None], self.mask_D.to(x_XND.dtype), x_XND)

@@ -19,7 +19,7 @@ from . import resources
 
 
 @dataclass(frozen=True)
-class FrozenImages:
+class EvaluationImages:
     """The splits of an evaluation; images are forwarded under `autocast`. `classes`: of their
     labels, 0 where none are read. After the last batch images that cannot be read, which nothing is
     measured on, are named, each once (`said`); more than data.unreadable are a UserError."""
