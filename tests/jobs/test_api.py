@@ -82,15 +82,15 @@ def test_features_and_figures_are_those_of_the_tools(
     assert drawn.names == ["filters", "positions"] and drawn.folder.parent == tmp_path
     assert all(image.is_file() for image in drawn.images)
     assert drawn._repr_html_().count("<img") == 2
-    put(tmp_path / "images" / "test", 2)
+    put(tmp_path / "images" / "test", 1)
     query = tmp_path / "query.png"
-    query.write_bytes((tmp_path / "images" / "test" / "1.png").read_bytes())
+    query.write_bytes((tmp_path / "images" / "test" / "0.png").read_bytes())
     data = {"path": tmp_path / "images"}
     found = ssl_vit.embed(made.folder, data=data, query=query, top=1, out=tmp_path)
     assert [file.name for file in found.files] == ["test-00000-of-00001.parquet"]
     assert found.files[0].parent == found.folder
     (nearest,) = found.nearest
-    assert nearest.similarity == pytest.approx(1, abs=1e-3) and nearest.file == "test/1.png"
+    assert nearest.similarity == pytest.approx(1, abs=1e-3) and nearest.file == "test/0.png"
     assert f"{nearest.similarity:.4f} {nearest.file}" in capsys.readouterr().out
 
 

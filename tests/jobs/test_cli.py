@@ -179,19 +179,6 @@ def test_compared_images_in_several_passes(error_line: ErrorLine) -> None:
     assert line.startswith("error: compute.batch=8: objective=moco_v3") and "expected 16" in line
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
-
-
-def test_a_folder_that_holds_another_recipe(
-    error_line: ErrorLine, tiny: list[str], tmp_path: Path
-) -> None:
-    cli.pretrain(altered([*tiny, "name=run"], "optim.steps=3"))
-    before = files(tmp_path / "runs")
-    assert "optim.lr (0.001 there, 0.5 here)" in error_line("optim.lr=0.5")
-    assert files(tmp_path / "runs") == before
-
-
 @pytest.mark.parametrize(
     "place", ["runs", "runs/run", "runs/run/metrics.jsonl/x", "runs/run/checkpoints"]
 )
@@ -207,17 +194,18 @@ def test_a_folder_that_cannot_be_written(error_line: ErrorLine, tmp_path: Path, 
 def test_a_cut_off_jpeg_is_named_and_replaced(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Each once, in whatever epochs it was met."""
+    """Each once, in whatever epochs it was met; and one that is held out."""
     (tmp_path / "own").mkdir()
     images = [broken(n) if n in (5, 9) else image(n, "JPEG") for n in range(TRAIN)]
     table(tmp_path / "own" / "train.parquet", None, images)
-    table(tmp_path / "own" / "validation.parquet", None)
+    table(tmp_path / "own" / "validation.parquet", None, [broken(30), *images[10:]])
     words = [f"data.path={tmp_path}/own", "data.validation=validation", "optim.steps=6"]
     cli.pretrain(altered([*tiny, "name=run"], *words))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
     assert "replaced by the next: row 5: not a whole image" in out and ".cpp" not in out
     for text in (out, (folder / "log.txt").read_text()):
-        assert text.count("replaced by the next: row ") == 2
+        assert text.count("replaced by the next: row ") == 3
+        assert text.count("a held-out image was replaced") == 1
     counts = [row["unreadable"] for row in rows(folder) if "unreadable" in row]
     assert counts == sorted(counts) and counts[-1] == 2 * 6 * 16 / TRAIN
 

@@ -270,13 +270,7 @@ def test_real_images_train(real_images: Path, tiny: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
-    [
-        ["optim.dropout=0.1"],
-        ["optim.drop_path=0.1"],
-        ["corruption.source=batch"],
-        ["corruption.source=batch", "recipe=joint"],
-    ],
+    "own", [["optim.drop_path=0.1"], ["corruption.source=batch", "recipe=joint"]]
 )
 def test_what_a_device_batch_draws_needs_the_same_device_batch_on_resuming(
     words: list[str], own: list[str]
