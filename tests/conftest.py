@@ -31,7 +31,7 @@ SLOWEST_FIRST = [
     "lab/test_slurm.py",
     "jobs/test_train.py",
     "runs/test_identity.py",
-    "jobs/test_finetune.py",
+    "jobs/test_setup.py",
     "training/test_preemption.py",
     "training/test_distributed.py",
     "hub/test_pushing.py",

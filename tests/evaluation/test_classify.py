@@ -1,25 +1,61 @@
-"""What is counted of a classifier's test images."""
+"""Predictions of a classifier: accuracies worked by hand, ImageNet-ReaL, the file of them."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from helpers.disk import full_disk
+from helpers.sources import noisy
+from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
+
+
+def predictions(label: list[int], top: list[list[int]]) -> classify.Predictions:
+    return classify.Predictions(np.arange(len(label)), np.array(label), np.array(top))
+
+
+def test_few_classes_have_no_top5() -> None:
+    predicted = predictions([0, 1, 2, -1], [[0, 1, 2], [2, 1, 0], [2, 0, 1], [0, 1, 2]])
+    assert classify.accuracies(predicted, 3) == {"top1": (2 / 3, 3)}
+
+
+def test_predictions_on_a_full_disk_leave_no_half_of_them(tmp_path: Path) -> None:
+    many_M = np.random.default_rng(0).integers(0, 1000, 5000)
+    predicted = classify.Predictions(many_M, many_M, many_M[:, None])
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        predicted.save(tmp_path / "predictions.npz", noisy(1000))
+    assert not list(tmp_path.iterdir())
 
 
 class Named:
     def name(self, row: int) -> str:
-        return f"val/ILSVRC2012_val_{row + 1:08d}.JPEG"
+        return f"row {row} (val/ILSVRC2012_val_{50_000 - row:08d}.JPEG)"
+
+
+def test_imagenet_real_by_hand(tmp_path: Path) -> None:
+    seen: list[list[int]] = [[] for _ in range(50_000)]
+    # of rows 0, 1, 2; nobody saw anything in row 3
+    seen[49_999], seen[49_998], seen[49_997] = [3, 7], [1], [2]
+    path = tmp_path / "real.json"
+    path.write_text(json.dumps(seen))
+    predicted = predictions([0, 0, 0, 0], [[7, 0], [0, 1], [2, 0], [5, 0]])
+    assert classify.real_accuracy(predicted, Named(), str(path)) == {"real": (2 / 3, 3)}  # type: ignore[arg-type]
+    path.write_text("[[1]]")
+    for place, says in (
+        (str(path), r"eval\.real=.*50,000 lists"),
+        ("nowhere", "eval.real=nowhere"),
+    ):
+        with pytest.raises(UserError, match=says):
+            classify.real_accuracy(predicted, Named(), place)  # type: ignore[arg-type]
 
 
 def test_imagenet_real_leaves_out_an_image_that_cannot_be_read(tmp_path: Path) -> None:
     """It counted the prediction for the image that stood in its place: a wrong accuracy."""
+    seen: list[list[int]] = [[] for _ in range(50_000)]
+    seen[49_999], seen[49_998] = [3], [4]
     path = tmp_path / "real.json"
-    path.write_text(json.dumps([[3], [4], *([] for _ in range(49_998))]))
-    predicted = classify.Predictions(
-        np.arange(2),
-        np.array([3, -1]),
-        np.array([[3, 0], [0, 1]]),  # the second one is unreadable
-    )
+    path.write_text(json.dumps(seen))
+    predicted = predictions([3, -1], [[3, 0], [0, 1]])  # the second one is unreadable
     assert classify.real_accuracy(predicted, Named(), str(path)) == {"real": (1.0, 1)}  # type: ignore[arg-type]

@@ -3,13 +3,17 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from helpers.launching import Process
+from helpers.options import altered
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.load import resolve
@@ -45,6 +49,36 @@ def run(words: list[str]) -> Run:
     done.reconcile()
     train_job.train(done)
     return done
+
+
+@contextmanager
+def with_callbacks(*more: Callback) -> Iterator[None]:
+    """Runs have these as well."""
+    callbacks = train_job._callbacks
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train_job, "_callbacks", lambda job: [*callbacks(job), *more])
+        yield
+
+
+def cut_off(words: list[str], step: int) -> Path:
+    """The folder of a run that was killed after that step."""
+    with with_callbacks(Killer(step)), pytest.raises(Killed):
+        run(words)
+    return Run(resolve(words)).folder
+
+
+def assert_goes_on_exactly(words: list[str], *steps: int) -> Run:
+    """A run, which the same one that is killed after each of these steps ends as."""
+    whole, killed = run(altered(words, "name=whole")), altered(words, "name=killed")
+    for step in steps:
+        cut_off(killed, step)
+    assert_same_end(whole.folder, run(killed).folder)
+    return whole
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """The content of result.json."""
+    return json.loads((folder / "result.json").read_text())
 
 
 def rows(folder: Path) -> list[Row]:

@@ -14,10 +14,10 @@ import xxhash
 from helpers.images import put
 from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
-from helpers.runs import Killed, Killer, run
+from helpers.runs import cut_off, result, run
 from ssl_vit.data import batching, contents, loaders, sources
 from ssl_vit.data.resident import ResidentDataset, decode_split
-from ssl_vit.jobs import cli, seen_images, train, trained_on
+from ssl_vit.jobs import cli, seen_images, trained_on
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import SeenImages
 from ssl_vit.recipe.schema import Data
@@ -25,21 +25,46 @@ from ssl_vit.runs import seen_text
 from ssl_vit.runs.folder import TRAINED_ON
 
 SUPERVISED = ["recipe=supervised", "eval.test=false", "data.validation=0.04"]
+APART = "data.test=0.2"
+RUNS = {
+    "apart": [APART, "compute.workers=1"],
+    "unlabelled": ["data.validation=0.04"],
+    "labelled": SUPERVISED,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 images of two classes."""
+    folder = tmp_path_factory.mktemp("seen") / "IMAGES"
+    for name in "ab":
+        put(folder / name, 15)
+    return folder
+
+
+def words_of(place: Path, out: Path, *more: str) -> list[str]:
+    """A run whose 8 steps of 8 images see each of at most 32 images twice."""
+    words = altered(TINY, *SHORT, "optim.steps=8", "eval.every=8", "checkpoint.every=2")
+    return altered(words, f"data.path={place}", f"out={out}", "name=run", *more)
+
+
+@pytest.fixture(scope="module")
+def runs(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of RUNS."""
+    out = tmp_path_factory.mktemp("runs")
+    return {
+        name: run(words_of(place, out, f"name={name}", *more)).folder for name, more in RUNS.items()
+    }
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """30 images of two classes."""
-    for name in "ab":
-        put(tmp_path / "IMAGES" / name, 15)
-    return tmp_path / "IMAGES"
+def words(place: Path, tmp_path: Path) -> list[str]:
+    return words_of(place, tmp_path)
 
 
-def trained(place: Path, *more: str, name: str = "first") -> Path:
-    """The folder of a run whose 8 steps of 8 images see each of at most 32 images twice."""
-    words = altered(TINY, *SHORT, "optim.steps=8", "eval.every=8", "checkpoint.every=2")
-    out = place.parent / "runs"
-    return run(altered(words, f"out={out}", f"data.path={place}", f"name={name}", *more)).folder
+def fine_tune(init: Path, out: Path, *more: str) -> Path:
+    cli.finetune([*TUNE, f"init={init}", f"out={out}", "name=tuned", *more])
+    return out / "tuned"
 
 
 def hashes(files) -> set[int]:
@@ -75,8 +100,12 @@ def in_folder(files: list[Path], split: Path) -> None:
 
 def seen_of(folder: Path) -> dict[str, SeenImages]:
     """{run: what it has seen}, of result.json."""
-    found = json.loads((folder / "result.json").read_text())["seen"]
-    return {one["run"]: SeenImages(**one) for one in found}
+    return {one["run"]: SeenImages(**one) for one in result(folder)["seen"]}
+
+
+def told(capsys: pytest.CaptureFixture) -> list[str]:
+    """What is printed of images that were trained on."""
+    return [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
 
 
 def test_contents_are_known_by_xxh3_and_arrays_by_type_shape_and_values() -> None:
@@ -90,8 +119,11 @@ def test_contents_are_known_by_xxh3_and_arrays_by_type_shape_and_values() -> Non
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_batches_have_the_hashes_of_the_images_that_are_used(resident: bool, place: Path) -> None:
+def test_batches_have_the_hashes_of_the_images_that_are_used(
+    resident: bool, place: Path, tmp_path: Path
+) -> None:
     """In place of one that cannot be read that of the next; of pairs the partner's too."""
+    place = shutil.copytree(place, tmp_path / "IMAGES")
     (place / "a" / "0.png").write_bytes(b"no image")
     data = Data(name="x", path=str(place), size=16, mixup=0.5, validation=0.0)
     source = sources.load(data).train
@@ -110,206 +142,176 @@ def test_batches_have_the_hashes_of_the_images_that_are_used(resident: bool, pla
     assert tested.__getitems__(wanted).content is None
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_run_records_each_image_once_and_labels_only_where_they_are_learned(
-    stream: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, Path], place: Path
 ) -> None:
+    all_images = hashes(place.rglob("*.png"))
+    for name, count in (("apart", 24), ("unlabelled", 29), ("labelled", 29)):
+        found = recorded(runs[name])
+        assert len(found) == count and found < all_images
+        assert recorded(runs[name], "labels") == (found if name == "labelled" else set())
+
+
+def test_a_stream_records_its_images(
+    words: list[str], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "WINDOW", 30)  # each is an epoch
     files = sorted(place.rglob("*.png"))
-    if stream:
-        monkeypatch.setattr(loaders, "WINDOW", 30)  # each is an epoch
-        in_parquet(files, place.parent / "SHARDS" / "train")
-        more = [f"data.path={place.parent / 'SHARDS'}", "data.stream=true", "data.validation=0"]
-        folder = trained(place, *more)
-    else:
-        folder = trained(place, "data.validation=0.1", "compute.workers=1")
-        held_out = recorded(folder) ^ hashes(files)
-        assert len(held_out) == 3 and held_out < hashes(files)
-        files = [file for file in files if not hashes([file]) <= held_out]
-    assert recorded(folder) == hashes(files) and recorded(folder, "labels") == set()
-    if not stream:
-        learned = trained(place, *SUPERVISED, "data.validation=0.1", name="second")
-        assert recorded(learned) == recorded(learned, "labels") == hashes(files)
+    in_parquet(files, tmp_path / "SHARDS" / "train")
+    more = [f"data.path={tmp_path}/SHARDS", "data.stream=true", "data.validation=0"]
+    assert recorded(run(altered(words, *more)).folder) == hashes(files)
 
 
 @pytest.mark.parametrize("write", [in_parquet, in_folder])
 def test_test_images_that_were_trained_on_are_counted_wherever_they_lie(
-    write: Callable[[list[Path], Path], None], place: Path, capsys: pytest.CaptureFixture
+    write: Callable[[list[Path], Path], None],
+    runs: dict[str, Path],
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     """By the run before and by the run itself, at the terminal and on its page."""
-    folder = trained(place, *SUPERVISED)
-    assert "was trained on" not in capsys.readouterr().out  # it is tested on nothing
-    tested = sorted(place.rglob("*.png"))[::3]
-    other = place.parent / "OTHER"
-    write(tested, other / "test")
-    write([tested[0], tested[-1]] * 4, other / "train")
-    words = [f"data.path={other}", "data.test=test", "data.validation=0", "name=tuned"]
-    cli.finetune([*TUNE, f"init={folder}", f"out={place.parent}/runs", *words])
-    tuned = place.parent / "runs" / "tuned"
+    folder, tested = runs["labelled"], sorted(place.rglob("*.png"))[::3]
+    write(tested, tmp_path / "OTHER" / "test")
+    write([tested[0], tested[-1]] * 4, tmp_path / "OTHER" / "train")
+    more = [f"data.path={tmp_path}/OTHER", "data.test=test", "data.validation=0"]
+    tuned = fine_tune(folder, tmp_path, *more)
     count = len(hashes(tested) & recorded(folder))
     assert count >= 9  # one image was held out
     found = seen_of(tuned)
-    assert found["first"].of == {"test": 10}
-    assert found["first"].images == found["first"].labels == {"test": count}
+    assert found["labelled"].of == {"test": 10}
+    assert found["labelled"].images == found["labelled"].labels == {"test": count}
     assert found["tuned"].images == found["tuned"].labels == {"test": 2}
-    lines = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
-    assert lines[0].lstrip().startswith("warning:") and f"{folder} was" in lines[0]
-    assert lines[1].startswith("caution ") and "tuned was trained on 2 of 10 test" in lines[1]
-    assert lines[2].startswith("caution ") and "first was trained on" in lines[2]
+    before, own, theirs = told(capsys)
+    assert before.lstrip().startswith("warning:") and str(folder) in before
+    assert own.startswith("caution ") and "tuned was trained on 2 of 10 test" in own
+    assert theirs.startswith("caution ") and "labelled was trained on" in theirs
     page = (tuned / "report.html").read_text()
-    assert "Of its initial weights: first was trained on" in page
+    assert "Of its initial weights: labelled was trained on" in page
     assert ">tuned was trained on 2 of 10 test images" in page
 
 
 @pytest.mark.parametrize(
-    ("before", "line"),
-    [
-        (["data.test=0.2"], "was trained on none of the test and held-out images"),
-        ([], "5 test and 1 held-out images, without labels"),
-        (SUPERVISED, "5 test and 1 held-out images, with their labels"),
-    ],
+    ("name", "images", "labels", "beside"),
+    [("apart", 0, 0, []), ("unlabelled", 5, 0, ["seen"]), ("labelled", 5, 5, ["caution"])],
 )
 def test_fine_tuning_says_which_of_its_images_pre_training_has_seen(
-    before: list[str], line: str, place: Path, capsys: pytest.CaptureFixture
+    name: str,
+    images: int,
+    labels: int,
+    beside: list[str],
+    runs: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    """In its first lines, and with its result; there too of its own training."""
-    folder = trained(place, "data.validation=0.04", *before)
-    share = [] if "data.test=0.2" in before else ["data.test=0.2"]  # which follows init=
-    capsys.readouterr()
-    cli.finetune([*TUNE, f"init={folder}", f"out={place.parent}/runs", "name=tuned", *share])
-    lines = [one for one in capsys.readouterr().out.splitlines() if "was trained on" in one]
-    printed, *beside = lines
-    assert line in printed and str(folder) in printed
-    learned = "with their labels" in line
-    assert printed.lstrip().startswith("warning:") == learned
-    # at the end what was seen, not what was not
-    seen = [] if "none" in line else ["caution" if learned else "seen"]
-    assert [one.split()[0] for one in beside] == seen
-    assert all(line in one for one in beside)
+    """In its first lines, and with its result: there what was seen, not what was not."""
+    share = [] if name == "apart" else [APART]  # which follows init=
+    found = seen_of(fine_tune(runs[name], tmp_path, *share))[name]
+    assert (found.of["test"], found.images["test"], found.labels["test"]) == (5, images, labels)
+    printed, *others = told(capsys)
+    assert str(runs[name]) in printed
+    assert printed.lstrip().startswith("warning:") == (labels > 0)
+    assert [one.split()[0] for one in others] == beside
 
 
 def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
-    place: Path, capsys: pytest.CaptureFixture
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """At the terminal after the number, in result.json and, for scripts, in what they get: of an
-    encoder that is measured on images that it was trained on."""
-    folder = trained(place, *SUPERVISED)
-    words = [*PROBE, "probe.measures=[knn]", f"init={folder}", f"out={place.parent}/runs"]
-    words = [one for one in words if not one.startswith(("probe.shots", "probe.steps"))]
-    capsys.readouterr()
-    cli.evaluate([*words, "name=probed", "data.test=0.2"])
+    """At the terminal after the number, and in result.json: of an encoder that is measured on
+    images that it was trained on."""
+    words = [word for word in PROBE if not word.startswith(("probe.shots", "probe.steps"))]
+    own = [f"init={runs['labelled']}", "probe.measures=[knn]", APART]
+    cli.evaluate([*words, *own, f"out={tmp_path}", "name=probed"])
     number, caution, verdict = capsys.readouterr().out.splitlines()[-3:]
-    assert verdict.startswith("verdict ")
-    assert number.startswith("k-NN ") and " of 5 test images; fresh weights " in number
-    assert number.endswith("guessing 50.0%")
+    assert number.startswith("k-NN ") and verdict.startswith("verdict ")
     assert caution.startswith("caution ") and "5 test" in caution
-    assert "with their labels" in caution and "no measure" in caution
-    first = seen_of(place.parent / "runs" / "probed")["first"]
+    first = seen_of(tmp_path / "probed")["labelled"]
     assert (first.of["test"], first.labels["test"]) == (5, 5)
 
 
 def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
-    place: Path, capsys: pytest.CaptureFixture
+    runs: dict[str, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Nor one without a record."""
-    first = trained(place, "data.test=0.2")
-    second = trained(place, "data.test=0.2", f"init={first}", name="second")
+    first = shutil.copytree(runs["apart"], tmp_path / "first")
+    second = run(altered(words, APART, f"init={first}", "name=second")).folder
     (first / TRAINED_ON).write_bytes(b"{}")
-    third = trained(place, "data.test=0.2", f"init={second}", name="third")
+    third = run(altered(words, APART, f"init={second}", "name=third")).folder
     shutil.rmtree(first)
     capsys.readouterr()
-    cli.finetune([*TUNE, f"init={second}", f"out={place.parent}/runs", "name=tuned"])
-    printed = capsys.readouterr().out
-    assert f"{second} was trained on none of the test and held-out images" in printed
-    assert f"which images {first} was trained on is not known" in printed
+    fine_tune(second, tmp_path)
+    lines = "".join(told(capsys))
+    assert f"{second} was trained on none" in lines
+    assert f"which images {first} was trained on is not known" in lines
     seen = json.loads((third / "environment.json").read_text())["seen"]
     assert [one["run"] for one in seen] == ["second", "first"]
     assert seen[1]["unknown"] == seen_images.NO_RECORD
 
 
-def test_of_images_that_are_not_measured_nothing_is_told(place: Path) -> None:
+def test_of_images_that_are_not_measured_nothing_is_told(runs: dict[str, Path]) -> None:
     """A run that is measured on nothing was told to have seen "none of the  images"."""
-    folder = trained(place, "data.test=0.2")
-    recipe = resolve([*TUNE, f"init={folder}"])
+    recipe = resolve([*TUNE, f"init={runs['apart']}"])
     splits = sources.load(recipe.data, test=True)
-    found = seen_images.seen_images(recipe, seen_images.MeasuredImages(recipe, splits))
-    line = f"{folder} was trained on none of the test and held-out images"
-    assert seen_text.lines(found) == [line]
+    (found,) = seen_images.seen_images(recipe, seen_images.MeasuredImages(recipe, splits))
+    assert found.of.keys() == {"test", "validation"} and not sum(found.images.values())
     recipe.data.validation = 0.0
     nothing = seen_images.MeasuredImages(recipe, splits._replace(test=None))
     assert seen_images.seen_images(recipe, nothing) == []
 
 
 def test_after_a_kill_the_record_has_both_halves(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], place: Path, tmp_path: Path
 ) -> None:
     """8 images of each step, in the first epoch all different: steps 1 and 2, then 3 and 4."""
-    callbacks = train._callbacks
-    monkeypatch.setattr(train, "_callbacks", lambda job: [*callbacks(job), Killer(3)])
-    words = ["optim.steps=4", "data.validation=0", "name=killed"]
-    put(place / "c", 2)
-    with pytest.raises(Killed):
-        trained(place, *words)
-    folder = place.parent / "runs" / "killed"
-    before = recorded(folder)
+    more = shutil.copytree(place, tmp_path / "IMAGES")
+    put(more / "c", 2)
+    words = altered(words, f"data.path={more}", "optim.steps=4", "data.validation=0")
+    before = recorded(cut_off(words, 3))
     assert len(before) == 16  # of the checkpoint of step 2
-    monkeypatch.setattr(train, "_callbacks", callbacks)
-    trained(place, *words)
-    assert len(recorded(folder)) == 32 and before < recorded(folder)
-    assert recorded(folder) == hashes(place.rglob("*.png"))
+    after = recorded(run(words).folder)
+    assert before < after == hashes(more.rglob("*.png")) and len(after) == 32
 
 
 def test_a_run_whose_record_was_lost_says_that_not_all_is_known(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    callbacks = train._callbacks
-    monkeypatch.setattr(train, "_callbacks", lambda job: [*callbacks(job), Killer(5)])
-    with pytest.raises(Killed):
-        trained(place, "data.test=0.2", "name=killed")
-    monkeypatch.setattr(train, "_callbacks", callbacks)
-    (place.parent / "runs" / "killed" / TRAINED_ON).unlink()
-    folder = trained(place, "data.test=0.2", "name=killed")
+    words = altered(words, APART)
+    (cut_off(words, 5) / TRAINED_ON).unlink()
+    folder = run(words).folder
     assert not trained_on.read(folder).complete
     capsys.readouterr()
-    cli.finetune([*TUNE, f"init={folder}", f"out={place.parent}/runs", "name=tuned"])
+    fine_tune(folder, tmp_path)
     line = f"which images {folder} was trained on is not known{seen_images.FIRST_STEPS}"
-    assert line in capsys.readouterr().out
+    assert any(line in one for one in told(capsys))
 
 
 def test_beyond_the_limit_images_are_not_recorded_and_that_is_said(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trained_on, "LIMIT", 20)
-    folder = trained(place, *SUPERVISED, "data.validation=0")
+    folder = run(altered(words, *SUPERVISED, "data.validation=0")).folder
     record = trained_on.read(folder)
     assert len(record.images) == len(record.labels) == 20 and not record.complete
     assert (folder / "log.txt").read_text().count("is not recorded") == 1
-    capsys.readouterr()
-    cli.finetune(
-        [*TUNE, f"init={folder}", f"out={place.parent}/runs", "name=tuned", "data.test=0.5"]
-    )
-    printed = capsys.readouterr().out
-    found = seen_of(place.parent / "runs" / "tuned")["first"]
+    found = seen_of(fine_tune(folder, tmp_path, "data.test=0.5"))["run"]
     assert 0 < found.images["test"] < 15 and "more than 20" in found.unknown
-    assert "with their labels; on which others is not known for all" in printed
 
 
-def test_two_processes_record_what_both_have_trained_on(place: Path) -> None:
+def test_two_processes_record_what_both_have_trained_on(words: list[str]) -> None:
     """Each sees half of the 16 images of two steps, in the first epoch all different."""
-    more = ["optim.steps=2", "checkpoint.every=1", "compute.batch=4", "data.validation=0.2"]
-    words = altered(TINY, *SHORT, *more, f"data.path={place}", f"out={place.parent}/runs")
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words, "name=two"))
+    more = ["optim.steps=2", "checkpoint.every=1", "data.validation=0.2"]
+    one = run(altered(words, *more, "name=one", "compute.batch=8")).folder
+    two = altered(words, *more, "name=two", "compute.batch=4")
+    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *two))
     assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=8")).folder
-    assert recorded(place.parent / "runs" / "two") == recorded(one)
-    assert len(recorded(one)) == 16
+    assert recorded(one.parent / "two") == recorded(one) and len(recorded(one)) == 16
 
 
 def test_a_few_copies_are_said_and_not_warned_of() -> None:
     """One in 1,000 changes an accuracy by 0.1 points at most."""
-    few, more = (
-        SeenImages(run="r", of={"test": 1000}, images={"test": n}, labels={"test": n})
-        for n in (1, 2)
-    )
-    assert seen_text.lines([few]) == ["r was trained on 1 of 1,000 test images, with their labels"]
-    assert seen_text.cautions([few]) == [] and seen_text.learned_labels([few]) == 0
-    assert seen_text.lines([more])[0].startswith("warning: ") and seen_text.cautions([more])
+    for count in (1, 2):
+        seen = {"test": count}
+        one = SeenImages(run="r", of={"test": 1000}, images=seen, labels=seen)
+        assert seen_text.lines([one])[0].startswith("warning: ") == (count > 1)
+        assert bool(seen_text.cautions([one])) == (count > 1)
+        assert bool(seen_text.learned_labels([one])) == (count > 1)

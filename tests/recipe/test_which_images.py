@@ -1,12 +1,222 @@
-"""What a run says of the images, and of their preprocessing, that nobody named."""
+"""What starts from a run is measured on that run's images, unless others are named."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import ssl_vit
+from helpers.images import put, two_classes
+from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
+from helpers.runs import result, run
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import draw_figures
+from ssl_vit.lab import plan as plan_tool
+from ssl_vit.lab.study import check, read, tasks
+from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.which_images import crop_notice
+
+PRETRAINED = altered(TINY, *SHORT, "eval.every=2", "name=mine")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """IMAGES with train/ and test/, two classes each."""
+    return two_classes(tmp_path_factory.mktemp("labelled") / "IMAGES")
+
+
+@pytest.fixture(scope="module")
+def mine(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was pre-trained on them, read in a way of its own."""
+    more = ("data.validation=0.25", "data.flip=false")
+    out = tmp_path_factory.mktemp("runs")
+    return run([*PRETRAINED, *more, f"data.path={images}", f"out={out}"]).folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> str:
+    return f"out={tmp_path}/runs"
+
+
+def say(run_folder: Path, **data: Any) -> Path:
+    """Give a run's recipe other values of data."""
+    path = run_folder / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text())
+    recipe["data"] |= data
+    path.write_text(yaml.safe_dump(recipe))
+    return run_folder
+
+
+def refusal(tool, *words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        tool([*words])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
+    mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
+) -> None:
+    made = ssl_vit.finetune([*TUNE, f"init={mine}", out, "name=tuned"])
+    assert f"those of init={mine}: {images}" in capsys.readouterr().out.splitlines()[0]
+    data = ssl_vit.load_run(made.folder).recipe.data
+    assert (data.path, data.name, data.size, data.validation) == (str(images), "IMAGES", 16, 0.25)
+    assert data.flip  # an augmentation is the recipe's
+    assert made.metrics["top1"].n == 6
+    was, now = (json.loads((at / "environment.json").read_text()) for at in (mine, made.folder))
+    assert now["data"]["train"] == was["data"]["train"]
+
+
+@pytest.mark.parametrize("part", ["", "export"])
+def test_an_evaluation_uses_the_images_of_the_run_that_it_measures(
+    part: str, mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
+) -> None:
+    made = ssl_vit.evaluate([*PROBE, f"init={mine / part}", out])
+    assert f"those of init={mine / part}: {images}" in capsys.readouterr().out.splitlines()[0]
+    assert {one.n for one in made.metrics.values()} == {6}
+
+
+def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -> None:
+    """The rest may be held out, or have been trained on."""
+    half = say(shutil.copytree(mine, tmp_path / "half"), share=0.5)
+    assert resolve([*TUNE, f"init={half}"]).data.share == 0.5
+    assert resolve([*TUNE, f"init={half}", "data.share=1"]).data.share == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "name"),
+    [
+        (["recipe=finetune", "data=shapes"], "", "shapes"),
+        (["recipe=finetune", "data.hub=somebody/birds"], "", "somebody--birds"),
+        (["recipe=paper/finetune_cifar10"], "", "cifar10"),
+        (["recipe=own.yaml"], "{base: finetune, data: shapes}", "shapes"),
+        (["recipe=own.yaml"], "{base: finetune, data.path: elsewhere, data.name: e}", "e"),
+        (["recipe=own.yaml"], "{base: finetune, data.flip: false}", "IMAGES"),
+        (["recipe=finetune"], "", "IMAGES"),
+        (["recipe=segment"], "", "IMAGES"),
+        (["recipe=mpp"], "", "IMAGES"),
+    ],
+)
+def test_images_that_are_named_are_those_that_are_meant(
+    words: list[str], own: str, name: str, mine: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(own)
+    recipe = resolve([*words, f"init={mine}"], here=False)
+    assert recipe.data.name == name
+    if "data.flip" in own:
+        assert not recipe.data.flip
+
+
+def test_a_recipe_file_that_names_its_first_weights_follows_their_images(
+    mine: Path, tmp_path: Path, images: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(f"base: finetune\ninit: {mine}\n")
+    assert resolve([f"recipe={tmp_path}/own.yaml"], here=False).data.path == str(images)
+
+
+def test_a_run_goes_on_by_the_same_command_wherever_run_and_images_have_moved(
+    mine: Path, images: Path, tmp_path: Path, out: str, capsys: pytest.CaptureFixture
+) -> None:
+    words = [*TUNE, out, "name=tuned"]
+    folder = ssl_vit.finetune([*words, f"init={mine}"]).folder
+    done = result(folder)
+    here = shutil.copytree(images, tmp_path / "here" / "IMAGES")
+    moved = say(shutil.copytree(mine, tmp_path / "moved"), path=str(here))
+    capsys.readouterr()
+    ssl_vit.finetune([*words, f"init={moved}"])
+    assert result(folder) == done
+    (folder / "result.json").unlink()
+    capsys.readouterr()
+    ssl_vit.finetune([*words, f"init={moved}"])
+    assert f"{here}" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_runs_images_that_are_gone_are_named_with_what_to_give(
+    mine: Path, tmp_path: Path, out: str
+) -> None:
+    moved = say(shutil.copytree(mine, tmp_path / "moved"), path=f"{tmp_path}/gone")
+    line = refusal(ssl_vit.finetune, *TUNE, out, f"init={moved}")
+    assert line.startswith(f"data.path={tmp_path}/gone: no such")
+    assert f"init={moved}" in line and "data.path= or data.hub=" in line
+    say(moved, path=None)  # as of a pulled run
+    assert "data=IMAGES lies nowhere" in refusal(ssl_vit.evaluate, *PROBE, out, f"init={moved}")
+    assert ssl_vit.load_encoder(moved).patches == 16  # which reads no images
+
+
+def test_a_run_on_images_without_labels_says_what_to_give(tmp_path: Path, out: str) -> None:
+    put(tmp_path / "flat", 12)
+    flat = run([*PRETRAINED, f"data.path={tmp_path}/flat", f"out={tmp_path}"]).folder
+    tune = (*TUNE, out, f"init={flat}")
+    for line in (
+        refusal(ssl_vit.finetune, *tune),
+        refusal(ssl_vit.evaluate, *PROBE, out, f"init={flat}"),
+    ):
+        assert "labels (a folder for each class) and test images" in line
+        assert "eval.test=false" not in line, "labels are missing as well"
+    line = refusal(ssl_vit.finetune, *tune, "eval.test=false")
+    assert "no labels in its train split" in line and "data.path=" in line
+    assert not any(Path(out[4:]).iterdir()), "a run that was refused leaves no folder"
+
+
+def test_an_evaluation_without_test_images_says_what_the_run_had(
+    mine: Path, images: Path, tmp_path: Path, out: str
+) -> None:
+    flat = str(images / "train")
+    had = say(shutil.copytree(mine, tmp_path / "had"), test=0.25, path=flat)
+    for tool, words in ((ssl_vit.finetune, TUNE), (ssl_vit.evaluate, PROBE)):
+        line = refusal(tool, *words, out, f"init={had}", f"data.path={flat}")
+        assert line.startswith("data.test=test: ") and f"init={had} had data.test=0.25" in line
+        assert ("eval.test=false" in line) == (tool is ssl_vit.finetune)
+
+
+def test_a_plan_is_of_the_images_of_the_run_it_would_start_from(
+    mine: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Weights that do not say theirs are said to be measured on others."""
+    alone = shutil.copytree(mine / "export", tmp_path / "alone")
+
+    def first_line(init: Path, *more: str) -> str:
+        plan_tool.main(["recipe=finetune", f"init={init}", *more])
+        return capsys.readouterr().out.splitlines()[0]
+
+    assert f"those of init={mine}: {images}" in first_line(mine)
+    assert "those of" not in first_line(mine, "data=shapes")
+    line = first_line(alone)
+    assert line.startswith(f"warning: init={alone}: ") and "data=shapes is used" in line
+
+
+def test_figures_and_features_say_whose_images_they_are_of(
+    mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
+) -> None:
+    draw_figures.main([f"init={mine}", "figures=filters", "images=4", out])
+    text = capsys.readouterr().out
+    assert f"those of init={mine}: {images}" in text and "test images: 4 of 6" in text
+    ssl_vit.embed([f"init={mine}", "split=test", out, *LOADED[:2]])
+    assert f"those of init={mine}: {images}" in capsys.readouterr().out
+
+
+def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
+    images: Path,
+) -> None:
+    probe = {"recipe": "evaluate", "init": "{pretrain}"}
+    options = {
+        "pretrain": {"recipe": "mpp", "data.path": str(images), "data.size": 32},
+        "probe": probe,
+        "other": probe | {"data": "shapes"},
+    }
+    runs = {
+        name: {"tool": "pretrain" if name == "pretrain" else "evaluate", "options": own}
+        for name, own in options.items()
+    }
+    study = read.build({"title": "t", "runs": runs}, "study")
+    planned = check.recipes(study, tasks.plan(study, {}, {}))
+    data = {name.split("-")[0]: recipe.data for name, recipe in planned.items()}
+    assert (data["probe"].path, data["probe"].size) == (str(images), 32)
+    assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)
 
 
 def export(folder: Path, **pretrained: object) -> Path:

@@ -11,15 +11,14 @@ from safetensors.torch import load_file
 
 from helpers.commands import commands
 from helpers.options import ROOT, TINY, altered
+from helpers.runs import run
 from ssl_vit import hub_files
-from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import Job
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.objectives.base import Objective
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 OBJECTIVES = sorted(declaration.objectives().keys() - {"probe"})
@@ -45,11 +44,8 @@ def going_on(objective: str, *words: str) -> list[str]:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the same sizes as `released`."""
-    out = tmp_path_factory.mktemp("start")
-    options = altered(TRAINED, "model.positions=learned_2d", f"out={out}", "name=start")
-    run = Run(resolve(options))
-    train_job.train(run)
-    return run.folder
+    own = ["model.positions=learned_2d", f"out={tmp_path_factory.mktemp('start')}", "name=start"]
+    return run(altered(TRAINED, *own)).folder
 
 
 @pytest.fixture(scope="module")
@@ -97,23 +93,6 @@ class Started:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_goes_on_from_a_run(
-    objective: str, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It brings its model, positions of another kind among it."""
-    started = Started(monkeypatch)
-    words = going_on(objective, f"init={start}", f"out={tmp_path}")
-    run = Run(resolve(words))
-    train_job.train(run)
-    given = load_file(start / "export" / "model.safetensors")
-    for encoder, first in zip(started.encoders().values(), started.first.values(), strict=True):
-        assert encoder.positions.kind == "learned_2d"
-        assert first.keys() == given.keys()
-        assert all(torch.equal(first[name], given[name]) for name in given)
-    started.assert_trained(run)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_goes_on_from_released_weights_at_another_size(
     objective: str, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,8 +108,7 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
     if "views.local" in declaration.objectives()[objective].shared:
         pixels.append("views.local_size=12")
     words = going_on(objective, f"init=timm:{RELEASED}", *model, *pixels, f"out={tmp_path}")
-    run = Run(resolve(words))
-    train_job.train(run)
+    made = run(words)
     assert set(fetched) == {f"timm/{RELEASED}.lvd142m"}
     given = load_file(released / "model.safetensors")
     table = resize_positions(given.pop(POSITIONS), (6, 6), prefix=0)
@@ -139,15 +117,26 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
         assert first.keys() == given.keys()
         assert all(torch.equal(first[name], given[name]) for name in given)
         assert torch.equal(positions[:, 5:], table) and not positions[:, :5].any()
-    started.assert_trained(run)
+    started.assert_trained(made)
 
 
-def test_the_pages_first_command_runs(start: Path, tmp_path: Path) -> None:
-    """With the page's learning rate, and the run's own model and images."""
+def test_the_pages_first_command_goes_on_from_a_run(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the page's learning rate. The run brings its model, positions of another kind among it,
+    and its images; the teacher begins with its weights too."""
     page = (ROOT / "docs" / "further.md").read_text()
     first = next(command.partition("pretrain.py ")[2].split() for command in commands(page))
     assert {"recipe=dino", "init=runs/mpp", "optim.lr=1e-4"} <= {*first}
-    cli.pretrain([*altered(first, *going_on("dino", f"init={start}")), f"out={tmp_path}"])
-    run = Run(resolve([f"recipe={tmp_path}/dino/recipe.yaml"]))
-    assert (run.folder / "result.json").exists()
-    assert (run.recipe.optim.lr, run.recipe.model.positions) == (1e-4, "learned_2d")
+    started = Started(monkeypatch)
+    words = altered(first, *going_on("dino", f"init={start}", f"out={tmp_path}"))
+    made = run(words)
+    given = load_file(start / "export" / "model.safetensors")
+    for encoder, first_state in zip(
+        started.encoders().values(), started.first.values(), strict=True
+    ):
+        assert encoder.positions.kind == "learned_2d"
+        assert first_state.keys() == given.keys()
+        assert all(torch.equal(first_state[name], given[name]) for name in given)
+    started.assert_trained(made)
+    assert (made.recipe.optim.lr, made.recipe.model.positions) == (1e-4, "learned_2d")

@@ -1,0 +1,43 @@
+"""Which names of folders may be no classes, and what a run says of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.images import images
+from helpers.options import SHORT, TINY, altered
+from helpers.runs import run
+from ssl_vit.data import sources
+from ssl_vit.jobs.online import label_doubt
+from ssl_vit.recipe.images import Data
+
+
+def doubt(root: Path) -> str:
+    return label_doubt(sources.load(Data(path=str(root))).train.whole())
+
+
+def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:
+    """Of half of them: the median of 9, 4 and 2 is 4, that of 9, 5 and 2 is 5."""
+    images(tmp_path / "few", ant=9, bee=4, cat=2)
+    assert doubt(tmp_path / "few") == "half of them have at most 4 images"
+    images(tmp_path / "enough", ant=9, bee=5, cat=2)
+    assert doubt(tmp_path / "enough") == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "more", "says"),
+    [
+        (15, [], "labels: names of folders, 2 classes: a, b; data.labels=false"),
+        (15, ["data.labels=false", "data.test=0.2"], "labels: none, data.labels=false"),
+        (4, [], "half of them have at most 4 images"),
+    ],
+)
+def test_a_run_says_what_it_takes_for_labels_and_records_none_that_it_does_not_learn(
+    count: int, more: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    images(tmp_path / "IMAGES", a=count, b=count)
+    own = [f"data.path={tmp_path}/IMAGES", f"out={tmp_path}", "name=run", "eval.every=2", *more]
+    folder = run(altered(TINY, *SHORT, *own)).folder
+    assert says in capsys.readouterr().out
+    assert json.loads((folder / "environment.json").read_text())["classes"] == []

@@ -1,0 +1,130 @@
+"""The end of a run says what to do next, as commands that run as printed."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ssl_vit
+from helpers.images import two_classes
+from helpers.options import LOADED, ROOT, SHORT, TINY, TUNE, altered
+from helpers.runs import run
+from ssl_vit.errors import UserError
+from ssl_vit.formatting import option_text
+from ssl_vit.jobs import cli
+from ssl_vit.recipe import recipe_files
+from ssl_vit.runs.next_steps import next_steps
+
+# So that a command takes seconds, not minutes
+FASTER = {
+    "evaluate": ["probe.steps=2", "probe.shots=[1]", *LOADED],
+    "finetune": SHORT,
+    "figures": ["figures=filters,positions"],
+    "embed": ["compute.threads=1"],
+    "report": [],
+}
+TOOLS: dict[str, Callable[[list[str]], object]] = {
+    "evaluate": ssl_vit.evaluate,
+    "finetune": ssl_vit.finetune,
+    "figures": ssl_vit.figures,
+    "embed": ssl_vit.embed,
+    "report": ssl_vit.report,
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_classes(tmp_path_factory.mktemp("labelled") / "IMAGES")
+
+
+@pytest.fixture(scope="module")
+def first(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    own = ["eval.every=2", f"data.path={images}", f"out={out}", "name=first"]
+    return run(altered(TINY, *SHORT, *own)).folder
+
+
+def next_commands(folder: Path) -> dict[str, list[str]]:
+    """{tool: options} of what is to be done next."""
+    steps = next_steps(folder, folder.parent, recipe_files.read(folder / "recipe.yaml"))
+    found = {}
+    for step in steps:
+        python, tool, *options = shlex.split(step.command)
+        assert python == sys.executable and (ROOT / tool).is_file()
+        assert Path(tool).name in (folder / "report.html").read_text()
+        found[Path(tool).stem] = options
+    return found
+
+
+def run_all(commands: dict[str, list[str]]) -> None:
+    for tool, options in commands.items():
+        TOOLS[tool]([*options, *FASTER[tool]])
+
+
+def test_what_was_pre_trained_is_compared_evaluated_and_fine_tuned(first: Path) -> None:
+    """By commands that run; the study is of the same images and network: it gets as far as
+    counting these images, which are too few."""
+    commands = next_commands(first)
+    assert list(commands) == ["study", "evaluate", "finetune"]
+    worth = commands.pop("study")
+    assert "objective=mpp" in worth and any(one.startswith("data.path=") for one in worth)
+    with pytest.raises(UserError, match="labelled images"):
+        ssl_vit.study(worth)
+    run_all(commands)
+
+
+def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Path) -> None:
+    words = altered(TUNE, "eval.test=false", f"init={first}", f"out={tmp_path}", "name=tuned")
+    commands = next_commands(ssl_vit.finetune(words).folder)
+    assert list(commands) == ["figures", "embed", "report"]
+    run_all(commands)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"), [([], "k-NN "), (["data.labels=false"], "features    not compared")]
+)
+def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
+    more: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Once each, with the command for the rest; without labels features were not compared."""
+    words = altered(TINY, *SHORT, "eval.every=2", "eval.knn=true", "eval.images=40", *more)
+    cli.pretrain([*words, f"out={tmp_path}", "name=run"])
+    _, found, end = capsys.readouterr().out.partition("\nfinished ")
+    lines = f"{found}{end}".strip().splitlines()
+    assert len(lines) <= 8 and lines[0].endswith("/report.html")
+    for begins in ("held out ", "verdict ", says):
+        assert len([line for line in lines if line.startswith(begins)]) == 1, begins
+    command = shlex.split(lines[-1].partition("fine-tuning not compared: ")[2])
+    assert "recipe=study/worth" in command
+
+
+def test_a_fine_tuned_figure_stands_beside_scratch_without_a_verdict(
+    first: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = [one for one in TINY if one.startswith(("model.", "data.size="))]
+    tune = [*TUNE, *(one for one in recipe_words(first) if one.startswith("data.path="))]
+    tune += ["data.size=16", f"out={tmp_path}"]
+
+    def scratch_line(*words: str) -> str:
+        capsys.readouterr()
+        cli.finetune(altered(tune, f"init={first}", *words))
+        printed = capsys.readouterr().out.splitlines()
+        assert not any(line.startswith("verdict ") for line in printed)
+        return next(line for line in printed if line.startswith("scratch "))
+
+    alone = scratch_line("name=tuned")
+    assert "is not known; " in alone and "study/worth" in alone
+    kept = [one for one in recipe_words(tmp_path / "tuned") if one.startswith(PIXELS)]
+    run(altered(tune, *model, *kept, "init=scratch", "name=scratch"))
+    both = scratch_line("name=again", "seed=1")
+    assert "is not known, as training from scratch had no tuning and less compute: top1 " in both
+
+
+PIXELS = ("data.mean=", "data.std=", "supervised.pool=")
+
+
+def recipe_words(folder: Path) -> list[str]:
+    values = recipe_files.read(folder / "recipe.yaml").values()
+    return [f"{key}={option_text(value)}" for key, value in values.items()]
