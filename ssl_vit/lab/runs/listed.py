@@ -19,10 +19,11 @@ from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
-from ...recipe.images import PART, PREPROCESSING
+from ...recipe.images import PART
 from ...recipe.records.run import Measured
 from ...recipe.schema import defaults
 from ...runs import seen_text
+from .. import engine
 
 SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
 NONE = "-"  # of what a run has not
@@ -362,14 +363,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     if split == "test":
         return facts
     known = {**defaults(), **values}
-    declared = declaration.objectives().get(str(values.get("objective")))
-    keys = list(known)  # of an objective that is not known here, as without its plugin
-    if declared is not None:
-        keys = [key for key in known if key.split(".")[0] in declared.groups]
-        keys += ["data.size", "model.patch"]
-        if "views" in declared.groups:  # which are told apart among those of a batch
-            keys += ["optim.batch", *PREPROCESSING]
-    keys += PART if split == "train" else []
+    keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
     counting = {key for key in keys if identity.counts(key, environment.free)}
     return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 
