@@ -19,7 +19,7 @@ from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
 from ..recipe.check import OF_ONLINE_PROBES, has_use
 from ..recipe.identity import counts as counts
-from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, READING
+from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, PREPROCESSING, READING
 from ..recipe.init_source import SCRATCH as SCRATCH
 from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists
@@ -71,13 +71,13 @@ class Cost(NamedTuple):
 def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     """Whether a tool with these options uses another option of a recipe."""
     group = key.split(".")[0]
-    if tool == "evaluate" or group == "probe":
-        return tool == "evaluate" and group in ("probe", "data", "model", "compute")
-    objective = options.get("objective")
-    if objective is None:
-        file = find_recipe(options.get("recipe"))
-        objective = file_values(file).get("objective", schema.DEFAULT_OBJECTIVE)
-    of_objectives = {"target", *(one.name for one in all_groups())}
+    if tool == "evaluate":
+        groups = ("probe", "data", "model", "compute")
+        return group in groups and key not in OF_ONLINE_PROBES
+    values = file_values(find_recipe(options.get("recipe"))) | dict(options)
+    if group == "probe":
+        return key == "probe.every" or values.get("probe.every") not in (None, "null")
+    objective = values.get("objective", schema.DEFAULT_OBJECTIVE)
     declared = declaration.objectives().get(objective)
     return group not in _of_objectives() or (declared is not None and group in declared.groups)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ...metrics import all_metrics
-from ...recipe.schema import Recipe
+from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics
+from ...recipe.schema import Recipe, defaults
 from .. import engine
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks, where, words_of
@@ -78,16 +78,21 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
     Raises:
         UserError: it has not.
     """
-    known = [row.name for row in all_metrics()]
-    if task.tool == "evaluate":
-        known = _probed(recipe)
-        others = [row.name for row in all_metrics() if not row.compared]  # of the features
-    else:
-        others = [f"few_shot_{shots}" for shots in recipe.probe.shots]  # of probe.every
-    last = measure.rpartition("/")[2]
-    if task.tool != "pretrain" and last not in (*known, *others):
+    if task.tool == "pretrain":
+        return
+    known = _probed(recipe)
+    others = [row.name for row in all_metrics() if not row.compared]  # of the features
+    if task.tool == "finetune":  # whose probes have names of their own
+        known = [PROBED + one for one in known] if recipe.probe.every else []
+        known += [row.name for row in all_metrics() if row.compared and not _is_probed(row)]
+    if measure.rpartition("/")[2] not in (*known, *others):
         text = f"report.measures: {measure}: it does not measure that"
         raise UserError(f"{where(task.run, task.at)}: {text}; {suggest(measure, known)}")
+
+
+def _is_probed(row: Metric) -> bool:
+    """Whether it is a probe's alone."""
+    return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in defaults()["probe.measures"]
 
 
 def _probed(recipe: Recipe) -> list[str]:
