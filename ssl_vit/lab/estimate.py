@@ -330,11 +330,12 @@ def _warnings(recipe: Recipe, own: PlanOptions, tensors: dict[str, dict[str, int
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     left = device.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
-    most = int(left / engine.activation_bytes(recipe, fused=True))
+    each = engine.activation_bytes(recipe, fused=True)
+    most = int(left / each) if each else 0  # an evaluation keeps none
     stage = next((one for one, total in totals.items() if total <= device.memory * GIB), None)
-    remedy = (
-        f"{stage} would fit" if stage else "too few for one image; try ZeRO with more processes="
-    )
+    remedy = f"{stage} would fit" if stage else "try ZeRO with more processes="
+    if each and not stage:
+        remedy = f"too few for one image; {remedy}"
     if most > 0:
         batch = engine.device_batch(recipe, own.processes, None, most)
         remedy = f"compute.batch={batch} would fit"
