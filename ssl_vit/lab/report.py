@@ -103,6 +103,8 @@ def write(folder: Path) -> Report:
     }
     if "differences" in report.tables:
         texts["differences.csv"] = report.tables["differences"].frame.to_csv(index=False)
+    else:  # an earlier report's
+        (folder / "differences.csv").unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(folder / name, text)
     return report
@@ -143,7 +145,8 @@ def _table(shown: Shown) -> list[Block]:
 
 def _labels(shown: Shown, frame: pd.DataFrame) -> int:
     """How many columns of names a table's text has before its numbers."""
-    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
+    is_text = pd.api.types.is_string_dtype
+    texts = [str(name) in shown.frame and is_text(shown.frame[name]) for name in frame]
     return texts.index(False) if False in texts else len(texts)
 
 
