@@ -95,7 +95,8 @@ class ListedRun:
 
     def count(self, metric: str) -> int | None:
         """The number of images that a metric was measured on, as far as it is known."""
-        return metric_tables.case_count(self.measured[metric], self.record.measured_on)
+        cases = metric_tables.independent_cases(self.measured[metric], self.record.measured_on)
+        return cases or None
 
     def fresh(self, metric: str) -> float | None:
         """What fresh weights reach in it on the same images; None where that was not measured."""
@@ -150,8 +151,8 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     free = {key for run in runs for key in run.record.environment.free}
     return {
         key: [
-            format_value(run.record.values[key]) if key in run.record.values else NONE
-            for run in runs
+            format_value({**defaults(), **values}.get(key, NONE)) if values else NONE
+            for values in (run.record.values for run in runs)
         ]
         for key in keys
         if identity.counts(key, free)
