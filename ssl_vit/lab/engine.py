@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ..data.sources import Splits
     from ..jobs.pace import Pace
 
-DEVICES = Path(__file__).with_name("hardware.yaml")
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
@@ -263,11 +262,6 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
     )
-
-
-def devices() -> dict[str, dict[str, Any]]:
-    """{name: its peak rates in TFLOP/s by precision, and its memory in GiB}."""
-    return load_yaml(DEVICES)
 
 
 def changed_since(run: Path, options: Sequence[str]) -> list[str]:

@@ -8,10 +8,12 @@ what is assumed.
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
 from ..formatting import NOT_COUNTED, duration, format_bytes
+from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe, defaults
 from . import engine
 from .options import PlanOptions
@@ -59,7 +61,8 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """The devices of hardware.yaml by name."""
-    return {name: Device(name, **row) for name, row in engine.devices().items()}
+    rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
+    return {name: Device(name, **row) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
+from .run_folder import HINT
 from .study import launch, record
 from .study.read import UNTRAINED
 from .study.record import StudyRecord
@@ -42,7 +43,6 @@ TYPES = {
 }
 PREDICTED = "top1"  # the metric that a run's predictions are of
 BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
-HINT = "remove its folder and give the study's command again"
 
 
 class Finished(NamedTuple):
@@ -180,8 +180,8 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
     for name, one in run.result.metrics.items():
         own = of_fresh if name.startswith(FRESH) else {}
         measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
-        measured |= {"n": one.n and metric_tables.independent_cases(one, measured_on)}
-        yield shared | own | measured | {"fingerprint": images.get(one.split, "")}
+        n = one.n and metric_tables.independent_cases(one, measured_on)
+        yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
 
 
 def _origins(tasks: Tasks, name: str) -> list[str]:

@@ -315,7 +315,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
         ("options", Setting(study.options, {})),
         (f"runs.{run}", Setting(own.options, own.tries)),
     ]
-    special = []
+    special: list[tuple[str, Setting]] = []
     for axis in own.over:
         settings = study.axes[axis][at[axis]] if axis in at else {}
         others = [f"{run}@{name}" for other, name in at.items() if other != axis]
