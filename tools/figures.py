@@ -1,6 +1,6 @@
-"""Draw what encoders have learned, several side by side.
+"""Draw what an encoder has learned, beside fresh weights.
 
-python tools/figures.py init=scratch,runs/mpp
+python tools/figures.py init=runs/mpp
 """
 
 import sys

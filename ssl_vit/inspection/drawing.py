@@ -73,7 +73,9 @@ def row(count: int, height: float, **given: Any) -> tuple[Figure, np.ndarray]:
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
     """Groups of panels of as many images each, one below the other, under a line of text. One
     raster on one axis each: an axis for each panel takes ten times as long."""
-    sets = max(1, FITTING // len(groups[0].columns))  # images with their columns in one row
+    first, *_ = groups[0].columns.values()
+    # images with their columns in one row
+    sets = min(max(1, FITTING // len(groups[0].columns)), len(first))
     pages = [_montage(group, sets) for group in groups]
     wide = max(page.shape[1] for page in pages)
     high = sum(page.shape[0] for page in pages)

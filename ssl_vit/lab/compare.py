@@ -163,8 +163,10 @@ def pairs(measured: Cells, asked: Comparison) -> Pairs:
 
 
 def on_different_images(both: Pairs) -> bool:
-    """Whether runs of some pairs were tested on different images, as far as these are known."""
-    return len({one.fingerprint for pair in both.values() for one in pair} - {""}) > 1
+    """Whether the two runs of a pair were measured on different images, as far as these are
+    known."""
+    sides = [{one.fingerprint for one in pair} - {""} for pair in both.values()]
+    return any(len(images) > 1 for images in sides)
 
 
 def compare(

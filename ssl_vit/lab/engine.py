@@ -17,9 +17,9 @@ from ..errors import UserError
 from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
-from ..recipe.check import has_use
+from ..recipe.check import OF_ONLINE_PROBES, has_use
 from ..recipe.identity import counts as counts
-from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, READING
+from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, PREPROCESSING, READING
 from ..recipe.init_source import SCRATCH as SCRATCH
 from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ..data.sources import Splits
     from ..jobs.step_time import StepTime
 
-DEVICES = Path(__file__).with_name("hardware.yaml")
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
@@ -71,15 +70,15 @@ class Cost(NamedTuple):
 def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     """Whether a tool with these options uses another option of a recipe."""
     group = key.split(".")[0]
-    if tool == "evaluate" or group == "probe":
-        return tool == "evaluate" and group in ("probe", "data", "model", "compute")
-    objective = options.get("objective")
-    if objective is None:
-        file = find_recipe(options.get("recipe"))
-        objective = file_values(file).get("objective", schema.DEFAULT_OBJECTIVE)
-    of_objectives = {"target", *(one.name for one in all_groups())}
+    if tool == "evaluate":
+        groups = ("probe", "data", "model", "compute")
+        return group in groups and key not in OF_ONLINE_PROBES
+    values = file_values(find_recipe(options.get("recipe"))) | dict(options)
+    if group == "probe":
+        return key == "probe.every" or values.get("probe.every") not in (None, "null")
+    objective = values.get("objective", schema.DEFAULT_OBJECTIVE)
     declared = declaration.objectives().get(objective)
-    return group not in of_objectives or (declared is not None and group in declared.groups)
+    return group not in _of_objectives() or (declared is not None and group in declared.groups)
 
 
 def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
@@ -130,6 +129,35 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
     results = identity.of_effect("result")
     values = recipe.values().items()
     return {key: one for key, one in values if key != "init" and (counts(key) or key in results)}
+
+
+def keys_of_task(values: Mapping[str, Any]) -> list[str]:
+    """The keys that decide what an objective predicts and how hard that is, as of an easier
+    corruption: those of its groups, and the sizes. One that is not known here, as without its
+    plugin, may have any group that not every recipe has.
+
+    Args:
+        values: {dotted key: value} of its recipe.
+    """
+    declared = declaration.objectives().get(str(values.get("objective")))
+    groups = {*declared.groups} if declared else _of_objectives()
+    if declared is None:
+        groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
+    keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
+    keys += ["objective", "data.size", "model.patch"]
+    # which are told apart among those of a batch
+    return [*keys, "optim.batch", *PREPROCESSING] if "views" in groups else keys
+
+
+def predicts_labels(objective: str) -> bool:
+    """Whether labels are all that an objective predicts."""
+    declared = declaration.objectives().get(objective)
+    return declared is not None and declared.labels and not declared.parts
+
+
+def _of_objectives() -> set[str]:
+    """The groups of keys that not every recipe has."""
+    return {"target", *(one.name for one in all_groups())}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -234,11 +262,6 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     return few_images(
         counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
     )
-
-
-def devices() -> dict[str, dict[str, Any]]:
-    """{name: its peak rates in TFLOP/s by precision, and its memory in GiB}."""
-    return load_yaml(DEVICES)
 
 
 def changed_since(run: Path, options: Sequence[str]) -> list[str]:

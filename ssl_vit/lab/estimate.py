@@ -8,10 +8,12 @@ what is assumed.
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
 from ..formatting import NOT_COUNTED, duration, format_bytes
+from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe, defaults
 from . import engine
 from .options import PlanOptions
@@ -59,7 +61,8 @@ class Device:
 
 def devices() -> dict[str, Device]:
     """The devices of hardware.yaml by name."""
-    return {name: Device(name, **row) for name, row in engine.devices().items()}
+    rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
+    return {name: Device(name, **row) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -330,11 +333,12 @@ def _warnings(recipe: Recipe, own: PlanOptions, tensors: dict[str, dict[str, int
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     left = device.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
-    most = int(left / engine.activation_bytes(recipe, fused=True))
+    each = engine.activation_bytes(recipe, fused=True)
+    most = int(left / each) if each else 0  # an evaluation keeps none
     stage = next((one for one, total in totals.items() if total <= device.memory * GIB), None)
-    remedy = (
-        f"{stage} would fit" if stage else "too few for one image; try ZeRO with more processes="
-    )
+    remedy = f"{stage} would fit" if stage else "try ZeRO with more processes="
+    if each and not stage:
+        remedy = f"too few for one image; {remedy}"
     if most > 0:
         batch = engine.device_batch(recipe, own.processes, None, most)
         remedy = f"compute.batch={batch} would fit"

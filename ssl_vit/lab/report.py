@@ -17,6 +17,7 @@ from .. import stats
 from ..formatting import FEW_IMAGES, figure_label, plain_table, some, text_line
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
+from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
 from ..runs import notebook, seen_text
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 # columns that a phone shows last
 BEHIND = frozenset({"n", "sd", "images", "exaFLOP", "paper", "level", "over"})
 LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
-INK = "#7b7b7b"  # of a figure's text and lines: legible on light pages and on dark ones
-# Okabe and Ito's, which readers with any colour vision can distinguish
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 WIDE = 10  # ratio of the ends of an axis from which it is logarithmic
 BESIDE = 0.6  # of the space between two names, what lines at one name share
 
@@ -103,6 +101,8 @@ def write(folder: Path) -> Report:
     }
     if "differences" in report.tables:
         texts["differences.csv"] = report.tables["differences"].frame.to_csv(index=False)
+    else:  # an earlier report's
+        (folder / "differences.csv").unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(folder / name, text)
     return report
@@ -143,7 +143,8 @@ def _table(shown: Shown) -> list[Block]:
 
 def _labels(shown: Shown, frame: pd.DataFrame) -> int:
     """How many columns of names a table's text has before its numbers."""
-    texts = [str(name) in shown.frame and shown.frame[name].dtype == "str" for name in frame]
+    is_text = pd.api.types.is_string_dtype
+    texts = [str(name) in shown.frame and is_text(shown.frame[name]) for name in frame]
     return texts.index(False) if False in texts else len(texts)
 
 
@@ -187,34 +188,33 @@ def draw(
     colours: Sequence[Any] = COLOURS
     if len(lines) > len(COLOURS):
         colours = [*matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lines)))]
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained", facecolor="none")
-    panel = figure.subplots()
-    for number, name in enumerate(lines):
-        beside = 0 if at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
-        x, y = place[line == name] + beside, rows["value"][line == name]
-        mean = y.groupby(x).mean()
-        # two places are no curve: a line would look like values that nobody measured
-        mark, name = "D-" if at and len(mean) > 2 else "D", figure_label(name)
-        panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
-        panel.plot(mean.index, mean, mark, markersize=5, color=colours[number], label=name)
-    for name, value in levels.items():
-        panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
-    _dress(panel, along, label, ticks, at)
-    if len(lines) > 1 or levels:
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, labelcolor=INK)
     text = io.StringIO()
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with matplotlib.rc_context({"svg.hashsalt": "ssl_vit"}), warnings.catch_warnings():
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # of a script that the font lacks: boxes are shown
         warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        panel = figure.subplots()
+        for number, name in enumerate(lines):
+            beside = 0 if at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
+            x, y = place[line == name] + beside, rows["value"][line == name]
+            mean = y.groupby(x).mean()
+            # two places are no curve: a line would look like values that nobody measured
+            mark, name = "D-" if at and len(mean) > 2 else "D", figure_label(name)
+            panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
+            panel.plot(mean.index, mean, mark, markersize=5, color=colours[number], label=name)
+        for name, value in levels.items():
+            panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
+        _dress(panel, ticks, at)
+        panel.set(xlabel=figure_label(along), ylabel=figure_label(label))
+        if len(lines) > 1 or levels:
+            figure.legend(loc="outside lower center", ncols=3)
         figure.savefig(text, format="svg", metadata=plain)
     return text.getvalue()
 
 
-def _dress(
-    panel: "Axes", x: str, y: str, ticks: Sequence[str], at: Mapping[str, float] | None
-) -> None:
-    """Labels, names or numbers along the axis, and ink on the ground of the page."""
+def _dress(panel: "Axes", ticks: Sequence[str], at: Mapping[str, float] | None) -> None:
+    """Names or numbers along the axis, and lines of the grid."""
     if at is None:
         panel.set_xlim(-0.5, len(ticks) - 0.5)
         turn, side = (30, "right") if sum(map(len, ticks)) > 40 else (0, "center")
@@ -223,13 +223,8 @@ def _dress(
         panel.set_xscale("log")
         panel.set_xticks([*at.values()], map(figure_label, at))
         panel.minorticks_off()
-    panel.set_xlabel(figure_label(x), color=INK)
-    panel.set_ylabel(figure_label(y), color=INK)
-    panel.set_facecolor("none")
-    panel.tick_params(which="both", colors=INK)
-    panel.grid(alpha=0.25)
+    panel.grid()
     panel.spines[["top", "right"]].set_visible(False)
-    panel.spines[["left", "bottom"]].set_color(INK)
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:

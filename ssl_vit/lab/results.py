@@ -16,9 +16,11 @@ import pandas as pd
 
 from ..errors import UserError
 from ..metrics import FRESH
+from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
+from .run_folder import HINT
 from .study import launch, record
 from .study.read import UNTRAINED
 from .study.record import StudyRecord
@@ -41,7 +43,6 @@ TYPES = {
 }
 PREDICTED = "top1"  # the metric that a run's predictions are of
 BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
-HINT = "remove its folder and give the study's command again"
 
 
 class Finished(NamedTuple):
@@ -60,11 +61,11 @@ class Results:
         plan: study.json.
         table: one row a metric of a finished run: run, a column for each axis (empty where the run
             is not over it), seed, tried (of a run that tries values), split, metric, value, n
-            (cases that the value is of), exaflop and device_hours (of the run and of all that its
-            weights came through), fingerprint (of the test images), folder (of its run), origin
-            (the tasks that its weights came through). Fresh weights that a run has measured beside
-            its own are rows of the run UNTRAINED, by the metric's own name, with BESIDE as their
-            folder and no cost of their own.
+            (images that the value is of), exaflop and device_hours (of the run and of all that its
+            weights came through), fingerprint (of the images of its split), folder (of its run),
+            origin (the tasks that its weights came through). Fresh weights that a run has measured
+            beside its own are rows of the run UNTRAINED, by the metric's own name, with BESIDE as
+            their folder and no cost of their own.
         finished: {task: its run}, of those in the table.
         missing: tasks without a result.
         foreign: {task: why the run in its folder is left out}.
@@ -168,16 +169,19 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
         "exaflop": math.nan if exaflop is None else exaflop,
         "device_hours": math.nan if hours is None else hours,
-        "fingerprint": run.environment.data.get("test", ""),
         "folder": task.name,
         "origin": " ".join(_origins(tasks, task.name)),
     }
+    images = dict(run.environment.data)
+    images["validation"] = run.environment.held_out or images.get("validation", "")
+    measured_on = run.result.measured_on or run.environment.measured_on
     of_fresh = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
     of_fresh |= {"folder": BESIDE.format(task.name), "origin": ""}
     for name, one in run.result.metrics.items():
         own = of_fresh if name.startswith(FRESH) else {}
-        measured = {"split": one.split, "metric": name.removeprefix(FRESH)}
-        yield shared | own | measured | {"value": one.value, "n": one.n}
+        measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
+        n = one.n and metric_tables.independent_cases(one, measured_on)
+        yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
 
 
 def _origins(tasks: Tasks, name: str) -> list[str]:

@@ -218,7 +218,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         values = stats.summarize((scale * own["value"]).tolist())
         head += unit + ("" if split == "test" else f" ({split})")
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
-        row |= {head: values.mean, f"{head} sd": values.sd}
+        row |= {"n": min(row["n"], len(own)), head: values.mean, f"{head} sd": values.sd}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += (

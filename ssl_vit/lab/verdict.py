@@ -19,11 +19,12 @@ import pandas as pd
 
 from ..errors import UserError, suggest
 from ..formatting import NAMED, some
-from ..metrics import find_metric, is_of_model, label
+from ..metrics import NUMBER, PROBED, find_metric, is_of_model, label
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
 from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
+from . import engine
 from .compare import (
     FEWEST,
     Comparison,
@@ -167,10 +168,12 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     asked = {one: pairs(measured, one) for one in rule.asked}
     fresh = _with_fresh(results, rule, measure)
     every = [*asked.items(), *(fresh or {}).items()]
-    apart = next((one for one, both in every if on_different_images(both)), None)
+    reasons = {one: _apart(both, measure, results.plan.by_name) for one, both in every}
+    apart = next((one for one, why in reasons.items() if why), None)
     if apart:
         if report.keys() & {"pairs", "baseline"} or apart not in asked:
-            raise UserError(f"{results.folder}: {apart}: they were tested on different images")
+            text = reasons[apart].replace("are tested", "were tested")
+            raise UserError(f"{results.folder}: {apart}: they {text}")
         every, asked = every[len(asked) :], {}
     looks = _looks(before, every, measure.name)
     tasks = {one.folder for _, both in every for pair in both.values() for one in pair}
@@ -181,7 +184,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
-    why = f": {apart.a} and {apart.b} are tested on different images" if apart else ""
+    why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
@@ -209,9 +212,29 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
-    row, split = find_metric(name), "test" if "test" in splits else min(splits)
+    row = find_metric(name)
+    split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
     in_percent = (100, " points", 2) if row.in_per_cent else ()
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
+
+
+def _apart(both: Pairs, measure: Measure, tasks: Tasks) -> str:
+    """Why the two sides of some pairs are not compared: their images, or of what pre-training
+    predicts on held-out images a key that makes it an easier task; empty where they are."""
+    if on_different_images(both):
+        return "are tested on different images"
+    part, _, last = measure.name.rpartition("/")
+    if measure.split == "test" or last.startswith(PROBED) or find_metric(last).unit == NUMBER:
+        return ""
+    for a, b in ((tasks.get(a.folder), tasks.get(b.folder)) for a, b in both.values()):
+        if a is None or b is None or a.tool != "pretrain":
+            continue
+        keys = [key for key in engine.keys_of_task(a.values) if key in a.values and key in b.values]
+        if engine.predicts_labels(part or str(a.values["objective"])):
+            keys = ["objective"]  # what it sees of an image makes them no other labels
+        if differ := [key for key in keys if a.values[key] != b.values[key]]:
+            return f"predict other things ({differ[0]})"
+    return ""
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:

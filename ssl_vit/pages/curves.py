@@ -14,7 +14,7 @@ from ..metrics import (
     HELD_OUT,
     MASKED,
     PROBE,
-    all_baselines,
+    find_baseline,
     find_metric,
     is_of_model,
     label,
@@ -158,15 +158,20 @@ def written(name: str) -> str:
 def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
     """The baselines with the titles of the charts of the metrics that they are compared with, as
     constants over the run's steps."""
-    for baseline in all_baselines():
-        known = curves.get(f"{HELD_OUT}{baseline.name}")
-        if known is None or not math.isfinite(known.values[-1]):
+    for name, known in curves.items():
+        baseline = find_baseline(name)
+        if baseline is None or not name.startswith((HELD_OUT, PROBE)):
+            continue
+        value, part = float(known.values[-1]), name.rpartition("/")[0]
+        if not math.isfinite(value):
             continue
         first = min(int(one.steps[0]) for one in curves.values())
         last = max(int(one.steps[-1]) for one in curves.values())
-        for title in dict.fromkeys(map(_title, baseline.compared_with)):
-            value = float(known.values[-1])
-            yield title, Line(f"baseline: {baseline.called}", [first, last], [value] * 2, "level")
+        called = f"baseline: {baseline.called}"
+        if name.startswith(PROBE):  # of several probes in one chart
+            called += f", {label(baseline.compared_with[0])}"
+        for title in dict.fromkeys(_title(f"{part}/{one}") for one in baseline.compared_with):
+            yield title, Line(called, [first, last], [value] * 2, "level")
 
 
 def thinned(curve: Curve, most: int = DRAWN) -> Curve:

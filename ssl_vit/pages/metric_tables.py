@@ -53,16 +53,10 @@ def number(name: str, value: float) -> str:
 
 
 def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
-    """A metric's value and its `case_count`; what is not finite is of none."""
+    """A metric's value and its `independent_cases`; what is not finite is of none."""
     text = number(name, entry.value)
-    count = case_count(entry, measured_on)
+    count = independent_cases(entry, measured_on)
     return f"{text} (n = {count:,})" if count and math.isfinite(entry.value) else text
-
-
-def case_count(entry: Measured, measured_on: Mapping[str, int]) -> int | None:
-    """The number of images that a metric was measured on; where that is not recorded
-    (`measured_on` is empty), the number of cases, be they patches."""
-    return measured_on.get(entry.split) or entry.n
 
 
 # Why a difference may have no interval

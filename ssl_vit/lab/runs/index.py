@@ -1,5 +1,5 @@
-"""The page over all runs of a folder: its studies, and of the runs that answer one question a table
-and their curves in one chart. No torch here."""
+"""The page over all runs of a folder: its studies, and of the runs of one objective and data set a
+table and their curves in one chart. No torch here."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -95,7 +95,7 @@ def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
-    """The table of runs of one question; what all share is said once, over it."""
+    """The table of runs of one objective and data set; what all share is said once, over it."""
     columns, shared = of_page(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:

@@ -19,10 +19,11 @@ from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
-from ...recipe.images import PART, PREPROCESSING
+from ...recipe.images import PART
 from ...recipe.records.run import Measured
 from ...recipe.schema import defaults
 from ...runs import seen_text
+from .. import engine
 
 SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
 NONE = "-"  # of what a run has not
@@ -94,7 +95,8 @@ class ListedRun:
 
     def count(self, metric: str) -> int | None:
         """The number of images that a metric was measured on, as far as it is known."""
-        return metric_tables.case_count(self.measured[metric], self.record.measured_on)
+        cases = metric_tables.independent_cases(self.measured[metric], self.record.measured_on)
+        return cases or None
 
     def fresh(self, metric: str) -> float | None:
         """What fresh weights reach in it on the same images; None where that was not measured."""
@@ -149,8 +151,8 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     free = {key for run in runs for key in run.record.environment.free}
     return {
         key: [
-            format_value(run.record.values[key]) if key in run.record.values else NONE
-            for run in runs
+            format_value({**defaults(), **values}.get(key, NONE)) if values else NONE
+            for values in (run.record.values for run in runs)
         ]
         for key in keys
         if identity.counts(key, free)
@@ -362,14 +364,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     if split == "test":
         return facts
     known = {**defaults(), **values}
-    declared = declaration.objectives().get(str(values.get("objective")))
-    keys = list(known)  # of an objective that is not known here, as without its plugin
-    if declared is not None:
-        keys = [key for key in known if key.split(".")[0] in declared.groups]
-        keys += ["data.size", "model.patch"]
-        if "views" in declared.groups:  # which are told apart among those of a batch
-            keys += ["optim.batch", *PREPROCESSING]
-    keys += PART if split == "train" else []
+    keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
     counting = {key for key in keys if identity.counts(key, environment.free)}
     return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ...metrics import all_metrics
-from ...recipe.schema import Recipe
+from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics
+from ...recipe.schema import Recipe, defaults
 from .. import engine
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks, where, words_of
@@ -48,7 +48,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
     Raises:
         UserError: options are wrong; or a run that the report compares measures no test images, or
-            one that is chosen from no held-out images.
+            one that is chosen from no held-out images or not the probe that chooses.
     """
     found: Recipes = {}
     resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
@@ -65,6 +65,12 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             raise UserError(f"{place}: eval.test=false: {text}")
         if task.run == study.report.test and study.report.measures:
             _decides(study.report.measures[0], task, recipe)
+        if task.best and task.best[1].startswith(PROBED):
+            among, by = task.best
+            known = _online(found[among[0]])
+            if by not in known:
+                text = f"best.by: {by}: {tasks[among[0]].run} does not measure that"
+                raise UserError(f"{place}: {text}; {suggest(by, known)}")
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
@@ -78,16 +84,21 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
     Raises:
         UserError: it has not.
     """
-    known = [row.name for row in all_metrics()]
-    if task.tool == "evaluate":
-        known = _probed(recipe)
-        others = [row.name for row in all_metrics() if not row.compared]  # of the features
-    else:
-        others = [f"few_shot_{shots}" for shots in recipe.probe.shots]  # of probe.every
-    last = measure.rpartition("/")[2]
-    if task.tool != "pretrain" and last not in (*known, *others):
+    if task.tool == "pretrain":
+        return
+    known = _probed(recipe)
+    others = [row.name for row in all_metrics() if not row.compared]  # of the features
+    if task.tool == "finetune":  # whose probes have names of their own
+        own = [row.name for row in all_metrics() if row.compared and not _is_probed(row)]
+        known = [*own, *_online(recipe)]
+    if measure.rpartition("/")[2] not in (*known, *others):
         text = f"report.measures: {measure}: it does not measure that"
         raise UserError(f"{where(task.run, task.at)}: {text}; {suggest(measure, known)}")
+
+
+def _is_probed(row: Metric) -> bool:
+    """Whether it is a probe's alone."""
+    return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in defaults()["probe.measures"]
 
 
 def _probed(recipe: Recipe) -> list[str]:
@@ -99,6 +110,13 @@ def _probed(recipe: Recipe) -> list[str]:
     }
     measures = recipe.probe.measures
     return [name for one in measures for name in of_measures.get(one, [one])]
+
+
+def _online(recipe: Recipe) -> list[str]:
+    """The probes' metrics in the result.json of a training run."""
+    knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
+    measured = _probed(recipe) if recipe.probe.every else ["knn"] if knn else []
+    return [PROBED + one for one in measured]
 
 
 def with_values(tasks: Tasks, found: Recipes) -> Tasks:

@@ -11,23 +11,18 @@ from ...errors import UserError
 from ...formatting import option_text
 from ...metrics import score
 from ...recipe import records
-from ...recipe.records import Metric, Record
+from ...recipe.records import Record
+from ...recipe.records.run import Measured
 from ...recipe.schema import Recipe
+from ..run_folder import HINT
 from .read import REFERENCE
 from .tasks import Task, Tasks
 
 RESULT = "result.json"
 
 
-class Measured(Record):
-    """A metric of a task's result."""
-
-    value: Metric
-    split: str
-
-
 class Result(Record):
-    """A task's result.json. A launcher can do without its seconds."""
+    """Of a task's result.json what a study needs; a launcher can do without its seconds."""
 
     metrics: dict[str, Measured]
     seconds: float = 0.0
@@ -109,8 +104,7 @@ def result(folder: Path, name: str) -> Result:
     Raises:
         UserError: its file is damaged.
     """
-    hint = "remove its folder and give the command again"
-    return records.require(folder / name / RESULT, Result, hint)
+    return records.require(folder / name / RESULT, Result, HINT)
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:

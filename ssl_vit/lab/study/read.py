@@ -301,25 +301,34 @@ def references(options: Mapping[str, str]) -> set[str]:
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     """A run's options with the study's and those of the names of its axes, the later axis over the
-    earlier one, RUN@NAME over both; and what it tries there.
+    earlier one, RUN@NAME over both; and what it tries there, over what stands before it.
 
     Args:
         study, run: the run of the study.
         at: {axis: name} of all of its axes; an axis that is not there sets nothing.
+
+    Raises:
+        UserError: an option would go over values that it tries.
     """
     own = study.runs[run]
-    found = [Setting(study.options | own.options, own.tries)]
-    special = []
+    found = [
+        ("options", Setting(study.options, {})),
+        (f"runs.{run}", Setting(own.options, own.tries)),
+    ]
+    special: list[tuple[str, Setting]] = []
     for axis in own.over:
         settings = study.axes[axis][at[axis]] if axis in at else {}
-        found += [settings[key] for key in (ALL, run) if key in settings]
-        others = (f"{run}@{name}" for other, name in at.items() if other != axis)
-        special += [settings[key] for key in others if key in settings]
+        others = [f"{run}@{name}" for other, name in at.items() if other != axis]
+        for keys, to in (((ALL, run), found), (others, special)):
+            places = ((f"axes.{axis}.{at[axis]}.{key}", key) for key in keys if key in settings)
+            to += [(place, settings[key]) for place, key in places]
     options: dict[str, str] = {}
     tries: dict[str, list[Any]] = {}
-    for one in (*found, *special):
-        options |= one.options
+    for place, one in (*found, *special):
         tries |= one.tries
+        for key in one.options.keys() & tries.keys():
+            raise UserError(f"{place}: {key}: run {run} tries it; leave one out")
+        options |= one.options
     return Setting({key: text for key, text in options.items() if key not in tries}, tries)
 
 

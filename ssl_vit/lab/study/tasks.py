@@ -127,7 +127,8 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
         for at in map(dict, itertools.product(*axes)):
             options, tries = settings_at(study, run, at)
             options = _filled(options, places)
-            used = {key: text for key, text in given.items() if engine.uses(own.tool, key, options)}
+            both = {**options, **given}
+            used = {key: text for key, text in given.items() if engine.uses(own.tool, key, both)}
             unused = {key: text for key, text in unused.items() if key not in used}
             for key in tries.keys() & used.keys():
                 raise UserError(f"{key}={used[key]}: run {run} tries it; leave it out")

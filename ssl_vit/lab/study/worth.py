@@ -31,7 +31,7 @@ from ...formatting import (
     process_environment,
 )
 from ...recipe import records
-from ...recipe.records import Record
+from ...recipe.records import MayLack, Record, Whole
 from ...recipe.schema import Data, Recipe
 from ...runs.files import write_atomically
 from .. import engine
@@ -74,6 +74,7 @@ class Images(NamedTuple):
 
     Attributes:
         options: how test and validation images are taken, {key: text}.
+        asked: data.validation, where it was given and is too small a share.
         train: that pre-training sees; `labelled` of them, in `classes`, and of the class that has
             the fewest.
         validation, test: labelled ones.
@@ -86,6 +87,7 @@ class Images(NamedTuple):
     smallest: int
     validation: int
     test: int
+    asked: float | None = None
 
 
 class Question(NamedTuple):
@@ -154,11 +156,13 @@ class Worth(Record):
         words: of the command.
         study: as a file has it.
         lines: to say before it starts.
+        parallel: how many runs at once it was planned for.
     """
 
     words: list[str]
     study: dict[str, Any]
     lines: list[str]
+    parallel: MayLack[Whole] = None
 
 
 def build(
@@ -170,7 +174,8 @@ def build(
     keep: bool = True,
 ) -> Worth:
     """The study for the options of a command. What was planned in the study's folder for the same
-    options is taken as it is: a step measured again would make another study.
+    options is taken as it is, also where fewer runs go at once by now: a step measured again, or
+    another pace, would make another study.
 
     Args:
         given: {key: text} of objective, init and keys of recipes.
@@ -188,6 +193,9 @@ def build(
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
+            if before.parallel not in (None, parallel):
+                text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
+                before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
             return before
     if keep and engine.is_written(folder):
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
@@ -198,9 +206,9 @@ def build(
     spent = time.perf_counter() - began
     extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
     takes = (spent + seconds(question, extent, clocks, parallel)) / 3600
-    study = content(question, extent, max(hours, math.ceil(100 * takes) / 100))
+    study = content(question, extent, max(hours, math.ceil(100 * takes) / 100), parallel)
     lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
-    found = Worth(words=words, study=study, lines=lines)
+    found = Worth(words=words, study=study, lines=lines, parallel=parallel)
     if keep:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
@@ -230,8 +238,9 @@ def ask(given: Mapping[str, str]) -> Question:
             reason = f"{NAME} sets it; choices: objective, init, hours, {choices}"
             raise UserError(f"{key}={text}: {reason}")
         (shared if group in SHARED else own)[key] = text
-    if "data.share" in shared:
-        raise UserError(f"data.share={shared['data.share']}: {NAME} takes shares itself")
+    for key, does in (("data.share", "takes shares"), ("data.mixup", "tries it")):
+        if key in shared:
+            raise UserError(f"{key}={shared[key]}: {NAME} {does} itself")
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
     images = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
@@ -293,14 +302,15 @@ def find_images(data: Data) -> Images:
     if len(size_C) < 2:
         raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
     counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
-    return Images(options, *counts, _labelled(labels.validation), _labelled(labels.test))
+    asked = next((one for one in given if one != data.validation), None)
+    return Images(options, *counts, _labelled(labels.validation), _labelled(labels.test), asked)
 
 
 def _labelled(label_N: np.ndarray | None) -> int:
     return 0 if label_N is None else int((label_N >= 0).sum())
 
 
-def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
+def content(question: Question, extent: Extent, hours: float, parallel: int = 1) -> dict[str, Any]:
     """The study as a file has it."""
     objective, other = question.arms
     steps, recipe, pool = extent.steps, question.recipe, question.pool
@@ -327,7 +337,7 @@ def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
         runs[f"tune{part}"] = both | untested
         runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
     runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
-    condition = _condition(question, extent, hours)
+    condition = _condition(question, extent, hours, parallel)
     asked = f"{condition}, {objective} minus {other}"
     return {
         "title": f"Does pre-training help on these images? {asked}",
@@ -400,11 +410,12 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     )
 
 
-def _condition(question: Question, extent: Extent, hours: float) -> str:
+def _condition(question: Question, extent: Extent, hours: float, parallel: int) -> str:
     """Of what is claimed: With 4 hours (57 epochs) of vit_n8 at 64 px"""
     recipe, epochs = question.recipe, question.epochs(extent.steps)
     epochs += "" if extent.steps >= question.least_steps else ", too few to answer"
-    return f"With {hours:g} hours ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
+    of = f" of {parallel} runs at once" if parallel > 1 else ""
+    return f"With {hours:g} hours{of} ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
 
 
 def spend(
@@ -562,6 +573,9 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     labelled = f"{images.labelled:,} labelled in {images.classes} classes"
     held_out = f"{images.validation:,} validation and {images.test:,} test images"
     yield f"images      {images.train:,} that pre-training sees, {labelled}; {held_out}"
+    if images.asked is not None:
+        text = f"of data.validation={images.asked:g} fewer than {FEW_IMAGES} would be labelled"
+        yield f"validation  {question.shared['data.validation']} of the images: {text}"
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
     text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"

@@ -1,0 +1,45 @@
+"""Lists of runs: in what they differ, and as which runs compare."""
+
+from pathlib import Path
+
+from helpers.run_pages import make_run
+from ssl_vit.lab.runs import listed
+from ssl_vit.pages.run_record import read_run
+from ssl_vit.recipe.records.run import Measured
+
+
+def runs(folder: Path) -> list[listed.ListedRun]:
+    return [listed.named(folder, read_run(path)) for path in sorted(folder.iterdir())]
+
+
+def test_a_key_that_a_recipe_lacks_has_its_default(tmp_path: Path) -> None:
+    """A dash for a value that the runs were told apart by."""
+    make_run(tmp_path / "a")
+    path = tmp_path / "a" / "recipe.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if line.strip() != "rate: 0.5"))
+    make_run(tmp_path / "b", "corruption.rate=0.25")
+    assert listed.differing(runs(tmp_path)) == {"corruption.rate": ["0.5", "0.25"]}
+
+
+def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:
+    """Two counts of one k-NN, of the whole split here and of its labelled images there."""
+    environment = {"measured_on": {"test": 10_000}}
+    found = {"knn": Measured(value=0.5, split="test", n=4_000).content()}
+    make_run(tmp_path / "a", found=found, environment=environment)
+    (run,) = runs(tmp_path)
+    assert run.count("knn") == 4_000 and listed.metric_text(run, "knn") == "50.00% (n = 4,000)"
+
+
+def test_an_objective_that_is_not_known_is_told_apart_by_its_keys(tmp_path: Path) -> None:
+    """Runs of a plugin's easier task in one ranking with those of a harder one; its learning rate
+    makes it no other task."""
+    for name, rate, lr in (("a", 1, 0.1), ("b", 2, 0.1), ("c", 1, 0.2)):
+        folder = make_run(tmp_path / name)
+        text = f"objective: mine\nmine.rate: {rate}\noptim.lr: {lr}\nname: {name}\n"
+        (folder / "recipe.yaml").write_text(text)
+        held_out = '{"python": "3", "data": {"train": "t", "validation": "v"}}'
+        (folder / "environment.json").write_text(held_out)
+        (folder / "export").mkdir()
+    facts = [listed._facts(run, "loss") for run in runs(tmp_path)]
+    assert facts[0] == facts[2] and facts[0]["mine.rate"] == "1" and facts[1]["mine.rate"] == "2"

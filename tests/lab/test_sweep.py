@@ -1,0 +1,132 @@
+"""Sweeps of images without labels, whose held-out loss decides."""
+
+import json
+
+import pytest
+
+from helpers.images import put
+from helpers.made_studies import IMAGES, study
+from ssl_vit.errors import UserError
+from ssl_vit.lab import results, verdict
+from ssl_vit.lab.study import sweep
+
+SHORT = {"optim.steps": "10", "optim.warmup": "1", "model": "vit_n8", "data.size": "32"}
+
+
+def made(folder, given, *, recipe="mpp", measure="loss", environment=None, **report):
+    """A finished study of a sweep, of which every name has lower losses than the one before it."""
+    found, _ = sweep.content(recipe, given | SHORT, [*given], None)
+    found = found | {"seeds": [0, 1, 2]}
+    found["report"] = {"test": "pretrain", "measures": [measure]} | report
+    found["runs"] = {"pretrain": found["runs"]["pretrain"]}
+    axis = next(iter(found["axes"]))
+    names = [*found["axes"][axis]]
+
+    def measured(task):
+        value = 1 - 0.1 * names.index(task.at[axis]) + 0.01 * task.seed
+        return {measure: (value, "validation")}
+
+    return study(folder, found, measured, **(environment or {}))
+
+
+def sentence(folder):
+    return verdict.claims(results.load(folder)).sentences[0]
+
+
+def test_images_without_labels_are_measured_by_the_loss(tmp_path):
+    """Else the study of a sweep of them would probe labels that are not there."""
+    put(tmp_path / "IMAGES", 8)
+    given = {"data.path": str(tmp_path / "IMAGES"), "optim.lr": "1e-3,3e-3"} | SHORT
+    found, _ = sweep.content("mpp", given, ["optim.lr"], None)
+    assert found["report"] == {"test": "pretrain", "measures": ["loss"]}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "key"),
+    [
+        ("mpp", {"corruption.rate": "0.5,0.15"}, "corruption.rate"),
+        ("mpp", {"model.patch": "4,8"}, "model.patch"),
+        ("dino", {"optim.batch": "8,16"}, "optim.batch"),
+    ],
+)
+def test_an_easier_task_is_no_better_training(tmp_path, recipe, given, key):
+    """A claim that the lower loss of fewer corrupted patches, or of larger ones, is a gain."""
+    folder = made(tmp_path / "s", given, recipe=recipe)
+    first, second = next(iter(given.values())).split(",")
+    text = f"Nothing is compared: {first} and {second} predict other things ({key})."
+    assert sentence(folder) == text
+
+
+def test_what_was_asked_of_other_tasks_is_refused(tmp_path):
+    """A baseline by the loss of another task."""
+    folder = made(tmp_path / "s", {"corruption.rate": "0.5,0.15"}, baseline="0.5")
+    with pytest.raises(UserError, match=r"they predict other things \(corruption\.rate\)"):
+        sentence(folder)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "measure"),
+    [
+        ("mpp", {"optim.lr": "1e-3,3e-3"}, "loss"),
+        ("mpp", {"corruption.rate": "0.15,0.5"}, "probe_knn"),
+        ("supervised", {"model.patch": "4,8"}, "accuracy"),
+    ],
+)
+def test_the_same_task_is_compared(tmp_path, recipe, given, measure):
+    """The claims of sweeps of other keys, of probes, and of labels, which are the same for all."""
+    folder = made(tmp_path / "s", given, recipe=recipe, measure=measure)
+    assert "Nothing is compared" not in sentence(folder)
+
+
+def test_runs_that_held_out_other_images_are_not_compared(tmp_path):
+    """Losses of different images side by side, which the fingerprint of test images cannot tell."""
+    folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
+    for path in folder.glob("*-3e-3-*/environment.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"held_out": "others"}))
+    text = "Nothing is compared: 1e-3 and 3e-3 are tested on different images."
+    assert sentence(folder) == text
+
+
+def test_each_seed_may_hold_out_its_own_images(tmp_path):
+    """A refusal of pairs each of which is measured on the same images."""
+    folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
+    for path in folder.glob("*/environment.json"):
+        own = {"held_out": f"of {path.parent.name[-1]}"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    assert "Nothing is compared" not in sentence(folder)
+
+
+def test_a_row_has_the_images_of_its_split(tmp_path):
+    """Rows of held-out and of training images that carry the fingerprint of test images."""
+    folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
+    path = folder / "pretrain-1e-3-0" / "result.json"
+    content = json.loads(path.read_text())
+    for split in ("train", "test"):
+        content["metrics"][f"loss_{split}"] = {"value": 1.0, "split": split, "n": 9}
+    path.write_text(json.dumps(content))
+    rows = results.load(folder).rows().head(3)
+    assert dict(zip(rows["split"], rows["fingerprint"], strict=True)) == {
+        "validation": "v",
+        "train": "t",
+        "test": "x",
+    }
+
+
+def test_patches_are_counted_by_their_images(tmp_path):
+    """Hundreds of patches of a few held-out images that pass for hundreds of cases."""
+    folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
+    assert {*results.load(folder).rows()["n"]} == {IMAGES}
+    for path in folder.glob("*/result.json"):
+        counts = {"measured_on": {"validation": 20}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | counts))
+    assert {*results.load(folder).rows()["n"]} == {20}
+
+
+def test_held_out_images_decide_before_training_images(tmp_path):
+    """The alphabet's choice of the split, by which losses of training images decided."""
+    folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
+    path = folder / "pretrain-1e-3-0" / "result.json"  # as of data.validation=0
+    content = json.loads(path.read_text())
+    content["metrics"]["loss"]["split"] = "train"
+    path.write_text(json.dumps(content))
+    assert verdict.claims(results.load(folder)).measure.split == "validation"

@@ -1,0 +1,48 @@
+"""Tables of a report in its files."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from helpers.made_studies import FROZEN, counted, study
+from ssl_vit.lab import report, results, tables, verdict
+
+
+def made(folder: Path) -> Path:
+    return study(folder, FROZEN, counted(metric="knn"))
+
+
+@pytest.mark.parametrize("kind", ["object", "str"])
+def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
+    """Names set as numbers: the type of texts is called str from pandas 3 on, object before."""
+    frame = pd.DataFrame({"arm": pd.Series(["mpp"], dtype=kind), "n": [3], "mean": [0.5]})
+    shown = tables.Shown(frame, "")
+    assert report._labels(shown, tables.as_text(shown)) == 1
+
+
+def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
+    """A file of differences beside a report that compares nothing."""
+    folder = made(tmp_path / "s")
+    report.write(folder)
+    assert (folder / "differences.csv").exists()
+    for path in folder.glob("probe-mae-*/environment.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"data": content["data"] | {"test": "others"}}))
+    report.write(folder)
+    assert not (folder / "differences.csv").exists() and (folder / "results.csv").exists()
+
+
+def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
+    """A mean of fewer seeds that stands under the n of another metric."""
+
+    def measured(task):  # type: ignore[no-untyped-def]
+        found = counted(metric="knn")(task)
+        linear = float("nan") if (task.at["arm"], task.seed) == ("mae", 1) else 0.5
+        few = {"few_shot_5": (0.5, "test"), "linear": (linear, "test")}
+        return found | few if task.run == "probe" else found
+
+    found = results.load(study(tmp_path / "s", FROZEN, measured))
+    frame = tables.tables(found, verdict.decide(found))["measured by probe"].frame
+    assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}

@@ -1,0 +1,42 @@
+"""Baselines in the charts of a run's curves."""
+
+import numpy as np
+
+from ssl_vit.pages import curves
+from ssl_vit.pages.curves import Curve
+
+
+def levels(**values: float) -> dict[str, list[str]]:
+    """{title: the lines that are baselines}, with two underscores for a slash."""
+    steps = np.array([10, 20])
+    found = {
+        name.replace("__", "/"): Curve(steps, np.array([0.5 * value, value]))
+        for name, value in values.items()
+    }
+    charts = curves.charts(found)
+    return {
+        chart.title: [line.name for line in chart.lines if line.kind == "level"] for chart in charts
+    }
+
+
+def test_fresh_weights_stand_beside_each_probe() -> None:
+    """Probes alone in their chart, though metrics.jsonl has what fresh weights reach."""
+    found = levels(probe__knn=0.4, probe__fresh_knn=0.3, probe__linear=0.5, probe__fresh_linear=0.2)
+    assert found == {
+        "Probes of the frozen features": [
+            "baseline: fresh weights, k-NN",
+            "baseline: fresh weights, linear",
+        ]
+    }
+
+
+def test_a_part_of_joint_training_has_its_own_baseline() -> None:
+    """Baselines of joint training, whose names begin with a part's, in no chart."""
+    held_out = {"loss": 2.0, "mpp__loss_masked": 1.5, "mpp__entropy": 4.0}
+    found = levels(**{f"validation__{name}": value for name, value in held_out.items()})
+    assert found == {"Loss": [], "mpp/loss": ["baseline: the training colours' entropy"]}
+
+
+def test_what_is_not_finite_or_of_training_is_no_level() -> None:
+    """A line across at a value that nobody measured on held-out images."""
+    assert levels(loss=1.0, entropy=4.0, validation__entropy=float("nan")) == {"Loss": []}
