@@ -418,9 +418,10 @@ def test_a_run_is_named_after_what_its_words_change(words, name):
 
 def test_names_stay_short_enough_for_a_folder(tmp_path):
     words = [f"{key}=[0.1234567,0.2345678,0.3456789]" for key in ("data.mean", "data.std")]
-    words.append("optim.betas=[0.91,0.951]")
+    words += ["optim.betas=[0.91,0.951]", "optim.weight_decay=0.123456789"]
     one, other = (mpp(*words, f"optim.lr={lr}").name for lr in (0.1, 0.2))
     assert len(one) <= 120 and len(other) <= 120 and one != other
+    assert "optim.lr" not in one, "cut, and a hash in its place"
     names = set()
     for place in (tmp_path / f"{'猫' * 84}{end}" for end in "ab"):  # 253 bytes, 85 characters
         place.mkdir()

@@ -18,7 +18,9 @@ def test_plain_scalars_of_a_file_are_those_of_yaml_1_2(tmp_path: Path) -> None:
         "a: 2e-4\nb: 010\nc: no\nd: 2001-01-01\ne: [1_000, .5, ~, -.inf]\nf: {g: '1', h: 1:30}\n"
         "i: &own {j: 1, k: true}\nl: {<<: *own, j: TRUE}\nm:\n"
     )
-    assert parsing.load_yaml(file) == {
+    found = parsing.load_yaml(file)
+    assert type(found["b"]) is int
+    assert found == {
         "a": 2e-4,
         "b": 10,
         "c": "no",
