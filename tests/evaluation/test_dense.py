@@ -88,6 +88,12 @@ def test_scores_are_those_of_a_plain_count_and_of_scikit_learn() -> None:
     assert found.pixel_accuracy == pytest.approx((truth == pred)[known].mean())
 
 
+def test_classes_are_counted_without_what_is_ignored() -> None:
+    mask = torch.tensor([[0, 2], [255, 1]])
+    assert dense.count_classes(mask, 255) == 3 and dense.count_classes(mask, 2) == 256
+    assert dense.count_classes(torch.full((2, 2), 7), 7) == 0
+
+
 def test_logits_are_upsampled_bilinearly_between_the_centres_of_patches() -> None:
     """Two patches beside each other with 0 and 1, at 4 pixels each: eighths from centre to
     centre."""

@@ -79,7 +79,9 @@ def slow_blocks(key: int, side: int, options: IjepaOptions) -> tuple[list[int], 
     return sorted(visible), targets
 
 
-@pytest.mark.parametrize(("side", "own"), [(4, {}), (8, {"visible": 0.2}), (14, {"blocks": 2})])
+@pytest.mark.parametrize(
+    ("side", "own"), [(4, {}), (4, {"visible": 0.5}), (8, {"area": [0.2, 0.3], "visible": 0.25})]
+)
 def test_the_draw_is_that_of_loops(side: int, own: dict) -> None:
     options, key = IjepaOptions(**own), keys(40)
     found = BlockMasks(side, options)(key)
