@@ -1,13 +1,32 @@
-"""VTAB-1k's table against figures of the benchmark's own tests."""
+"""VTAB-1k: its table against figures of the benchmark's own tests; docs/examples/prepare_vtab.py on
+examples with TFDS's features against labels worked out by hand; the study of its tasks and its
+report."""
 
+import io
+import json
 import re
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from PIL import Image
 
+from helpers import made_studies
 from helpers.options import ROOT
+from helpers.reports import table
+from ssl_vit.errors import UserError
+from ssl_vit.lab import report
+from ssl_vit.lab.study.read import read
+from ssl_vit.lab.study.request import Request, requested
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import load_yaml
-from ssl_vit.recipe.recipe_files import TABLES
+from ssl_vit.recipe.recipe_files import RECIPES, TABLES
 
 # google-research/task_adaptation, data/*_test.py: classes, images of its train, validation and test
 # splits, at d7630d3. Before dd43428 KITTI's test declared 5,077, 634 and 634 images, 80% and twice 10%
@@ -56,33 +75,11 @@ def cut(split):
 
 
 def test_the_nineteen_tasks_and_their_classes_are_the_benchmarks():
-    rows = ROWS
-    assert {group: len(names) for group, names in PUBLISHED.items()} == {
-        "natural": 7,
-        "specialized": 4,
-        "structured": 8,
-    }
-    assert [(t, row["group"]) for t, row in rows.items()] == [
-        (t, group) for group, names in PUBLISHED.items() for t in names
-    ]
-    assert {task: row["classes"] for task, row in rows.items()} == {
-        task: numbers[0] for task, numbers in FLAT.items()
-    }
-    assert {task: row["test_images"] for task, row in rows.items()} == {
-        task: numbers[3] for task, numbers in FLAT.items()
-    }
-    for row in rows.values():
-        assert list(row) == [
-            "group",
-            "classes",
-            "source",
-            "label",
-            "train",
-            "validation",
-            "test",
-            "test_images",
-            "verified",
-        ]
+    groups = [(t, group) for group, names in PUBLISHED.items() for t in names]
+    assert len(groups) == 19
+    assert [(t, row["group"]) for t, row in ROWS.items()] == groups
+    found = {task: (row["classes"], row["test_images"]) for task, row in ROWS.items()}
+    assert found == {task: (numbers[0], numbers[3]) for task, numbers in FLAT.items()}
 
 
 @pytest.mark.parametrize("task", FLAT)
@@ -114,20 +111,382 @@ def test_the_command_beside_the_table_is_table_4s_setting(tmp_path):
     )
     recipe = resolve(words)
     o, data = recipe.optim, recipe.data
-    assert (o.name, o.momentum, o.steps, o.lr, o.batch, o.schedule) == (
-        "sgd",
-        0.9,
-        2500,
-        0.01,
-        512,
-        "cosine",
-    )
-    assert (o.weight_decay, o.clip, o.average) == (0.0, 1.0, None)
-    assert (data.path, data.size, data.classes, data.validation) == (
-        str(tmp_path),
-        384,
-        ROWS["dtd"]["classes"],
-        0,
-    )
+    assert (o.name, o.momentum, o.steps, o.lr, o.batch) == ("sgd", 0.9, 2500, 0.01, 512)
+    assert (o.schedule, o.weight_decay, o.clip, o.average) == ("cosine", 0.0, 1.0, None)
+    assert (data.path, data.classes) == (str(tmp_path), ROWS["dtd"]["classes"])
+    assert (data.size, data.validation) == (384, 0)
     assert (data.flip, data.crop_area, data.eval_crop) == (False, 1.0, 1.0)
     assert recipe.eval.test and not recipe.supervised.hidden
+
+
+# The script
+
+
+prepare_vtab = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/examples/prepare_vtab.py")))
+PIXELS = np.full((2, 2, 3), 7, np.uint8)
+GREY = np.array([[[0], [1]], [[1], [0]]], np.uint8)  # (2, 2, 1), as TFDS has dSprites
+
+
+def clevr(depths: list[float]) -> dict:
+    """As TFDS's clevr: features of a sequence of objects, of which two matter."""
+    points = np.array([[100, 200, depth] for depth in depths], np.float32)
+    objects = {"size": np.zeros(len(depths), np.int64), "pixel_coords": points}
+    return {"image": PIXELS, "file_name": b"0.png", "objects": objects, "question_answer": {}}
+
+
+def kitti(*objects: tuple[int, float]) -> dict:
+    """As TFDS's kitti: (type, distance in metres) of each object."""
+    location = np.array([[1, 2, z] for _, z in objects], np.float32).reshape(-1, 3)
+    types = np.array([kind for kind, _ in objects], np.int64)
+    return {"image": PIXELS, "objects": {"type": types, "location": location}}
+
+
+def dsprites(x: int, orientation: int) -> dict:
+    return {"image": GREY, "label_x_position": x, "label_orientation": orientation, "id": b"a"}
+
+
+# An example of each class of each task, in their order; the benchmark's thresholds belong to the
+# class below them
+EXAMPLES = {
+    "clevr_count": [clevr([9.0] * n) for n in range(3, 11)],
+    "clevr_distance": [clevr([20.0, z]) for z in (8.0, 8.1, 8.6, 9.5, 10.0, 10.1)],
+    "dsprites_location": [dsprites(x, 0) for x in range(0, 32, 2)],
+    # 40 orientations in 16 classes of 2.5: those that open a class
+    "dsprites_orientation": [
+        dsprites(0, o) for o in (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38)
+    ],
+    # the nearest car, van or truck (0, 1, 2), not the nearest object
+    "kitti_distance": [
+        kitti((3, 1.0), (0, 8.0), (1, 30.0)),
+        kitti((1, 8.5)),
+        kitti((2, 20.5), (7, 2.0)),
+        kitti((3, 5.0)),
+    ],
+    "smallnorb_azimuth": [{"image": GREY, "label_azimuth": k} for k in range(18)],
+    "smallnorb_elevation": [{"image": GREY, "label_elevation": k} for k in range(9)],
+}
+
+
+def examples(name: str) -> list[dict]:
+    plain = [{"image": PIXELS, "label": k} for k in range(ROWS[name]["classes"])]
+    return EXAMPLES.get(name, plain)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_example_of_each_class_has_that_label(name: str) -> None:
+    found = [prepare_vtab.make_label(one, ROWS[name]["label"]) for one in examples(name)]
+    assert found == list(range(ROWS[name]["classes"]))
+
+
+def test_values_that_end_a_class_and_objects_as_a_list() -> None:
+    row = ROWS["dsprites_orientation"]["label"]
+    ends = (2, 4, 7, 9, 12, 39)
+    found = [prepare_vtab.make_label(dsprites(0, o), row) for o in ends]
+    assert found == [0, 1, 2, 3, 4, 15]
+    assert prepare_vtab.make_label(dsprites(31, 0), ROWS["dsprites_location"]["label"]) == 15
+    assert prepare_vtab.make_label(kitti(), ROWS["kitti_distance"]["label"]) == 3
+    listed = {"objects": [{"type": 0, "location": [0, 0, 21]}, {"type": 1, "location": [0, 0, 9]}]}
+    assert prepare_vtab.make_label(listed, ROWS["kitti_distance"]["label"]) == 1
+
+
+def reader(name: str, tests: int = 3):
+    """800, 200 and few examples of a task; each split in TFDS's notation has its own."""
+    row = ROWS[name]
+    every = examples(name)
+    counts = {row["train"]: 800, row["validation"]: 200, row["test"]: tests}
+    starts = {row["train"]: 0, row["validation"]: 1, row["test"]: 2}
+    return lambda split: (
+        every[(starts[split] + i) % len(every)] for i in range(counts[split] + (tests == 3))
+    )
+
+
+def labels(path: Path) -> list[int]:
+    return pyarrow.parquet.read_table(path, columns=["label"])["label"].to_pylist()
+
+
+@pytest.mark.parametrize("name", ["dtd", *EXAMPLES])
+def test_a_task_is_written_in_the_layout_that_training_reads(name: str, tmp_path: Path) -> None:
+    prepare_vtab.write_task(tmp_path, ROWS[name], reader(name), 384)
+    classes = ROWS[name]["classes"]
+    train = [i % classes for i in range(800)]
+    validation = [(1 + i) % classes for i in range(200)]
+    assert labels(tmp_path / "tune" / "train.parquet") == train
+    assert labels(tmp_path / "tune" / "validation.parquet") == validation
+    assert labels(tmp_path / "final" / "train.parquet") == train + validation
+    assert labels(tmp_path / "final" / "test.parquet") == [(2 + i) % classes for i in range(4)]
+
+
+def decoded(raw: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(raw)))
+
+
+def test_images_are_squares_of_the_size_or_smaller() -> None:
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, 4:] = 200
+    assert decoded(prepare_vtab.square(wide, 6)).shape == (6, 6, 3)  # larger than it was: no square
+    small = decoded(prepare_vtab.square(wide, 2))
+    # half black, half 200, but for what a filter wider than a pixel takes from the other half
+    assert small.shape == (2, 2, 3) and small[:, 0].max() < 50 and small[:, 1].min() > 150
+    noise = np.random.default_rng(0).integers(0, 256, (5, 5, 3), np.uint8)
+    for image in (noise, {"bytes": prepare_vtab.square(noise, 5), "path": None}):
+        assert np.array_equal(decoded(prepare_vtab.square(image, 5)), noise)
+    assert decoded(prepare_vtab.square(GREY, 9))[..., 2].tolist() == [[0, 255], [255, 0]]
+
+
+def source_of(folder: Path, builder: str, **splits: list[dict]) -> Path:
+    place = folder / builder
+    place.mkdir(parents=True)
+    for split, rows in splits.items():
+        cells = [row | {"image": {"bytes": b"", "path": None}} for row in rows]
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist(cells), place / f"{split.replace('_', '-')}.parquet"
+        )
+    return folder
+
+
+def test_splits_of_parquet_files_are_cut_as_tfds_cuts_them(tmp_path: Path) -> None:
+    rows = [{"label_azimuth": i} for i in range(250)]
+    source_of(tmp_path, "smallnorb", test_0=rows[:130], test_1=rows[130:], train=rows[:9])
+    read = prepare_vtab.find_reader(tmp_path, "smallnorb:2.*.*")
+    assert read is not None
+    cuts = {"test[:200]": range(200), "test[50%:]": range(125, 250), "train": range(9)}
+    cuts |= {"test[120:140]": range(120, 140), "train[:800]": range(9)}
+    for split, wanted in cuts.items():
+        assert [row["label_azimuth"] for row in read(split)] == list(wanted), split
+    with pytest.raises(UserError, match=r"expected validation\.parquet or"):
+        list(read("validation[:200]"))
+    assert prepare_vtab.find_reader(tmp_path, "dtd:3.*.*") is None
+
+
+def test_tfds_reads_its_own_folders_unshuffled_and_downloads_nothing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "eurosat" / "rgb" / "2.0.0").mkdir(parents=True)
+    (tmp_path / "eurosat" / "rgb" / "2.0.0" / "dataset_info.json").write_text("{}")
+    calls = []
+
+    def load(name: str, **options) -> list:
+        calls.append((name, options))
+        return [{"label": 3}]
+
+    library = SimpleNamespace(load=load, as_numpy=iter)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", library)
+    read = prepare_vtab.find_reader(tmp_path, "eurosat/rgb:2.*.*")
+    assert read is not None and list(read("train[:800]")) == [{"label": 3}]
+    options = {"split": "train[:800]", "data_dir": str(tmp_path)}
+    options |= {"shuffle_files": False, "download": False}
+    assert calls == [("eurosat/rgb:2.*.*", options)]
+
+
+SHORT = [{"image": PIXELS, "label": 0}] * 300
+WRONG = {
+    "no test images": (
+        reader("dtd", tests=0),
+        "final/test.parquet: expected test images, it has 0",
+    ),
+    "too few": (lambda split: SHORT, "tune/train.parquet: expected 800 images, it has 300"),
+    "a class too many": (
+        lambda split: [{"image": PIXELS, "label": 47}] * 800,
+        "label 47 is none of 47 classes",
+    ),
+    "no label": (lambda split: [{"image": PIXELS}], "dtd.*: an example lacks the feature 'label'"),
+    "no image": (lambda split: [{"image": b"x", "label": 0}], "dtd.*: an image: not a whole image"),
+}
+
+
+@pytest.mark.parametrize(("read", "says"), WRONG.values(), ids=WRONG)
+def test_a_source_of_another_size_or_kind_is_named(read, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        prepare_vtab.write_task(tmp_path, ROWS["dtd"], read, 384)
+
+
+def test_what_is_missing_is_named_and_what_is_there_and_whole_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = [{"label": i % 47} for i in range(800)]
+    (tmp_path / "source" / "dtd").mkdir(parents=True)
+    for split, count in (("train", 800), ("validation", 200), ("test", 50)):
+        cells = [row | {"image": prepare_vtab.square(PIXELS, 2)} for row in rows[:count]]
+        path = tmp_path / "source" / "dtd" / f"{split}.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(cells), path)
+    words = [f"{tmp_path}/source", f"{tmp_path}/out", "--size", "2", "--tasks", "dtd", "svhn"]
+    for state in ("made", "there already"):
+        prepare_vtab.main(words)
+        one, other = capsys.readouterr().out.splitlines()
+        assert state in one and other.startswith("svhn: no svhn_cropped in ")
+    made = tmp_path / "out" / "dtd"
+    assert labels(made / "final" / "train.parquet") == [i % 47 for i in (*range(800), *range(200))]
+    assert sorted(path.name for path in made.parent.iterdir()) == ["dtd"]
+    test = made / "final" / "test.parquet"
+    test.unlink()
+    with pytest.raises(UserError, match=r"dtd is not whole: no final/test\.parquet; remove it"):
+        prepare_vtab.main(words)
+    with pytest.raises(SystemExit):
+        prepare_vtab.main([*words, "svhm"])
+    assert "svhm" in capsys.readouterr().err
+
+
+# The study
+
+
+SIZES = {"tune": {"train": 800, "validation": 200}, "final": {"train": 1000, "test": 4}}
+
+
+def write_task(folder: Path, name: str) -> None:
+    """A task's files as docs/examples/prepare_vtab.py writes them."""
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2), (7, 7, 7)).save(file, "PNG")
+    for part, sizes in SIZES.items():
+        (folder / name / part).mkdir(parents=True)
+        for split, count in sizes.items():
+            labels = [i % ROWS[name]["classes"] for i in range(count)]
+            rows = [{"image": {"bytes": file.getvalue(), "path": None}, "label": k} for k in labels]
+            table = pyarrow.Table.from_pylist(rows)
+            pyarrow.parquet.write_table(table, folder / name / part / f"{split}.parquet")
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A folder of three of the tasks, which may be changed."""
+    for name in ("dtd", "camelyon", "dmlab"):
+        write_task(tmp_path / "data", name)
+    return tmp_path / "data"
+
+
+def asked(data: Path, *words: str) -> Request:
+    return requested(
+        ["recipe=study/vtab", "init=scratch", f"data={data}", f"out={data.parent}", *words]
+    )
+
+
+def test_the_tasks_that_are_there_are_run_with_their_own_classes(three: Path) -> None:
+    found = asked(three, "seeds=2", "optim.steps=200")
+    assert list(found.tasks) == [
+        f"final-{name}-{seed}" for name in ("dtd", "camelyon", "dmlab") for seed in (0, 1)
+    ]
+    options = found.tasks["final-dmlab-1"].options
+    assert options["data.path"] == f"{three}/dmlab/final" and options["data.classes"] == "6"
+    setting = {"optim.steps": "200", "optim.lr": "0.01", "optim.batch": "512", "data.size": "384"}
+    assert setting.items() <= options.items()
+    assert f"task svhn is left out: no {three}/svhn/final" in found.cautions
+    assert sum("is left out" in line for line in found.cautions) == 16
+
+
+def rewritten(path: Path, change: Any) -> None:
+    table = change(pyarrow.parquet.read_table(path))
+    pyarrow.parquet.write_table(table, path)
+
+
+def relabelled(table: pyarrow.Table, label: object) -> pyarrow.Table:
+    column = pyarrow.array([label] * len(table))
+    return table.set_column(table.column_names.index("label"), "label", column)
+
+
+WRONG = {
+    "a class too many": (
+        lambda t: relabelled(t, 6),
+        r"labels from 6 to 6 in its train split, with|none of those of the training images \(6\)",
+    ),
+    "no labels": (lambda t: t.drop_columns("label"), "no labels in its train split"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG.values(), ids=WRONG)
+def test_labels_that_are_none_of_its_classes_start_nothing(
+    change: Any, says: str, three: Path
+) -> None:
+    rewritten(three / "dmlab" / "final" / "train.parquet", change)
+    with pytest.raises(UserError, match=says) as caught:
+        asked(three)
+    assert str(caught.value).startswith("run final, task dmlab: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_file_has_the_tables_tasks_classes_and_groups() -> None:
+    found = read(RECIPES / "study" / "vtab.yaml")
+    groups = found.report.mean_over["task"]
+    group = {name: group for group, names in groups.items() for name in names}
+    assert {
+        name: (int(settings["final"].options["data.classes"]), group[name])
+        for name, settings in found.axes["task"].items()
+    } == {name: (row["classes"], row["group"]) for name, row in ROWS.items()}
+
+
+def test_without_any_task_nothing_starts(three: Path) -> None:
+    with pytest.raises(UserError, match=r"^task: none of its names can be run: no .*/caltech101/"):
+        asked(three / "nothing")
+
+
+# right of 400 test images, by seed
+RIGHT = {"dtd": (200, 210), "pets": (100, 110), "camelyon": (300, 320), "dmlab": (80, 60)}
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    """A finished study of four tasks over two seeds, with the images of others left out."""
+    content = load_yaml(RECIPES / "study" / "vtab.yaml") | {"seeds": [0, 1], "places": []}
+    settings = {"init": "scratch", "model": "vit_p8", "data.size": 32, "optim.steps": 200}
+    content["runs"]["final"]["options"] |= settings
+    content["axes"]["task"] = {
+        name: {"final": {"data.path": f"/images/{name}", "data.classes": ROWS[name]["classes"]}}
+        for name in RIGHT
+    }
+    groups = content["report"].pop("mean_over")
+    content["report"]["mean_over"] = "task"
+    folder = made_studies.study(
+        tmp_path / "vtab",
+        content,
+        lambda task: {"top1": (RIGHT[task.at["task"]][task.seed] / 400, "test")},
+    )
+    record = json.loads((folder / "study.json").read_text())
+    record["report"]["mean_over"] = groups  # with the names whose images are not there
+    (folder / "study.json").write_text(json.dumps(record))
+    for path in folder.glob("*/environment.json"):
+        environment = json.loads(path.read_text())
+        environment["data"] |= dict.fromkeys(("test", "train"), path.parent.name.split("-")[1])
+        path.write_text(json.dumps(environment))
+    return folder
+
+
+def means(folder: Path) -> dict[str, list[str]]:
+    """{group: n, mean, sd} of the report."""
+    text = report.write(folder) and (folder / "report.md").read_text()
+    _, *rows = table(text.partition("Mean over task:")[2], "task")
+    return {row[0]: row[1:4] for row in rows}
+
+
+def test_the_report_has_the_means_worked_by_hand(scored: Path) -> None:
+    """natural: (50 + 25) / 2 = 37.5 and (52.5 + 27.5) / 2 = 40; specialized: 75, 80; structured:
+    20, 15; all: (50 + 25 + 75 + 20) / 4 = 42.5 and (52.5 + 27.5 + 80 + 15) / 4 = 43.75."""
+    assert means(scored) == {
+        "natural, 2 of 7": ["2", "38.75", "1.77"],
+        "specialized, 1 of 4": ["2", "77.50", "3.54"],
+        "structured, 1 of 8": ["2", "17.50", "3.54"],
+        "all, 4 of 19": ["2", "43.12", "0.88"],
+    }
+    text = (scored / "report.md").read_text()
+    verdict = report.write(scored).verdict
+    assert not verdict.found.differences, "tasks are no pairs"
+    left_out = ", ".join(name for name in ROWS if name not in RIGHT)
+    assert f"Not in the study: {left_out}." in text
+
+
+def test_a_partial_test_split_is_seen_in_the_table(scored: Path) -> None:
+    for path in scored.glob("final-dtd-*/result.json"):
+        found = json.loads(path.read_text())
+        found["metrics"]["top1"]["n"] = ROWS["dtd"]["test_images"]
+        path.write_text(json.dumps(found))
+        (path.parent / "predictions.npz").unlink()
+    report.write(scored)
+    head, *rows = table((scored / "report.md").read_text(), "task")
+    images = {row[0]: row[head.index("images")] for row in rows}
+    assert images == {"dtd": "1880", "pets": "400", "camelyon": "400", "dmlab": "400"}
+
+
+def test_a_seed_with_fewer_finished_tasks_is_not_in_the_mean(scored: Path) -> None:
+    (scored / "final-pets-1" / "result.json").unlink()
+    found = means(scored)
+    assert found["natural, 2 of 7"][:2] == ["1", "37.50"]
+    assert found["structured, 1 of 8"][:2] == ["2", "17.50"]
+    assert found["all, 4 of 19"][:2] == ["1", "42.50"]
+    for seed in (0, 1):
+        (scored / f"final-dmlab-{seed}" / "result.json").unlink()
+    assert means(scored).keys() == {"natural, 2 of 7", "specialized, 1 of 4", "all, 3 of 19"}

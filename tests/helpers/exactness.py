@@ -1,26 +1,31 @@
 """What each objective is held to: gradients of a plain implementation, the same end after a kill, the
 same curve on two processes."""
 
-import signal
+import json
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 import torch
 from torch import nn
 
-from helpers.launching import launch, launch_ranks, outcome
+from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
-from helpers.runs import assert_alike, assert_same_end, rows, run
+from helpers.runs import Killed, Killer, assert_alike, assert_same_end, rows, run
+from ssl_vit.jobs import train as train_job
 from ssl_vit.runs import checkpoint_files
 from ssl_vit.training import checkpoint
 
-KILLS_ITSELF = """
-import signal, sys
-sys.path.insert(0, "tests")
-from helpers.runs import Sends
-from ssl_vit.jobs import cli, train
-callbacks = train._callbacks
-train._callbacks = lambda job: [*callbacks(job), Sends(signal.SIGKILL, 7)]
-cli.pretrain(sys.argv[1:])
+SERIES = """
+import json, os, sys
+from ssl_vit.jobs.train import train
+from ssl_vit.recipe.load import resolve
+from ssl_vit.runs.folder import Run
+for words in json.loads(sys.argv[1]):
+    # the store of the run before may still be there
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)
+    train(Run(resolve(words)))
 """
 
 
@@ -36,29 +41,55 @@ def assert_gradients_of(plain: nn.Module, objective: nn.Module) -> None:
             assert p.grad is None, name
 
 
-def killed_and_resumed(words: list[str], out: Path) -> dict[str, torch.Tensor]:
-    """What the last checkpoint has of the objective, of a run that was killed in step 7 and resumed;
-    checked to be what an unbroken run has, bit for bit, as are metrics and export."""
-    words = [*words, f"out={out}"]
-    whole = run([*words, "name=whole"])
-    codes, outputs = outcome([launch("-c", KILLS_ITSELF, *words, "name=killed")])
-    assert codes == [-signal.SIGKILL], outputs
-    codes, outputs = outcome([launch("tools/pretrain.py", *words, "name=killed")])
-    assert codes == [0], outputs
-    assert_same_end(whole.folder, out / "killed")
-    states = []
-    for folder in (whole.folder, out / "killed"):
-        last = checkpoint_files.list_checkpoints(folder / "checkpoints")[-1]
-        states.append(checkpoint.load(last)["objective"])
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    return states[1]
+class Unbroken(NamedTuple):
+    """A run of 16 images a step that nothing has interrupted.
+
+    Attributes:
+        words: its options.
+        folder: of the run.
+    """
+
+    words: list[str]
+    folder: Path
+
+    @classmethod
+    def of(cls, words: list[str], out: Path) -> "Unbroken":
+        words = altered(words, "log.every=1", "compute.batch=16", f"out={out}", "name=whole")
+        return cls(words, run(words).folder)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What the last checkpoint has of the objective."""
+        return last_state(self.folder)
 
 
-def assert_two_processes_learn_as_one(words: list[str], out: Path) -> None:
-    """For words of 16 images a step."""
-    words = altered(words, "log.every=1", f"out={out}", "name=two", "compute.batch=8")
-    codes, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *words))
+def last_state(folder: Path) -> dict[str, torch.Tensor]:
+    last = checkpoint_files.list_checkpoints(folder / "checkpoints")[-1]
+    return checkpoint.load(last)["objective"]
+
+
+def assert_a_killed_run_ends_as(whole: Unbroken) -> None:
+    """Killed in step 7, behind a checkpoint, and resumed it has the same rows, export and objective,
+    bit for bit."""
+    words = altered(whole.words, "name=killed")
+    callbacks = train_job._callbacks
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(train_job, "_callbacks", lambda job: [*callbacks(job), Killer(7)])
+        run(words)
+    again = run(words).folder
+    assert_same_end(whole.folder, again)
+    one, other = whole.state(), last_state(again)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    shutil.rmtree(again)
+
+
+def assert_two_processes_learn_as(*runs: Unbroken) -> None:
+    series = [altered(one.words, "name=two", "compute.batch=8") for one in runs]
+    codes, outputs = outcome(launch_ranks(2, "-c", SERIES, json.dumps(series)))
     assert codes == [0, 0], outputs
-    one = run(altered(words, "name=one", "compute.batch=16"))
-    assert_alike(rows(one.folder), rows(out / "two"), rel=1e-6)
+    for one in runs:
+        alone, two = (
+            [row for row in rows(folder) if "loss" in row]  # not a look at step 0
+            for folder in (one.folder, one.folder.parent / "two")
+        )
+        assert_alike(alone, two, rel=1e-6)

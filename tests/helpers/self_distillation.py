@@ -50,3 +50,15 @@ def plain_sinkhorn(logits: Tensor, temperature: float) -> Tensor:
         q = q / q.sum(1, keepdim=True) / count
         q = q / q.sum(0, keepdim=True) / images
     return (q * images).T
+
+
+def plain_koleo(feature_BD: Tensor) -> Tensor:
+    """KoLeo image by image: Sablayrolles et al., 2019, equation 2, of features of length 1, with DINOv2's two small
+    constants; the nearest by distance."""
+    unit = feature_BD / feature_BD.norm(dim=1, keepdim=True)
+    logs = []
+    for i, one in enumerate(unit):
+        others = [other for j, other in enumerate(unit) if j != i]
+        nearest = min(others, key=lambda other, one=one: (one - other).norm().item())
+        logs.append(torch.log((one - nearest + 1e-8).square().sum().sqrt() + 1e-8))
+    return -torch.stack(logs).mean()

@@ -1,4 +1,4 @@
-"""Batches of views for objectives that compare them."""
+"""Batches of random images, and of views for objectives that compare them."""
 
 import numpy as np
 import torch
@@ -16,3 +16,11 @@ def view_batch(count: int, local: int) -> Batch:
     parts = (views[:, 0], np.full(count, -1), index, rng.key(0, 0, index))
     given = Batch(*map(torch.from_numpy, parts), views=torch.from_numpy(views))
     return given._replace(local=torch.from_numpy(crops)) if local else given
+
+
+def image_batch(count: int) -> Batch:
+    """Random images of 16 x 16 pixels."""
+    image = np.random.default_rng(0).integers(0, 256, (count, 3, 16, 16), dtype=np.uint8)
+    index = np.arange(count)
+    parts = (image, np.full(count, -1), index, rng.key(0, 0, index))
+    return Batch(*map(torch.from_numpy, parts))

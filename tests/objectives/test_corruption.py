@@ -3,7 +3,6 @@ however they are spread."""
 
 import math
 from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -21,9 +20,7 @@ from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
 from ssl_vit.recipe.schema import Data
 
-SHAPES = pytest.mark.parametrize(
-    "shape", [("patches", 1), ("patches", 2), ("blocks", 1)], ids=["single", "squares", "blocks"]
-)
+SHAPES = [("patches", 1), ("patches", 2), ("blocks", 1)]
 SOURCES = pytest.mark.parametrize("source", ["image", "batch"])
 
 
@@ -115,25 +112,6 @@ def slow_apply(x_BND, drawn, mask_D):
     return out
 
 
-@settings(max_examples=300)
-@given(patches=st.integers(1, 1100), thousandths=st.integers(1, 1000))
-def test_the_count_is_exact(patches, thousandths):
-    exact = Fraction(thousandths, 1000) * patches + Fraction(1, 2)
-    made = corruption.num_corrupted(thousandths / 1000, patches)
-    if exact.denominator > 1:  # no float noise at a half: see below
-        assert made == max(1, math.floor(exact))
-    assert 1 <= made <= patches
-
-
-@settings(max_examples=100)
-@given(patches=st.integers(1, 1100), eighths=st.integers(1, 8))
-def test_a_half_rounds_up(patches, eighths):
-    """Rates that floats hold exactly, which on many grids fall on a half."""
-    assert corruption.num_corrupted(eighths / 8, patches) == max(
-        1, math.floor(Fraction(eighths, 8) * patches + Fraction(1, 2))
-    )
-
-
 @pytest.mark.parametrize(
     ("rate", "patches", "count"),
     [
@@ -149,61 +127,37 @@ def test_a_half_rounds_up(patches, eighths):
 )
 def test_counts_worked_out_by_hand(rate, patches, count):
     assert corruption.num_corrupted(rate, patches) == count
-    assert corruption.sample(keys(3), patches, rate).corrupted_BK.shape == (3, count)
 
 
-def test_a_half_rounds_up_for_decimal_rates_too():
-    for side in (5, 10, 15, 20, 28):
+def test_the_count_is_exact_and_a_half_rounds_up():
+    """Of every rate in thousandths, on grids and other counts."""
+    for patches in (1, 2, 7, 10, 16, 17, 25, 49, 64, 100, 196, 225, 400, 784, 1100):
         for text in (f"{n / 1000:.3f}" for n in range(1, 1001)):
-            exact = math.floor(Decimal(text) * side**2 + Decimal("0.5"))
-            assert corruption.num_corrupted(float(text), side**2) == max(1, exact), (text, side**2)
-
-
-@settings(max_examples=40)
-@given(
-    seed=st.integers(-(2**62), 2**62),
-    count=st.integers(1, 4),
-    patches=st.integers(2, 30),
-    rate=st.sampled_from([0.01, 0.15, 0.5, 0.75, 1.0]),
-    shares=st.sampled_from(
-        [(0.8, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.3), (0.5, 0.5)]
-    ),
-    source=st.sampled_from(["image", "batch"]),
-)
-def test_draw_is_the_slow_one(seed, count, patches, rate, shares, source):
-    key_B = keys(count, seed)
-    drawn = corruption.sample(key_B, patches, rate, *shares, source)
-    chosen = corruption.num_corrupted(rate, patches)
-    assert all(t.shape == (count, chosen) and t.dtype == torch.int64 for t in drawn)
-    assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in image] for image in slow_draw(key_B, patches, chosen, *shares, source)
-    ]
+            exact = math.floor(Decimal(text) * patches + Decimal("0.5"))
+            made = corruption.num_corrupted(float(text), patches)
+            assert made == max(1, exact), (text, patches)
 
 
 @settings(max_examples=60)
 @given(
     seed=st.integers(-(2**62), 2**62),
-    grid=st.integers(2, 9),
-    rate=st.sampled_from([0.05, 0.15, 0.5, 0.75, 0.95, 1.0]),
-    shape=st.sampled_from([("blocks", 1), ("patches", 2), ("patches", 3), ("patches", 5)]),
+    count=st.integers(1, 3),
+    grid=st.integers(2, 8),
+    rate=st.sampled_from([0.01, 0.15, 0.5, 0.75, 1.0]),
+    shares=st.sampled_from([(0.8, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.3)]),
+    source=st.sampled_from(["image", "batch"]),
+    shape=st.sampled_from([("patches", 1), ("blocks", 1), ("patches", 2), ("patches", 5)]),
 )
-def test_shapes_are_the_slow_ones(seed, grid, rate, shape):
-    key_B = keys(2, seed)
-    drawn = corruption.sample(key_B, grid**2, rate, 0.8, 0.1, "image", *shape)
-    chosen = corruption.num_corrupted(rate, grid**2)
-    assert all(t.shape == (2, chosen) for t in drawn)
-    assert torch.stack(drawn, -1).tolist() == [
-        [list(row) for row in image]
-        for image in slow_draw(key_B, grid**2, chosen, 0.8, 0.1, "image", *shape)
-    ]
+def test_draw_is_the_slow_one(seed, count, grid, rate, shares, source, shape):
+    key_B, patches = keys(count, seed), grid**2
+    drawn = corruption.sample(key_B, patches, rate, *shares, source, *shape)
+    chosen = corruption.num_corrupted(rate, patches)
+    assert all(t.shape == (count, chosen) and t.dtype == torch.int64 for t in drawn)
+    slow = slow_draw(key_B, patches, chosen, *shares, source, *shape)
+    assert torch.stack(drawn, -1).tolist() == [[list(row) for row in image] for image in slow]
 
 
-EVEN = [
-    (8, 0.05, ("patches", 2)),
-    (4, 0.5, ("patches", 2)),
-    (8, 0.15, ("blocks", 1)),
-    (4, 0.5, ("blocks", 1)),
-]
+EVEN = [(8, 0.05, ("patches", 2)), (8, 0.15, ("blocks", 1)), (4, 0.5, ("blocks", 1))]
 
 
 @pytest.mark.parametrize(("grid", "rate", "shape"), EVEN)
@@ -216,35 +170,6 @@ def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
     ).corrupted_BK
     often = np.bincount(corrupted_BK.flatten(), minlength=grid**2) / images
     assert np.abs(often / often.mean() - 1).max() < tolerance, often.reshape(grid, grid)
-
-
-@pytest.mark.parametrize("shape", [("blocks", 1), ("patches", 2)])
-def test_shapes_put_hit_patches_side_by_side(shape):
-    """Of the pairs of neighbours in a row, more are hit together than where patches are hit one by
-    one."""
-
-    def pairs(*shape):
-        corrupted_BK = corruption.sample(
-            keys(500), 64, 0.25, 0.8, 0.1, "image", *shape
-        ).corrupted_BK
-        grid = torch.zeros(500, 64).scatter(1, corrupted_BK, 1.0).view(500, 8, 8)
-        assert (grid.sum((1, 2)) == 16).all()
-        return float((grid[:, :, 1:] * grid[:, :, :-1]).sum(2).mean())
-
-    assert pairs(*shape) > 2 * pairs("patches", 1)
-
-
-@SOURCES
-def test_hit_patches_are_distinct_and_sources_are_others(source):
-    drawn = corruption.sample(keys(500), 17, 0.5, source=source)
-    assert all(len(set(row)) == len(row) for row in drawn.corrupted_BK.tolist())
-    assert drawn.corrupted_BK.min() >= 0 and drawn.corrupted_BK.max() < 17
-    image = torch.arange(500)[:, None]
-    own = image * 17 + drawn.corrupted_BK
-    assert (drawn.source_BK != own).all()
-    assert drawn.source_BK.min() >= 0 and drawn.source_BK.max() < 500 * 17
-    same_image = (drawn.source_BK // 17 == image).double().mean()
-    assert same_image == 1 if source == "image" else same_image < 0.02
 
 
 def test_every_patch_is_hit_as_often():
@@ -273,27 +198,13 @@ def test_sources_are_uniform():
     drawn = corruption.sample(keys(20_000), 8, 1.0)
     step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.corrupted_BK) % 8
     for n in range(8):
-        assert (
-            stats.chisquare(np.bincount(step[drawn.corrupted_BK == n], minlength=8)[1:]).pvalue
-            > 1e-3
-        )
+        often = np.bincount(step[drawn.corrupted_BK == n], minlength=8)
+        assert stats.chisquare(often[1:]).pvalue > 1e-3
     anywhere = corruption.sample(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
     assert stats.kstest(anywhere.numpy() / 160_000, "uniform").pvalue > 1e-3
-    few = torch.cat(
-        [
-            corruption.sample(keys(3, seed), 2, 1.0, source="batch").source_BK[:1, :1]
-            for seed in range(2000)
-        ]
-    )
-    first = torch.cat(
-        [
-            corruption.sample(keys(3, seed), 2, 1.0, source="batch").corrupted_BK[:1, :1]
-            for seed in range(2000)
-        ]
-    )
-    assert (
-        stats.chisquare(np.bincount(((few - first) % 6).flatten(), minlength=6)[1:]).pvalue > 1e-3
-    )
+    drawn = [corruption.sample(keys(3, seed), 2, 1.0, source="batch") for seed in range(1000)]
+    step = torch.stack([one.source_BK[0, 0] - one.corrupted_BK[0, 0] for one in drawn]) % 6
+    assert stats.chisquare(np.bincount(step, minlength=6)[1:]).pvalue > 1e-3
 
 
 @settings(max_examples=20)
@@ -332,9 +243,7 @@ def corrupted_samples(processes, device_batch):
     return found
 
 
-@pytest.mark.parametrize(
-    ("processes", "device_batch"), [(1, 8), (1, 3), (2, None), (2, 6), (4, None), (4, 2), (4, 1)]
-)
+@pytest.mark.parametrize(("processes", "device_batch"), [(1, 3), (2, None), (2, 6), (4, 1)])
 def test_a_steps_corruption_does_not_depend_on_how_it_is_spread(processes, device_batch):
     whole, spread = corrupted_samples(1, None), corrupted_samples(processes, device_batch)
     assert len(whole) == 5 * 24 and sorted(spread) == sorted(whole)
@@ -345,7 +254,7 @@ def test_a_steps_corruption_does_not_depend_on_how_it_is_spread(processes, devic
 
 
 @SOURCES
-@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.2, 0.6), (0.0, 1.0), (0.0, 0.0)])
+@pytest.mark.parametrize("shares", [(0.2, 0.6), (0.0, 1.0), (0.0, 0.0)])
 def test_apply_is_the_slow_one(shares, source):
     generator = torch.Generator().manual_seed(0)
     x, mask = torch.randn(6, 12, 5, generator=generator), torch.randn(5, generator=generator)
@@ -409,14 +318,14 @@ def test_a_low_precision_embedding_stays_so():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @SOURCES
-@SHAPES
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_gpu_hits_the_same_patches(source, shape):
     here = corruption.sample(keys(200), 196, 0.5, 0.8, 0.1, source, *shape)
     there = corruption.sample(keys(200).cuda(), 196, 0.5, 0.8, 0.1, source, *shape)
     assert all(torch.equal(a, b.cpu()) for a, b in zip(here, there, strict=True))
 
 
-@SHAPES
+@pytest.mark.parametrize("shape", SHAPES)
 def test_compiled_code_draws_the_same(shape):
     """Inductor folds the arithmetic of an arange into symbols without an overflow of their own;
     hashes must not meet that."""

@@ -1,7 +1,6 @@
 """DINO: its loss and gradients against a plain implementation in float64, its centre, schedules and
 teacher against hand-worked values, and runs."""
 
-import json
 import math
 from copy import deepcopy
 from pathlib import Path
@@ -14,27 +13,22 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 from helpers.exactness import (
+    Unbroken,
+    assert_a_killed_run_ends_as,
     assert_gradients_of,
-    assert_two_processes_learn_as_one,
-    killed_and_resumed,
+    assert_two_processes_learn_as,
 )
-from helpers.koleo import plain_koleo
-from helpers.launching import launch, outcome
 from helpers.options import TINY, altered
 from helpers.runs import run
-from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
+from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
-from ssl_vit.errors import UserError
-from ssl_vit.hub import card
 from ssl_vit.models import encoder
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
-from ssl_vit.objectives.self_distillation import Assignment, Head, Teacher
-from ssl_vit.recipe.load import resolve
+from ssl_vit.objectives.self_distillation import Teacher
 from ssl_vit.recipe.optimisation import Optim
 from ssl_vit.recipe.schema import Data, Model
-from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, optim
 from ssl_vit.training.strategy import Strategy
 
@@ -163,20 +157,6 @@ def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
     assert torch.equal(objective.assign.centre_K, moved)
 
 
-def test_sinkhorn_gives_all_prototypes_alike() -> None:
-    """At a temperature at which exponentials would leave float32's range, too."""
-    torch.manual_seed(0)
-    logits = F.normalize(torch.randn(60, 6), dim=1) + torch.tensor([1.0, 0, 0, 0, 0, 0])
-    for temperature, within in ((0.1, 1e-5), (0.01, 1e-4)):
-        assign = Assignment(6, "sinkhorn", 0.9, (temperature, temperature), 0.0)
-        found = assign(logits)
-        wanted = plain_sinkhorn(logits.double(), temperature)
-        torch.testing.assert_close(found.double(), wanted, rtol=within, atol=1e-6)
-        torch.testing.assert_close(found.sum(1), torch.ones(60))
-        alone = torch.softmax(logits / temperature, 1).sum(0)
-        assert found.sum(0).min() > 5 and found.sum(0).min() > 2 * alone.min()
-
-
 def test_schedules_are_worked_values() -> None:
     objective = made()
     objective.start_step(0.0)
@@ -256,17 +236,6 @@ def test_the_exported_head_is_the_teachers() -> None:
     assert heads.keys() - wanted.keys() == {"assign.centre_K", "assign.temperature"}
 
 
-def test_a_seed_gives_the_same_head_with_every_torch() -> None:
-    """torch 2.11 and 2.14 draw trunc_normal_ in different ways: 2.11 alone fails with it."""
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(*sizes) for sizes in ((6, 24), (24, 24), (24, 10))]
-    wanted = [torch.normal(0.0, 0.02, layer.weight.shape) for layer in layers]
-    torch.manual_seed(0)
-    head = Head(inputs=6, hidden=24, width=10, prototypes=12, lengths=False)
-    for layer, weight in zip(head.mlp[::2], wanted, strict=True):
-        assert torch.equal(layer.weight, weight) and not layer.bias.any()
-
-
 def test_same_prototypes_by_hand() -> None:
     """The loss of a student that gives every prototype the same is log K; that is no baseline, as
     a collapsed one is below it."""
@@ -288,27 +257,6 @@ def test_same_prototypes_by_hand() -> None:
 def _fit(wanted: Tensor, out: Tensor) -> Tensor:
     """Those rows, then nothing for the local views."""
     return torch.cat([wanted, wanted.new_zeros(len(out) - len(wanted), wanted.shape[1])])
-
-
-def test_one_view_is_one_line() -> None:
-    objective, given = made(), batch()
-    with pytest.raises(UserError, match=r"^1 view of each image; expected 2"):
-        objective(given._replace(views=None))
-
-
-SCHEDULED = ("dino.teacher_temperature=[0.04,0.07]", "dino.warmup=0.7", "dino.lengths=true")
-
-
-@pytest.mark.parametrize("freeze", [0.4, 0.3])  # until after step 4, where it goes on; and until it
-def test_a_killed_run_goes_on_to_the_same_end(freeze: float, tmp_path: Path) -> None:
-    """With its teacher, centre and schedules, and averaged weights."""
-    words = altered(DINO, *SCHEDULED, f"dino.freeze={freeze}", "optim.average=0.5")
-    assert killed_and_resumed(words, tmp_path)["assign.centre_K"].abs().sum() > 0
-
-
-@pytest.mark.parametrize("own", ["dino.balance=centre", "dino.balance=sinkhorn", "dino.koleo=0.1"])
-def test_two_processes_learn_as_one(own: str, tmp_path: Path) -> None:
-    assert_two_processes_learn_as_one(altered(DINO, own, "dino.freeze=0.3"), tmp_path)
 
 
 PROTOTYPES = ("head.prototypes.weight", "head.prototypes.length_K")
@@ -357,29 +305,32 @@ def test_freed_prototypes_are_updated_as_if_they_were_new(
     assert saved["moments"]["head.mlp.0.weight"]["step"] == 12
 
 
-def test_a_short_run_learns_and_says_what_it_is(tmp_path: Path) -> None:
-    """What is exported is the teacher's encoder."""
-    words = altered(DINO, f"out={tmp_path}", "name=run", "dino.prototypes=8", "probe.every=12")
-    words += ["probe.images=200", "probe.measures=[knn]"]
-    code, output = outcome([launch("tools/pretrain.py", *words)])
-    assert code == [0], output
-    folder = tmp_path / "run"
-    state = checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
-    for name, value in load_file(folder / "export" / "model.safetensors").items():
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Unbroken]:
+    """With all that is scheduled; prototypes are frozen until after step 4, behind which a killed
+    run goes on, and until it."""
+    ways = (
+        ("dino.freeze=0.4", "dino.lengths=true", "dino.koleo=0.1", "optim.average=0.5"),
+        ("dino.freeze=0.3", "dino.balance=sinkhorn"),
+    )
+    words = altered(DINO, "dino.teacher_temperature=[0.04,0.07]", "dino.warmup=0.7")
+    return [Unbroken.of(altered(words, *own), tmp_path_factory.mktemp("dino")) for own in ways]
+
+
+def test_a_killed_run_goes_on_to_the_same_end(runs: list[Unbroken]) -> None:
+    """With its teacher, centre and schedules, and averaged weights."""
+    for whole in runs:
+        assert_a_killed_run_ends_as(whole)
+    assert runs[0].state()["assign.centre_K"].abs().sum() > 0
+
+
+def test_two_processes_learn_as_one(runs: list[Unbroken]) -> None:
+    assert_two_processes_learn_as(*runs)
+
+
+def test_the_teachers_encoder_is_exported(runs: list[Unbroken]) -> None:
+    state = runs[1].state()
+    for name, value in load_file(runs[1].folder / "export" / "model.safetensors").items():
         assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)
     block = "encoder.backbone.blocks.0.mlp.fc1.weight"
     assert not torch.equal(state[f"teacher.{block}"], state[block])
-    result = json.loads((folder / "result.json").read_text())["metrics"]
-    assert {"loss", "same_prototype"} <= result.keys() and "chance_loss" not in result
-    done = resolve([f"recipe={folder / 'recipe.yaml'}", f"out={tmp_path}", "name=run"])
-    text = card.write(Run(done), folder / "export")
-    assert "| `views.local` | 4 |" in text and "- dino" in text and "arXiv:2104.14294" in text
-    page = (folder / "report.html").read_text()
-    assert "Self-distillation (DINO)" in page and "loss of guessing" not in page
-
-
-def test_first_weights_of_another_patch_size_are_one_line(tmp_path: Path) -> None:
-    made_before = run(altered(TINY, f"out={tmp_path}", "name=before", "optim.steps=4"))
-    words = altered(DINO, f"out={tmp_path}", "name=x", f"init={made_before.folder}")
-    code, output = outcome([launch("tools/pretrain.py", *altered(words, "model.patch=8"))])
-    assert code != [0] and output[0].count("\n") < 3 and "patch" in output[0]

@@ -2,31 +2,29 @@
 
 import math
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.stats import binomtest
 from torch import Tensor
 
 from helpers.exactness import (
+    Unbroken,
+    assert_a_killed_run_ends_as,
     assert_gradients_of,
-    assert_two_processes_learn_as_one,
-    killed_and_resumed,
+    assert_two_processes_learn_as,
 )
-from helpers.koleo import plain_koleo
 from helpers.options import TINY, altered
-from helpers.self_distillation import plain_logits, plain_sinkhorn, plain_tokens
+from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
-from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.objectives.self_distillation import Teacher
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training.strategy import Strategy
 
@@ -211,13 +209,6 @@ def test_masked_patches_do_not_reach_the_student() -> None:
     assert losses[0] != losses[1]
 
 
-def test_the_exported_head_of_patches_is_the_teachers() -> None:
-    objective = made(shared=False)
-    found = objective.heads()["head.of_patches.weight"]
-    assert torch.equal(found, objective.teacher.head.of_patches.weight)
-    assert not torch.equal(found, objective.head.of_patches.weight)
-
-
 def test_the_loss_without_a_preference_by_hand() -> None:
     """log K of views, and of masked patches in the share of views that have any; no baseline."""
     objective, given = made(), batch()
@@ -228,21 +219,25 @@ def test_the_loss_without_a_preference_by_hand() -> None:
     assert objective(given).loss.item() == pytest.approx(wanted)
 
 
-def test_mistakes_are_one_line() -> None:
-    objective, given = made(), batch()
-    with pytest.raises(UserError, match=r"^1 view of each image; expected 2"):
-        objective(given._replace(views=None))
-    with pytest.raises(UserError, match=r"^ibot.rate=\[0.5, 0.1\]: expected the smaller share"):
-        resolve(altered(IBOT, "ibot.rate=[0.5,0.1]"))
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Unbroken]:
+    ways = ("ibot.shared=false", "ibot.own_head=true"), ("ibot.balance=sinkhorn",)
+    return [Unbroken.of(altered(IBOT, *own), tmp_path_factory.mktemp("ibot")) for own in ways]
 
 
-def test_a_killed_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    words = altered(IBOT, "ibot.shared=false", "ibot.own_head=true")
-    state = killed_and_resumed(words, tmp_path)
+def test_a_killed_run_goes_on_to_the_same_end(runs: list[Unbroken]) -> None:
+    assert_a_killed_run_ends_as(runs[0])
+    state = runs[0].state()
     kept = [name for name in state if "mlp_of_patches" in name and "teacher" in name]
     assert kept and all(state[name].abs().sum() > 0 for name in kept if name.endswith("weight"))
 
 
-@pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
-def test_two_processes_learn_as_one(balance: str, tmp_path: Path) -> None:
-    assert_two_processes_learn_as_one(altered(IBOT, f"ibot.balance={balance}"), tmp_path)
+def test_two_processes_learn_as_one(runs: list[Unbroken]) -> None:
+    assert_two_processes_learn_as(*runs)
+
+
+def test_the_head_that_is_exported_is_the_teachers(runs: list[Unbroken]) -> None:
+    state, found = runs[0].state(), load_file(runs[0].folder / "export" / "heads.safetensors")
+    name = "head.of_patches.weight"
+    assert torch.equal(found[name], state[f"teacher.{name}"])
+    assert not torch.equal(found[name], state[name])

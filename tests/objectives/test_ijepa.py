@@ -1,12 +1,11 @@
 """I-JEPA: its loss and gradients against a plain implementation in float64, its teacher and
 schedules against hand-worked values, and its picture. Its masks are in test_ijepa_masks.py, what
-the workbench does for it in test_teacher_forms.py."""
+the workbench does for it in test_teacher.py."""
 
 import json
 from copy import deepcopy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +14,7 @@ from torch import Tensor
 from helpers.exactness import assert_gradients_of
 from helpers.options import TINY, altered
 from helpers.runs import run
-from ssl_vit import rng
+from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.ijepa import IjepaOptions
@@ -43,11 +42,7 @@ def made(drop_path: float = 0.0, **own: object) -> FeaturePrediction:
 
 
 def batch(count: int = 5) -> Batch:
-    generator = np.random.default_rng(0)
-    image = generator.integers(0, 256, (count, 3, 4 * GRID, 4 * GRID), dtype=np.uint8)
-    index = np.arange(count)
-    parts = (image, np.full(count, -1), index, rng.key(0, 0, index))
-    return Batch(*map(torch.from_numpy, parts))
+    return image_batch(count)
 
 
 # The referee: of a copy in float64, an image and a block at a time, from the paper and the authors'
@@ -131,15 +126,6 @@ def test_what_is_not_visible_reaches_the_prediction_by_the_teacher_alone() -> No
     assert torch.equal(seen[0], seen[1]) and losses[0] != losses[1]
 
 
-def test_blocks_are_predicted_one_by_one() -> None:
-    """The first block's features are the same whatever the others are."""
-    objective, given = made(), batch(2)
-    blocks = objective.masks(given.key)
-    alone = blocks._replace(target_BMK=blocks.target_BMK[:, :1])
-    both = objective._predict(given.image, blocks)[:, :1]
-    torch.testing.assert_close(objective._predict(given.image, alone), both, rtol=1e-5, atol=1e-6)
-
-
 def test_schedules_are_worked_values() -> None:
     """The momentum rises linearly to 1; weight decay from 0.04 to 0.4 along half a cosine."""
     objective = made()
@@ -175,7 +161,7 @@ def test_the_teacher_is_an_average_of_the_encoder() -> None:
 
 def test_the_teacher_is_exported(tmp_path: Path) -> None:
     """After a run that has moved the encoder away from it; the predictor is a head."""
-    folder = run(altered(IJEPA, f"out={tmp_path}", "name=run")).folder
+    folder = run(altered(IJEPA, "optim.steps=4", f"out={tmp_path}", "name=run")).folder
     state = checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
     for name, value in load_file(folder / "export" / "model.safetensors").items():
         assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)

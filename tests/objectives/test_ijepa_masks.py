@@ -79,7 +79,9 @@ def slow_blocks(key: int, side: int, options: IjepaOptions) -> tuple[list[int], 
     return sorted(visible), targets
 
 
-@pytest.mark.parametrize(("side", "own"), [(4, {}), (8, {"visible": 0.2}), (14, {"blocks": 2})])
+@pytest.mark.parametrize(
+    ("side", "own"), [(4, {}), (4, {"visible": 0.5}), (8, {"area": [0.2, 0.3], "visible": 0.25})]
+)
 def test_the_draw_is_that_of_loops(side: int, own: dict) -> None:
     options, key = IjepaOptions(**own), keys(40)
     found = BlockMasks(side, options)(key)
@@ -96,7 +98,7 @@ def test_a_draw_follows_from_the_images_key_alone() -> None:
     assert len({tuple(row.flatten().tolist()) for row in whole.target_BMK}) == 20
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     side=st.integers(2, 16),
     blocks=st.integers(1, 5),
@@ -128,19 +130,6 @@ def test_sizes_are_exact_and_no_target_is_visible(
             assert {*target_K.tolist()}.isdisjoint(visible_V.tolist())
             assert int((target_K // side).max() - (target_K // side).min()) < tallest
             assert int((target_K % side).max() - (target_K % side).min()) < widest
-
-
-def test_the_context_is_what_targets_leave_of_its_block() -> None:
-    """Nothing else is seen where that is enough, as in nearly all images of 14 x 14 patches."""
-    masks, key = BlockMasks(14, IjepaOptions()), keys(300)
-    found = masks(key)
-    stream = rng.stream(key, "target blocks")[:, None]
-    number = torch.arange(5)
-    covered_BN = masks._drawn(stream, number[:4], masks.target_S2).any(1)
-    free_BN = masks._drawn(stream, number[4:], masks.context_S2)[:, 0] & ~covered_BN
-    enough = free_BN.sum(1) >= masks.visible
-    assert enough.double().mean() > 0.98
-    assert free_BN.gather(1, found.visible_BV)[enough].all()
 
 
 def test_every_place_is_predicted_as_often_as_all_sizes_and_places_give() -> None:

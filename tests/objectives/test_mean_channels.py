@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssl_vit.data.pixel_values import normalisation
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.objectives.targets.mean_channels import MeanChannels, channel_bins
 from ssl_vit.recipe import declaration
@@ -92,20 +91,6 @@ def test_bins_are_those_of_exact_fractions(ends: tuple[int, int], pixels: int, d
     assert found.tolist() == [min(7, math.floor(8 * share))]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, one in declaration.targets().items() if one.any_channels]
-)
-def test_targets_of_any_channels(name: str) -> None:
-    declared = declaration.target(name)
-    made = declared.build(2, MEAN, STD, RANGE)
-    truth = made.ground_truth(image())
-    values = made.metrics(torch.zeros(1, 2, made.num_outputs), truth)
-    assert values["loss"].shape == (1, 2)
-    assert made.render(truth).shape[-1] == 3 and made.render(truth).dtype == torch.uint8
-    made.fit_baselines([image()])
-    assert all(v.shape == (1, 2) for v in made.baselines(image(), torch.zeros(1, 2) > 0).values())
-
-
 @pytest.mark.parametrize("name", ["pixels", "pixels_l1", "normalized_pixels"])
 def test_pixels_of_16_bits_are_the_shares_of_8(name: str) -> None:
     """The same image in 257ths has the same truth, baselines and picture."""
@@ -126,8 +111,3 @@ def test_pixels_of_16_bits_are_the_shares_of_8(name: str) -> None:
         torch.testing.assert_close(found[key], value, atol=1e-4, rtol=1e-4, check_dtype=False)
     shown = (a.render(a.ground_truth(b)).int() for a, b in ((one, small), (other, large)))
     assert torch.subtract(*shown).abs().max() <= 1, "rounded"
-
-
-def test_the_input_is_normalised_as_the_pixels() -> None:
-    low, scale = normalisation([0.25, 0.5], [0.5, 2.0], (100, 900))
-    assert low.flatten().tolist() == [300, 500] and scale.flatten().tolist() == [400, 1600]

@@ -5,10 +5,8 @@ import math
 
 import numpy as np
 import pytest
-import timm
 import torch
 from scipy import stats
-from torch import nn
 
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
@@ -108,27 +106,7 @@ def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
         torch.testing.assert_close(gradient, slow[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("source", ["image", "batch"])
-def test_random_patches_of_pixels_give_the_gradients_of_random_embeddings(source):
-    """Whether random patches are replaced before the patch embedding or, as the paper has it,
-    after it."""
-
-    class Embeddings(MaskedPatchPrediction):
-        def _embed(self, batch, drawn):
-            return corruption.replace_random(self.encoder.patch(batch.image), drawn)
-
-    given, gradients = batch(6), []
-    for kind in (MaskedPatchPrediction, Embeddings):
-        objective = mpp(mask=0.3, random=0.6, source=source)
-        objective.__class__ = kind
-        objective(given).loss.backward()
-        gradients.append({n: p.grad for n, p in objective.named_parameters() if p.requires_grad})
-    assert gradients[0]["encoder.backbone.patch_embed.proj.weight"].abs().max() > 1e-3
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-7, msg=name)
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.15, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_a_fresh_models_loss_is_that_of_guessing_whatever_the_rate(rate):
     assert mpp(rate, trained=False)(batch(4)).loss.item() == pytest.approx(math.log(512), rel=1e-6)
 
@@ -181,36 +159,6 @@ def test_dark_and_bright_images_embed_differently():
     torch.testing.assert_close(dark, by_hand.expand(N, -1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("mean_std", [(0.5, 0.5), (0.4, 0.2)])
-def test_features_are_timms_own(mean_std):
-    mean, std = mean_std
-    torch.manual_seed(0)
-    ours = encoder.build_encoder(TINY, Data(size=16, mean=[mean] * 3, std=[std] * 3)).eval()
-    for parameter in ours.parameters():
-        nn.init.normal_(parameter, std=0.1)
-    theirs = timm.create_model(
-        "vit_base_patch16_224",
-        img_size=16,
-        patch_size=4,
-        embed_dim=32,
-        depth=1,
-        num_heads=2,
-        mlp_ratio=2,
-        num_classes=0,
-        init_values=None,
-    ).eval()
-    theirs.load_state_dict(ours.backbone.state_dict())
-    pixels = batch(5).image
-    features = ours(ours.patch(pixels))
-    assert features.shape == (5, ours.prefix + ours.patches, ours.width) == (5, 17, 32)
-    assert (ours.grid, ours.patch_size) == ((4, 4), 4)
-    expected = theirs.forward_features((pixels / 255 - mean) / std)
-    torch.testing.assert_close(features, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(
-        ours.backbone.forward_features((pixels / 255 - mean) / std), expected, rtol=1e-6, atol=1e-6
-    )
-
-
 def test_metrics_are_split_by_kind_and_sum_to_the_whole():
     objective, given = mpp(0.5, 0.4, 0.3), batch(12)
     with torch.no_grad():
@@ -231,18 +179,6 @@ def test_metrics_are_split_by_kind_and_sum_to_the_whole():
     )
     assert [float(part) for part in step.metrics["corrupted"]] == [96, 12]
     assert not any(part.requires_grad for pair in step.metrics.values() for part in pair)
-
-
-def test_accuracy_counts_right_answers():
-    objective, given = mpp(0.5, 0.4, 0.3, trained=False), batch(20)
-    colors = torch.tensor([slow_colors(image) for image in given.image])
-    drawn = objective.sample_corruption(given)
-    color_BK = colors.gather(1, drawn.corrupted_BK)
-    always = int(color_BK[drawn.kind_BK == corruption.KEEP].mode().values)
-    objective.head.bias.data[always] = 1
-    made, hits = objective(given).metrics, color_BK == always
-    assert made["accuracy"][0] == hits.sum()
-    assert made["accuracy_kept"][0] == hits[drawn.kind_BK == corruption.KEEP].sum()
 
 
 def test_kept_patches_can_be_learned():
@@ -271,9 +207,6 @@ def test_it_compiles_as_one_graph():
     gradient = objective.mask_token.grad.clone()
     objective.zero_grad()
     torch._dynamo.reset()
-    explained = torch._dynamo.explain(objective)(given)
-    assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
-    torch._dynamo.reset()
     graphs = []
 
     def counting(graph, inputs):
@@ -290,26 +223,6 @@ def test_it_compiles_as_one_graph():
     other = batch(4, seed=1)  # other hit patches: the same graph
     torch.testing.assert_close(compiled(other).loss, objective(other).loss, rtol=1e-6, atol=0)
     assert len(graphs) == 1
-
-
-def test_corruption_and_targets_do_not_depend_on_precision():
-    objective, given = mpp(), batch(8)
-    exact = (
-        objective.sample_corruption(given),
-        patch_targets.mean_color(given.image, 4),
-        objective.baselines(given)["neighbors"],
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        low = (
-            objective.sample_corruption(given),
-            patch_targets.mean_color(given.image, 4),
-            objective.baselines(given)["neighbors"],
-        )
-        step = objective(given)
-    assert all(torch.equal(a, b) for a, b in zip(exact[0], low[0], strict=True))
-    assert torch.equal(exact[1], low[1]) and exact[2] == low[2]
-    assert torch.equal(exact[1], torch.tensor([slow_colors(image) for image in given.image]))
-    assert step.metrics["corrupted"][0] == 64
 
 
 def test_baselines_are_the_slow_ones():
@@ -350,17 +263,6 @@ def test_baselines_are_the_slow_ones():
             guessed += truth[position] == 64 * bins[0] + 8 * bins[1] + bins[2]
     assert made["commonest"] == (common, masked)
     assert made["neighbors"] == (guessed, masked)
-
-
-def test_baselines_know_flat_images():
-    """Where an image is of one colour its neighbours tell it, and a set of one colour has no
-    entropy."""
-    objective, given = mpp(0.9), batch(6)
-    flat = given._replace(image=torch.full_like(given.image, 77))
-    objective.fit_baselines([flat])
-    made = objective.baselines(flat)
-    assert made["entropy"][0] == 0
-    assert made["commonest"][0] == made["commonest"][1] == made["neighbors"][0] > 0
 
 
 def test_no_global_random_number_is_drawn_and_the_same_batch_gives_the_same():

@@ -1,7 +1,6 @@
 """Patch colours: every edge of every bin in exact arithmetic, whatever the precision; the
-neighbours' guess; real images."""
+neighbours' guess; pixels, and SimMIM's loss of them."""
 
-import io
 import math
 from fractions import Fraction
 
@@ -11,9 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
 
-from ssl_vit.data import sources
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
@@ -76,16 +73,6 @@ def edges():
         assert Fraction(total, 255 * 16) == Fraction(k, 8)
         rows += [(total - 1, k - 1), (total, min(k, 7))]
     return rows
-
-
-@pytest.mark.parametrize(("total", "expected"), edges())
-@pytest.mark.parametrize(("channel", "weight"), [(0, 64), (1, 8), (2, 1)])
-def test_bin_edges(total, expected, channel, weight):
-    image = np.zeros((1, 3, 4, 4), np.uint8)
-    image[0, channel] = bytes_summing_to(total, 16).reshape(4, 4)
-    assert image.sum() == total
-    assert patch_targets.mean_color(torch.from_numpy(image), 4).tolist() == [[expected * weight]]
-    assert expected * weight == exact_class(image[0].reshape(3, -1).sum(1, dtype=int), 16)
 
 
 @pytest.mark.parametrize("pixels", [16, 64, 196, 256, 1024])
@@ -179,16 +166,6 @@ def test_neighbor_color_at_a_bins_edge(k):
         )
 
 
-def test_neighbor_color_of_noise_is_the_slow_one():
-    generator = np.random.default_rng(0)
-    image = generator.integers(0, 256, (10, 3, 40, 32), dtype=np.uint8)
-    hidden = generator.random((10, 20)) < np.linspace(0.1, 0.9, 10)[:, None]
-    made = patch_targets.neighbor_color(torch.from_numpy(image), 8, torch.from_numpy(hidden))
-    assert made.tolist() == [
-        slow_neighbor_color(one, 8, hidden_N) for one, hidden_N in zip(image, hidden, strict=True)
-    ]
-
-
 def test_neighbor_color_looks_past_hidden_rings():
     """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the
     corners."""
@@ -207,20 +184,6 @@ def test_neighbor_color_looks_past_hidden_rings():
     ).tolist() == [[0] * 25]
 
 
-def test_neighbor_color_never_sees_hidden_patches():
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
-    hidden = torch.rand(8, 16, generator=generator) < 0.6
-    other = torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
-    grid = hidden.view(8, 1, 4, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
-    changed = torch.where(grid, other, image)
-    assert torch.equal(
-        patch_targets.neighbor_color(image, 4, hidden),
-        patch_targets.neighbor_color(changed, 4, hidden),
-    )
-    assert not torch.equal(patch_targets.mean_color(image, 4), patch_targets.mean_color(changed, 4))
-
-
 def test_a_classs_color_is_in_the_middle_of_its_own_bin():
     classes = torch.arange(patch_targets.COLORS)
     color = patch_targets.class_color(classes)
@@ -232,17 +195,7 @@ def test_a_classs_color_is_in_the_middle_of_its_own_bin():
     assert torch.equal(patch_targets.mean_color(flat, 16), classes[:, None])
 
 
-def test_real_images_have_many_colors(real_images):
-    train = sources.load(Data(name="cifar10", path=str(real_images / "cifar10"), size=32)).train
-    raw, _ = train.fetch(np.arange(500))
-    image = np.stack([np.array(Image.open(io.BytesIO(r))) for r in raw]).transpose(0, 3, 1, 2)
-    color = patch_targets.mean_color(torch.from_numpy(image), 8)
-    assert color.shape == (500, 16)
-    share = np.bincount(color.flatten().numpy(), minlength=512) / color.numel()
-    assert -(share[share > 0] * np.log(share[share > 0])).sum() > 3
-
-
-@pytest.mark.parametrize(("patch", "cells"), [(4, 4), (8, 4), (8, 2), (12, 4), (4, 1)])
+@pytest.mark.parametrize(("patch", "cells"), [(4, 4), (8, 2), (4, 1)])
 def test_the_grid_target_is_the_slow_one(patch, cells):
     """Cell by cell in numpy: the area mean of each cell, its 3 bits a channel."""
     image = np.random.default_rng(patch * cells).integers(

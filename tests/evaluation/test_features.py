@@ -1,6 +1,6 @@
 """Few-shot alone reads only the training images that it draws; features of a head's tanh layer."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from helpers.options import altered
+from helpers.options import TINY, altered
 from helpers.runs import run
 from helpers.sources import listed
 from helpers.tables import image, table
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
-from ssl_vit.data.open import open_splits
+from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.data.source import Source
 from ssl_vit.data.tables import TableStore
 from ssl_vit.errors import UserError
@@ -29,7 +29,7 @@ from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]
-FEW = ["data.share=0.05", "probe.shots=[1,3]", "probe.trials=2"]
+FEW = ["data.share=0.5", "probe.shots=[1,3]", "probe.trials=2"]
 
 
 def measured(
@@ -56,11 +56,29 @@ def measured(
     return result, sum(forwarded), predictions
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_images() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DrawnStore, "__len__", lambda self: 800)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Of labels with a hidden layer and without one, and of none."""
+    ways = {
+        "mpp": [],
+        "hidden": ["recipe=supervised"],
+        "linear": ["recipe=supervised", "supervised.hidden=false"],
+    }
+    where = [f"out={tmp_path_factory.mktemp('runs')}", "optim.steps=4", "optim.warmup=1"]
+    return {name: run(altered(TINY, *own, *where, f"name={name}")) for name, own in ways.items()}
+
+
 def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
-    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretrained = run(altered(tiny, "name=mpp"))
-    words = [*COMMON, *FEW, f"init={pretrained.folder}", tiny[-1]]
+    words = [*COMMON, *FEW, f"init={runs['mpp'].folder}", f"out={tmp_path}"]
     splits = sources.load(resolve(words).data, test=True)
     assert splits.test is not None
     alone, few, drawn = measured([*words, "name=alone", "probe.measures=[few_shot]"], monkeypatch)
@@ -130,10 +148,11 @@ def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
-    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = run(altered(tiny, "recipe=supervised", "name=labels"))
-    words = [*COMMON, *FEW, f"init={trained.folder}", tiny[-1], "probe.measures=[few_shot]"]
+    trained = runs["hidden"]
+    words = [*COMMON, *FEW, f"init={trained.folder}", f"out={tmp_path}"]
+    words.append("probe.measures=[few_shot]")
     result, _, first = measured([*words, "name=hidden", "probe.feature=hidden"], monkeypatch)
     _, _, plain = measured([*words, "name=plain"], monkeypatch)
     recipe = resolve(words)
@@ -142,69 +161,30 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")
-    seen = []
-    for source in (splits.train, splits.test):
-        batch = next(
-            iter(
-                loaders.evaluation_loader(
-                    source, recipe.data, BatchLayout(len(source), len(source), 0, 1), 0
-                )
-            )
-        )
-        with torch.no_grad():
-            token_BD = net.feature(batch.image, "token")
-            seen.append(
-                (
-                    torch.tanh(token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]),
-                    batch.label,
-                )
-            )
-    (train, label), (test, _) = seen
+
+    @torch.no_grad()
+    def seen(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
+        layout = BatchLayout(len(source), len(source), 0, 1)
+        batch = next(iter(loaders.evaluation_loader(source, recipe.data, layout, 0)))
+        token_BD = net.feature(batch.image, "token")
+        hidden_BD = token_BD @ head["hidden.0.weight"].T + head["hidden.0.bias"]
+        return torch.tanh(hidden_BD), batch.label
+
+    (train, label), (test, _) = seen(splits.train), seen(splits.test)
     row_S = probes.sample_shots(label, 1, 10, features.SEED)
     wanted = probes.least_squares(train[row_S], label[row_S], test, classes=10)
     assert (wanted == first[0]).double().mean() > 0.99
     assert (wanted == plain[0]).double().mean() < 0.99  # the layer makes a difference
-    assert (
-        json.loads((trained.folder.parent / "hidden" / "result.json").read_text())["pool"]
-        == result["pool"]
-        == "token"
-    )
+    assert result["pool"] == "token"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (
-            ["recipe=mpp", "probe.every=4", "probe.feature=hidden"],
-            "objective=mpp has no use for it",
-        ),
-        (
-            ["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.pool=avg"],
-            "leave probe.pool=avg out",
-        ),
-        (
-            ["recipe=evaluate", "init=scratch", "probe.feature=hidden", "probe.layer=2"],
-            "leave probe.layer=2 out",
-        ),
-        (["recipe=evaluate", "init=scratch", "probe.feature=hiden"], "did you mean hidden?"),
-    ],
+    ("made", "says"),
+    [("mpp", "no run that learned labels"), ("linear", "supervised.hidden=false")],
 )
-def test_a_hidden_layer_that_cannot_be_read_is_refused(words: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=r"^probe\.feature=") as caught:
-        resolve(words)
-    assert says in str(caught.value)
-
-
-def test_a_run_without_a_hidden_layer_is_named(tiny: list[str]) -> None:
-    mpp = run(altered(tiny, "name=mpp"))
-    linear = run(altered(tiny, "recipe=supervised", "supervised.hidden=false", "name=linear"))
-    for made, says in ((mpp, "no run that learned labels"), (linear, "supervised.hidden=false")):
-        words = [
-            *COMMON,
-            f"init={made.folder}",
-            tiny[-1],
-            f"name=probed-{made.folder.name}",
-            "probe.feature=hidden",
-        ]
-        with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
-            evaluate.evaluate(Run(resolve(words)))
+def test_a_run_without_a_hidden_layer_is_named(
+    runs: dict[str, Run], made: str, says: str, tmp_path: Path
+) -> None:
+    words = [*COMMON, f"init={runs[made].folder}", f"out={tmp_path}", "probe.feature=hidden"]
+    with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
+        evaluate.evaluate(Run(resolve(words)))

@@ -1,0 +1,128 @@
+"""Several objectives on one encoder: losses, gradients and whole runs against each of them alone."""
+
+import pytest
+import torch
+
+from helpers.labelled_batches import batch, net, supervised
+from helpers.options import altered
+from ssl_vit.jobs import train as train_job
+from ssl_vit.models import encoder
+from ssl_vit.objectives import building
+from ssl_vit.objectives.joint.network import Joint
+from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
+from ssl_vit.objectives.targets import patch_targets
+from ssl_vit.recipe.load import resolve
+from ssl_vit.runs.folder import Run
+
+
+def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
+    torch.manual_seed(2)
+    made = MaskedPatchPrediction(
+        on, patch_targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image"
+    )
+    torch.nn.init.normal_(made.head.weight)
+    return made
+
+
+def joint_of(mpp_weight: float, supervised_weight: float) -> Joint:
+    shared = net()
+    parts = {
+        "mpp": (mpp(shared), mpp_weight),
+        "supervised": (supervised(shared), supervised_weight),
+    }
+    return Joint(shared, parts)
+
+
+@pytest.mark.parametrize(
+    ("weights", "idle", "pool"),
+    [((1.0, 0.0), "supervised", "avg"), ((0.0, 1.0), "mpp", "token"), ((1.0, 1.0), None, "token")],
+)
+def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
+    weights, idle: str | None, pool: str
+) -> None:
+    """And nothing else; what is exported as an image's feature is that of the part which runs."""
+    joint = joint_of(*weights)
+    own = {
+        "mpp": ("mask_token", "head.weight", "head.bias"),
+        "supervised": ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias"),
+    }
+    frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
+    assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
+    words = [f"joint.{name}={weight}" for name, weight in zip(own, weights, strict=True)]
+    assert resolve(["recipe=joint", *words]).pool == pool
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        ["corruption.mask=0", "corruption.random=0.5", "corruption.keep=0.5"],
+        ["corruption.rate=0.001"],
+        ["model.registers=2", "model.layer_scale=1e-5", "model.qk_norm=true"],
+        ["model.activation=swiglu", "model.positions=learned_2d"],
+        ["model.positions=sincos_2d"],
+        ["model.positions=none"],
+        ["model.timm=beit3_base_patch16_224"],  # a norm of timm's own head, which is not ours
+        ["recipe=supervised", "supervised.pool=avg"],
+        ["recipe=supervised", "optim.drop_path=0.9"],
+        ["recipe=joint", "joint.mpp=0"],
+        ["recipe=joint", "joint.supervised=0"],
+        ["recipe=mae", "model.registers=2", "model.positions=rotary"],
+    ],
+)
+def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
+    """DDP fails where one does not."""
+    recipe = resolve(altered(tiny, *own, "name=x"))
+    objective = building.build(
+        building.Settings.of(recipe),
+        encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
+        5,
+    )
+    objective.train()(batch()).loss.backward()
+    assert not [
+        name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None
+    ]
+
+
+def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> None:
+    joint, given = joint_of(0.5, 2.0), batch()
+    step = joint(given)
+    losses = {name: part(given).loss for name, part in joint.parts.items()}
+    assert step.loss.item() == pytest.approx(
+        0.5 * losses["mpp"].item() + 2 * losses["supervised"].item(), rel=1e-6
+    )
+    total, count = step.metrics["loss"]
+    assert (total / count).item() == pytest.approx(step.loss.item(), rel=1e-6) and count == 6
+    assert {"mpp/loss_masked", "mpp/accuracy", "supervised/accuracy"} <= step.metrics.keys()
+
+
+def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
+    bare = batch()._replace(label=torch.full((6,), -1))
+    joint = joint_of(1.0, 1.0)
+    step = joint(bare._replace(loss_denominator=torch.zeros((), dtype=torch.float64)))
+    assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
+    alone = mpp(net())(bare).metrics["loss"]
+    assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))
+
+
+@pytest.mark.parametrize(("weights", "alone"), [((1, 0), "mpp"), ((0, 1), "supervised")])
+def test_a_whole_run_with_one_weight_is_that_objectives_own(tiny, weights, alone) -> None:
+    """From the initial weights on, dropout included: the same losses and the same encoder, bit for
+    bit."""
+    common = altered(tiny, "optim.dropout=0.3", "optim.steps=4", "optim.weight_decay=0.1")
+    joint = [
+        "objective=joint",
+        f"joint.mpp={weights[0]}",
+        f"joint.supervised={weights[1]}",
+        "name=joint",
+    ]
+    runs = []
+    for words in (joint, [f"objective={alone}", "name=alone"]):
+        runs.append(Run(resolve([*common, *words])))
+        train_job.train(runs[-1])
+    losses = [
+        [row[name] for row in run.rows()]
+        for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)
+    ]
+    assert losses[0] == losses[1]
+    files = [(run.export / "model.safetensors").read_bytes() for run in runs]
+    assert files[0] == files[1]
