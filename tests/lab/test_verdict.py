@@ -196,7 +196,7 @@ def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
 
 def test_what_cannot_be_decided_is_one_line(tmp_path):
     content = changed(FROZEN, report__measures=["linear"])
-    with pytest.raises(UserError, match="no finished run of probe has measured linear; .* knn"):
+    with pytest.raises(UserError, match="no finished run of probe has measured linear; "):
         frozen(tmp_path / "s", content=content)
     content = {key: value for key, value in FROZEN.items() if key != "report"}
     with pytest.raises(UserError, match="has no report: with a test to compare; add report"):
@@ -331,7 +331,9 @@ def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
 
     found = decide(study(tmp_path / "s", content, measured)).fresh
     assert means(found) == {
-        f"{arm} minus fresh weights at {name}": 100 * one for name in "ab" for arm, one in low.items()
+        f"{arm} minus fresh weights at {name}": 100 * one
+        for name in "ab"
+        for arm, one in low.items()
     }
     assert all(one.n == 3 and one.sd < 1e-9 for one in found.differences)
 
