@@ -39,12 +39,7 @@ TUNE = {
 }
 STUDY: dict[str, Any] = {
     "title": "tiny",
-    "axes": {
-        "arm": {
-            "mpp": {"pretrain": {"recipe": "mpp"}},
-            "mpp_few": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.2}},
-        }
-    },
+    "axes": {"arm": {"mpp": {"pretrain": {"recipe": "mpp", "corruption.rate": 0.2}}}},
     "options": {"data.size": 16, **LOADED_OPTIONS},
     "runs": {
         "pretrain": {"tool": "pretrain", "over": ["arm"], "options": {**TINY, **SHORT}},
@@ -59,12 +54,8 @@ STUDY: dict[str, Any] = {
     },
     "report": {"test": "frozen", "measures": ["knn"]},
 }
-NAMES = [
-    *(f"pretrain-{arm}-0" for arm in ("mpp", "mpp_few")),
-    *(f"tune-{arm}-0-lr={lr}" for arm in ("mpp", "mpp_few") for lr in ("1e-09", "1e-08")),
-    *(f"{run}-{arm}-0" for run in ("final", "frozen") for arm in ("mpp", "mpp_few")),
-]
-MPP = [name for name in NAMES if "-mpp-" in name]
+TRIES = ["tune-mpp-0-lr=1e-09", "tune-mpp-0-lr=1e-08"]
+NAMES = ["pretrain-mpp-0", *TRIES, "final-mpp-0", "frozen-mpp-0"]
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +141,7 @@ def test_a_mistake_is_one_line_and_starts_nothing(
     with pytest.raises(UserError) as caught:
         tool.main([*(tiny[1:] if "recipe=" in words else tiny), *words.split()])
     assert says in str(caught.value) and "\n" not in str(caught.value)
-    assert os.listdir(tmp_path) == ["tiny.yaml"] and serial == []
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"] and serial == []
 
 
 def test_studies_are_found_by_name_or_by_file() -> None:
@@ -294,8 +285,8 @@ def test_a_check_prints_tasks_and_hours_and_starts_nothing(
     words = written(tmp_path, STUDY | {"places": ["images"], "options": options})
     assert tool.main([*words, "seeds=2", "--check", "device=h100"]) == 0
     rows = {row[0]: row[1:] for row in map(str.split, capsys.readouterr().out.splitlines())}
-    assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"4844"]
-    assert float(rows["pretrain"][2]) > 0 and rows["in"][:2] == ["all", "20"]
+    assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"2422"]
+    assert float(rows["pretrain"][2]) > 0 and rows["in"][:2] == ["all", "10"]
     assert not (tmp_path / "tiny").exists() and serial == []
     with pytest.raises(UserError, match=r"run pretrain, arm mpp: data\.path="):
         tool.main([*words, "--check", f"images={tmp_path}/nothing"])
@@ -328,17 +319,15 @@ def test_a_tiny_study_to_its_end(
     assert sorted(results) == sorted(NAMES)
     assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
-    assert sorted(task.name for task in plan.tasks) == sorted(NAMES) and plan.rule is not None
-    few = plan.by_name["pretrain-mpp_few-0"].values
-    assert (few["corruption.rate"], few["model.width"], few["seed"]) == (0.2, 32, 0)
+    assert [task.name for task in plan.tasks] == NAMES and plan.rule is not None
+    values = plan.by_name["pretrain-mpp-0"].values
+    assert (values["corruption.rate"], values["model.width"], values["seed"]) == (0.2, 32, 0)
     assert "optim.lr" not in plan.by_name["final-mpp-0"].values
     outcome = ssl_vit.study(written(ended, STUDY))
     assert (outcome.name, outcome.folder, outcome.failed) == ("tiny", ended / "tiny", {})
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
-    lines = capsys.readouterr().out.splitlines()
-    chosen = [line for line in lines if line.startswith("chosen")]
-    assert len(chosen) == 2  # one for all seeds of an arm
-    assert re.search(r"run final, arm mpp: optim\.lr=1e-0[89], .* at an edge", chosen[0])
+    chosen = r"run final, arm mpp: optim\.lr=1e-0[89], the best accuracy of 2 tries; .* at an edge"
+    assert re.search(chosen, capsys.readouterr().out)
 
 
 def would_run(
@@ -366,38 +355,31 @@ def at_rate(rate: float) -> dict[str, Any]:
 def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arms = STUDY["axes"]["arm"]
     # what no number depends on
     assert would_run(ended, capsys, STUDY, "log.every=1", "checkpoint.every=1") == ([], {})
-    # another probe: the pre-trainings stay, and what was fine-tuned
+    # another probe: the pre-training stays, and what was fine-tuned
     runs, others = would_run(ended, capsys, STUDY, "probe.neighbors=3")
-    assert runs == ["frozen-mpp-0-2", "frozen-mpp_few-0-2"] and len(others) == 2
+    assert runs == ["frozen-mpp-0-2"] and others.keys() == {"frozen-mpp-0"}
     assert "probe.neighbors (2 there, 3 here)" in others["frozen-mpp-0"]
     # a pre-training that differs takes with it all that starts from it
-    runs, others = would_run(ended, capsys, with_arms(**arms | {"mpp": at_rate(0.3)}))
-    assert sorted(runs) == sorted(f"{name}-2" for name in MPP) and others.keys() == {*MPP}
-    assert "corruption.rate (0.5 there, 0.3 here)" in others["pretrain-mpp-0"]
+    runs, others = would_run(ended, capsys, with_arms(mpp=at_rate(0.3)))
+    assert runs == [f"{name}-2" for name in NAMES] and others.keys() == {*NAMES}
+    assert "corruption.rate (0.2 there, 0.3 here)" in others["pretrain-mpp-0"]
     assert others["frozen-mpp-0"].endswith("init=pretrain-mpp-0")
-    # more seeds and arms
-    more = with_arms(**arms, mpp_most=at_rate(0.9)) | {"seeds": [0, 1]}
+    # more seeds and arms, then others
+    more = with_arms(**STUDY["axes"]["arm"], most=at_rate(0.9)) | {"seeds": [0, 1]}
     runs, others = would_run(ended, capsys, more)
-    assert others == {} and len(runs) == 2 * len(NAMES) + 5 * 2 - len(NAMES)
+    assert others == {} and len(runs) == 2 * 2 * len(NAMES) - len(NAMES)
     assert not {*runs} & {*NAMES}
-    # fewer
-    runs, others = would_run(ended, capsys, with_arms(mpp=arms["mpp"]))
-    assert (runs, others.keys()) == ([], {*NAMES} - {*MPP})
-
-
-def test_a_run_whose_recipe_is_gone_or_whose_result_asks_for_more_is_made_anew(
-    ended: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    runs, others = would_run(ended, capsys, with_arms(most=at_rate(0.9)))
+    assert (len(runs), others.keys()) == (len(NAMES), {*NAMES})
+    # a recipe that is gone, and a result that asks for more
     (ended / "tiny" / "frozen-mpp-0" / "recipe.yaml").unlink()
     tune = TUNE | {"options": TUNE["options"] | {"eval.images": 30}}
     runs, others = would_run(ended, capsys, STUDY | {"runs": STUDY["runs"] | {"tune": tune}})
-    tries = [name for name in NAMES if name.startswith("tune")]
-    assert sorted(runs) == ["frozen-mpp-0-2", *sorted(f"{name}-2" for name in tries)]
+    assert sorted(runs) == ["frozen-mpp-0-2", *sorted(f"{name}-2" for name in TRIES)]
     assert "recipe.yaml" in others["frozen-mpp-0"]
-    assert "eval.images (24 there, 30 here)" in others[tries[0]]
+    assert "eval.images (24 there, 30 here)" in others[TRIES[0]]
 
 
 def test_tries_that_are_added_may_change_what_is_best(
@@ -421,8 +403,7 @@ def test_tries_that_are_added_may_change_what_is_best(
         found["metrics"]["accuracy"]["value"] = 0.0
         path.write_text(json.dumps(found))
     tune = TUNE | {"try": {"optim.lr": [1.0e-9, 1.0e-8, 3.0, 5.0]}}
-    study = with_arms(mpp=STUDY["axes"]["arm"]["mpp"])
-    outcome = tool.study(written(ended, study | {"runs": study["runs"] | {"tune": tune}}))
+    outcome = tool.study(written(ended, STUDY | {"runs": STUDY["runs"] | {"tune": tune}}))
     tries = ["tune-mpp-0-lr=3.0", "tune-mpp-0-lr=5.0"]
     assert serial == [*tries, tries[1], "final-mpp-0-2"]  # what failed is tried again
     assert [*outcome.failed] == ["tune-mpp-0-lr=5.0"]
@@ -464,18 +445,18 @@ def test_one_task_as_an_element_of_a_job_array_has_it(
     ended: Path, became: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It reads study.json alone, so that every element means the same tasks."""
-    words, both = ["name=tiny", f"out={ended}"], "only=final-mpp-0/final-mpp_few-0"
+    words, both = ["name=tiny", f"out={ended}"], "only=frozen-mpp-0/final-mpp-0"
     with pytest.raises(Became):
         tool.main([*words, both, "index=1"])
-    assert "final-mpp_few-0" in capsys.readouterr().out
-    assert became[0][-3:] == ["seed=0", f"out={ended}/tiny", "name=final-mpp_few-0"]
-    assert f"init={ended}/tiny/pretrain-mpp_few-0" in became[0]
+    assert "final-mpp-0" in capsys.readouterr().out
+    assert became[0][-3:] == ["seed=0", f"out={ended}/tiny", "name=final-mpp-0"]
+    assert f"init={ended}/tiny/pretrain-mpp-0" in became[0]
     assert any(word.startswith("optim.lr=1e-0") for word in became[0])
     (ended / "tiny" / "pretrain-mpp-0" / "result.json").unlink()
     for only, index, says in (
         ("only=final-mp-0", 0, "only=final-mp-0: the study has no such task; did you"),
         (both, 4, "index=4: only= has the tasks 0 to 1"),
-        (both, 0, "only=final-mpp-0: it needs pretrain-mpp-0"),
+        (both, 1, "only=final-mpp-0: it needs pretrain-mpp-0"),
     ):
         with pytest.raises(UserError, match=re.escape(says)):
             tool.main([*words, only, f"index={index}"])
@@ -485,16 +466,13 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
     ended: Path, became: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number in the run was another task's then, which ran twice."""
-    queued = [one.name for one in record.read(ended / "tiny").tasks if one.run == "pretrain"]
     monkeypatch.setattr(Serial, "start", lambda self, job: Outcome([]))
     tool.study(written(ended, with_arms(first=at_rate(0.1), **STUDY["axes"]["arm"])))
     now = [task.name for task in record.read(ended / "tiny").tasks if task.run == "pretrain"]
-    assert now == ["pretrain-first-0", "pretrain-mpp-0", "pretrain-mpp_few-0"]
-    for index in range(2):
-        words = ["name=tiny", f"out={ended}", f"only={'/'.join(queued)}", f"index={index}"]
-        with pytest.raises(Became):
-            tool.main(words)
-    assert [line[-1] for line in became] == ["name=pretrain-mpp-0", "name=pretrain-mpp_few-0"]
+    assert now == ["pretrain-first-0", "pretrain-mpp-0"]
+    with pytest.raises(Became):
+        tool.main(["name=tiny", f"out={ended}", "only=pretrain-mpp-0", "index=0"])
+    assert became[0][-1] == "name=pretrain-mpp-0"
 
 
 def test_a_mapping_is_a_study_also_in_a_thread(tmp_path: Path, serial: list[str]) -> None:

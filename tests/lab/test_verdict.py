@@ -19,7 +19,6 @@ from helpers.made_studies import (
 )
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
-from ssl_vit.lab.study import record
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
@@ -175,14 +174,6 @@ def test_what_is_missing_counts_in_the_family(tmp_path):
     assert "(95% in all, 2 comparisons, 1 of them without results yet)" in found.sentences[0]
 
 
-def test_before_the_test_has_results(tmp_path):
-    folder = study(
-        tmp_path / "s", TUNED, lambda task: counted()(task) if task.tool == "pretrain" else None
-    )
-    assert decide(folder).sentences == ("No run of final has finished yet.",)
-    assert not (folder / "looks.json").exists()
-
-
 def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
     def measured(task):
         found = counted(FRESH, "knn")(task)
@@ -205,20 +196,6 @@ def test_what_cannot_be_decided_is_one_line(tmp_path):
     (folder / "looks.json").write_text("[{}]")
     with pytest.raises(UserError, match=r"looks.json is damaged .*restore it"):
         decide(folder)
-
-
-def test_the_rule_is_that_of_study_json(tmp_path):
-    """Not of what has finished: it was fixed before."""
-    folder = study(tmp_path / "s", TUNED, counted())
-    rule = record.read(folder).rule
-    assert [str(one) for one in rule.asked] == ["mpp minus scratch", "mae minus scratch"]
-    assert rule.measure is None
-
-
-def test_the_first_sentence_has_the_condition_of_its_study(tmp_path):
-    content = changed(TUNED, report__condition="With 4 hours (57 epochs) of vit_p8")
-    opening = "With 4 hours (57 epochs) of vit_p8, by top-1 on test images, mpp is 5.00 points"
-    assert tuned(tmp_path / "s", content=content).sentences[0].startswith(opening)
 
 
 # ---- other images
