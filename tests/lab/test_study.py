@@ -319,7 +319,7 @@ def test_a_tiny_study_to_its_end(
     assert sorted(results) == sorted(NAMES)
     assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
-    assert [task.name for task in plan.tasks] == NAMES and plan.rule is not None
+    assert {*plan.by_name} == {*NAMES} and plan.rule is not None
     values = plan.by_name["pretrain-mpp-0"].values
     assert (values["corruption.rate"], values["model.width"], values["seed"]) == (0.2, 32, 0)
     assert "optim.lr" not in plan.by_name["final-mpp-0"].values
@@ -363,7 +363,7 @@ def test_a_changed_study_keeps_the_runs_that_it_still_asks_for(
     assert "probe.neighbors (2 there, 3 here)" in others["frozen-mpp-0"]
     # a pre-training that differs takes with it all that starts from it
     runs, others = would_run(ended, capsys, with_arms(mpp=at_rate(0.3)))
-    assert runs == [f"{name}-2" for name in NAMES] and others.keys() == {*NAMES}
+    assert {*runs} == {f"{name}-2" for name in NAMES} and others.keys() == {*NAMES}
     assert "corruption.rate (0.2 there, 0.3 here)" in others["pretrain-mpp-0"]
     assert others["frozen-mpp-0"].endswith("init=pretrain-mpp-0")
     # more seeds and arms, then others
