@@ -194,7 +194,7 @@ def test_the_device_batch_is_that_of_a_run(
     ("words", "says"),
     [
         (["device=rtx4090", "compute.batch=4096"], "compute.batch=256 would fit"),
-        (["device=t4", "model.depth=999"], "too few for one image; try ZeRO"),
+        (["device=t4", "model.depth=200"], "too few for one image; try ZeRO"),
     ],
 )
 def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
