@@ -90,7 +90,7 @@ while step < 5:
         (folder / "asleep").touch()
         time.sleep(60)
 if behave.startswith("meet "):  # others that are started meanwhile
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while len((notes / "starts.txt").read_text().split()) < int(behave[5:]) and time.monotonic() < end:
         time.sleep(0.02)
     behave = "brief"

@@ -51,13 +51,12 @@ def seeds(*values):
 
 
 MAE, SCRATCH = seeds(0.52, 0.55, 0.53, 0.58), seeds(0.50, 0.51, 0.52, 0.53)
+BOTH, ASKED = {"mae": MAE, "scratch": SCRATCH}, Comparison("mae", "scratch")
 
 
 @pytest.mark.parametrize("family", [1, 2, 6])
 def test_an_interval_is_scipys_at_the_level_of_its_family(family):
-    found = compare(
-        table({"mae": MAE, "scratch": SCRATCH}), "arm", Comparison("mae", "scratch"), family
-    )
+    found = compare(table(BOTH), "arm", ASKED, family)
     paired = stats.ttest_rel([*MAE.values()], [*SCRATCH.values()])
     interval = paired.confidence_interval(1 - 0.05 / family)
     assert (found.n, found.mean) == (4, pytest.approx(0.03))
@@ -82,54 +81,37 @@ def test_the_committed_results_give_the_pairs_that_they_gave(file):
 
 def test_only_seeds_of_both_sides_are_pairs_and_one_tells_no_interval():
     rows = table({"mae": {0: 0.5, 1: 0.6, 2: 0.7}, "scratch": {2: 0.4, 3: 0.3}})
-    found = compare(rows, "arm", Comparison("mae", "scratch"), scale=100)
+    found = compare(rows, "arm", ASKED, scale=100)
     assert (found.n, found.sd, found.interval, found.claimed) == (1, None, None, False)
     assert found.mean == pytest.approx(30)
-    assert (
-        compare(table({"mae": MAE, "scratch": {7: 0.5}}), "arm", Comparison("mae", "scratch"))
-        is None
-    )
+    assert compare(table({"mae": MAE, "scratch": {7: 0.5}}), "arm", ASKED) is None
 
 
 def test_a_comparison_is_at_its_place():
-    rows = table(
-        {
-            ("mae", "1%"): seeds(0.4, 0.5),
-            ("b", "1%"): seeds(0.1, 0.1),
-            ("mae", "10%"): seeds(0.6, 0.6),
-            ("b", "10%"): seeds(0.6, 0.6),
-        },
-        ("arm", "share"),
-    )
-    found = [
-        compare(rows, "arm", Comparison("mae", "b", (("share", at),))).mean for at in ("1%", "10%")
-    ]
-    assert found == pytest.approx([0.35, 0])
+    values = {("a", "1%"): seeds(0.4, 0.5), ("b", "1%"): seeds(0.1, 0.1)}
+    values |= {(name, "10%"): seeds(0.6, 0.6) for name in "ab"}
+    rows = table(values, ("arm", "share"))
+    asked = [Comparison("a", "b", (("share", at),)) for at in ("1%", "10%")]
+    assert [compare(rows, "arm", one).mean for one in asked] == pytest.approx([0.35, 0])
 
 
 def test_seeds_that_go_on_from_one_pre_training_count_once():
-    """Seeds 0 and 1 of mae go on from one run: their mean, 0.03, is one value."""
-    rows = table(
-        {"mae": MAE, "scratch": SCRATCH},
-        origin=lambda name, seed: f"pretrain-{max(1, seed)}" if name == "mae" else "",
-    )
-    both = pairs(cells(rows, "arm"), Comparison("mae", "scratch"))
-    assert independent(both) == [[0, 1], [2], [3]]
-    found = compare(rows, "arm", Comparison("mae", "scratch"))
+    """Seeds 0 and 1 of mae go on from one run: their mean, 0.03, is one value. Where all do, nothing
+    is claimed."""
+
+    def from_(origin):
+        return table(BOTH, origin=lambda name, seed: origin(seed) if name == "mae" else "")
+
+    rows = from_(lambda seed: f"pretrain-{max(1, seed)}")
+    assert independent(pairs(cells(rows, "arm"), ASKED)) == [[0, 1], [2], [3]]
+    found = compare(rows, "arm", ASKED)
     values = [0.03, 0.01, 0.05]
     assert (found.n, found.mean, found.sd) == (3, pytest.approx(0.03), pytest.approx(0.02))
     assert found.interval == pytest.approx(stats.t.interval(0.95, 2, 0.03, stats.sem(values)))
     # whichever side it is
     other = compare(rows, "arm", Comparison("scratch", "mae"))
     assert (other.n, other.mean) == (3, pytest.approx(-0.03))
-
-
-def test_one_pre_training_for_all_seeds_allows_no_claim():
-    rows = table(
-        {"mae": MAE, "scratch": SCRATCH},
-        origin=lambda name, seed: "pretrain-0" if name == "mae" else "",
-    )
-    found = compare(rows, "arm", Comparison("mae", "scratch"))
+    found = compare(from_(lambda seed: "pretrain-0"), "arm", ASKED)
     assert (found.n, found.interval, found.claimed) == (1, None, False)
 
 
@@ -152,22 +134,21 @@ def test_the_wider_interval_decides():
         for seed, count in enumerate(counts)
     }
     rows = table({"mae": seeds(0.65, 0.6, 0.6), "scratch": seeds(0.45, 0.45, 0.45)})
-    asked = Comparison("mae", "scratch")
-    both = pairs(cells(rows, "arm"), asked)
-    found = difference(asked, both, 2, 100, right)
+    both = pairs(cells(rows, "arm"), ASKED)
+    found = difference(ASKED, both, 2, 100, right)
     apart = np.stack(
         [right[f"mae-{seed}"].astype(int) - right[f"scratch-{seed}"] for seed in range(3)]
     )
     resampled = resampled_interval(apart, family=2)
     assert found.interval == pytest.approx([100 * end for end in resampled])
-    alone = difference(asked, both, 2, 100, {"mae-0": right["mae-0"]})
+    alone = difference(ASKED, both, 2, 100, {"mae-0": right["mae-0"]})
     assert found.over_images and not alone.over_images
-    assert alone.interval == compare(rows, "arm", asked, 2, 100).interval
+    assert alone.interval == compare(rows, "arm", ASKED, 2, 100).interval
     assert found.interval.low <= 0 < alone.interval.low and alone.claimed and not found.claimed
     assert found.interval.high > alone.interval.high
     # without those of one seed: the others' 20 and 15 points, with a t of 25.45 at one degree
     del right["scratch-2"]
-    fewer = difference(asked, both, 2, 100, right)
+    fewer = difference(ASKED, both, 2, 100, right)
     assert fewer.over_images and not fewer.claimed and fewer.n == 3
     assert fewer.interval.low <= 17.5 - 25.45 * 2.5 and fewer.interval.high >= 17.5 + 25.45 * 2.5
 
@@ -336,8 +317,7 @@ def test_a_place_that_is_not_finished_is_left_out_of_the_curve():
 
 
 def test_names_tested_on_different_images_have_no_difference():
-    rows = table({"mae": MAE, "scratch": SCRATCH}, fingerprint=lambda name, seed: name)
-    assert compare(rows, "arm", Comparison("mae", "scratch")) is None
+    assert compare(table(BOTH, fingerprint=lambda name, seed: name), "arm", ASKED) is None
 
 
 def test_an_interval_without_width_tells_nothing():
@@ -350,7 +330,7 @@ def test_an_interval_without_width_tells_nothing():
 
 
 def test_rows_of_two_measures_are_not_mixed():
-    rows = table({"mae": MAE, "scratch": SCRATCH})
+    rows = table(BOTH)
     both = pd.concat([rows, rows.assign(metric="knn", value=0.1)])
-    with pytest.raises(ValueError, match="mae, seed 0: several rows; expected those of one run"):
-        compare(both, "arm", Comparison("mae", "scratch"))
+    with pytest.raises(ValueError, match="mae, seed 0: several rows"):
+        compare(both, "arm", ASKED)

@@ -2,9 +2,6 @@
 a study's sums, measured steps, mistakes."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +10,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from helpers.options import ROOT, TINY, altered
+from helpers.options import TINY, altered
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import step_time
 from ssl_vit.lab import engine, estimate, plan
 from ssl_vit.lab.options import PlanOptions
-from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.request import requested
 from ssl_vit.recipe.load import resolve
@@ -47,52 +43,41 @@ def row(lines: list[str], name: str) -> str:
 # Work, length, time
 
 
-@pytest.mark.parametrize(
-    ("recipe", "exaflop"),
-    [
-        ("supervised_b16_jft", 224),
-        ("supervised_l32_jft", 196),
-        ("supervised_h14_jft", 4262),
-        # of 43 in paper.md: the last block computes 98 of its 197 tokens alone
-        ("mpp_b16_imagenet", 43 * 0.968),
-    ],
-)
-def test_the_papers_exaflop(recipe: str, exaflop: float, planned: Planned) -> None:
-    """Table 6, and paper.md's Compute for MPP; no image of JFT need be here."""
-    record, lines = planned(f"recipe=paper/{recipe}")
-    assert record["exaflop"] == pytest.approx(exaflop, rel=0.01)
-    assert "exaFLOP" in row(lines, "length") and "not known: say device=" in row(lines, "time")
-
-
 # Table 6: exaFLOP, and counted over that minus 1. The table rounds; its ResNets are all 3 to 4% below
 # what they count here, for which the paper gives no reason
 STATED = {
-    "b32_jft": (55, 0.015),
-    "b16_jft": (224, 0),
-    "l32_jft": (196, 0),
-    "l16_jft": (783, 0),
-    "l16_jft_14": (1567, 0),
-    "h14_jft": (4262, 0),
-    "bit_r50x1_jft": (50, 0.04),
-    "bit_r50x2_jft": (199, 0.034),
-    "bit_r101x1_jft": (96, 0.034),
-    "bit_r152x1_jft": (141, 0.034),
-    "bit_r152x2_jft": (563, 0.034),
-    "bit_r152x2_jft_14": (1126, 0.034),
-    "bit_r200x3_jft_14": (3306, 0.034),
-    "r50_b32_jft": (106, 0.015),
-    "r50_b16_jft": (274, 0),
-    "r50_l32_jft": (246, 0),
-    "r50_l16_jft": (859, -0.029),  # half of the next row would be 834
-    "r50_l16_jft_14": (1668, 0),
+    "mpp_b16_imagenet": (
+        43,
+        -0.032,
+    ),  # paper.md: the last block computes 98 of its 197 tokens alone
+    "supervised_b32_jft": (55, 0.015),
+    "supervised_b16_jft": (224, 0),
+    "supervised_l32_jft": (196, 0),
+    "supervised_l16_jft": (783, 0),
+    "supervised_l16_jft_14": (1567, 0),
+    "supervised_h14_jft": (4262, 0),
+    "supervised_bit_r50x1_jft": (50, 0.04),
+    "supervised_bit_r50x2_jft": (199, 0.034),
+    "supervised_bit_r101x1_jft": (96, 0.034),
+    "supervised_bit_r152x1_jft": (141, 0.034),
+    "supervised_bit_r152x2_jft": (563, 0.034),
+    "supervised_bit_r152x2_jft_14": (1126, 0.034),
+    "supervised_bit_r200x3_jft_14": (3306, 0.034),
+    "supervised_r50_b32_jft": (106, 0.015),
+    "supervised_r50_b16_jft": (274, 0),
+    "supervised_r50_l32_jft": (246, 0),
+    "supervised_r50_l16_jft": (859, -0.029),  # half of the next row would be 834
+    "supervised_r50_l16_jft_14": (1668, 0),
 }
 
 
 @pytest.mark.parametrize(("name", "stated"), STATED.items(), ids=STATED)
 def test_the_papers_table_6(name: str, stated: tuple[float, float], planned: Planned) -> None:
-    record, _ = planned(f"recipe=paper/supervised_{name}", "device=tpuv3_core")
+    """No image of JFT need be here."""
+    record, lines = planned(f"recipe=paper/{name}")
     exaflop, difference = stated
     assert record["exaflop"] / exaflop - 1 == pytest.approx(difference, abs=0.005)
+    assert "say device=" in row(lines, "time")
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak() -> None:
@@ -112,20 +97,17 @@ def test_every_device_can_be_planned_for(planned: Planned) -> None:
 def test_epochs_are_steps(planned: Planned) -> None:
     """Table 3's 300 epochs of ImageNet, all of which are trained on."""
     words = ["recipe=paper/supervised_b16_imagenet", "data.validation=0"]
-    asked, _ = planned(*words, "epochs=300")
-    own, lines = planned(*words)
+    asked, own = planned(*words, "epochs=300")[0], planned(*words)[0]
     assert asked["steps"] == own["steps"] == round(300 * 1_281_167 / 4096)
     assert own["epochs"] == pytest.approx(300, rel=1e-4)
-    assert "epochs=300 of 1,281,167" in row(lines, "length")
+    assert own["training_images"] == 1_281_167
 
 
-def test_a_set_of_unknown_size_is_asked_for(planned: Planned, tmp_path: Path) -> None:
-    words = ["recipe=mpp", f"data.path={tmp_path}/not/here"]
+def test_a_set_of_unknown_size_is_asked_for(planned: Planned) -> None:
+    words = ["recipe=mpp", "data.path=/not/here"]
     record, lines = planned(*words)
     assert record["epochs"] is None and "say images=" in row(lines, "length")
     assert planned(*words, "images=1280", "epochs=50")[0]["steps"] == 500
-    with pytest.raises(UserError, match="not known; say images="):
-        plan.main([*words, "epochs=50"])
 
 
 def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) -> None:
@@ -135,9 +117,8 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
         for i in range(count):
             Image.new("RGB", (8, 8)).save(tmp_path / "own" / split / "a" / f"{i}.png")
     own = f"data.path={tmp_path}/own"
-    record, lines = planned("recipe=mpp", own)
-    assert record["training_images"] == 99 and "of 99" in row(lines, "length")
-    assert planned("recipe=mpp", own, "epochs=256")[0]["steps"] == 198
+    record, _ = planned("recipe=mpp", own, "epochs=256")
+    assert (record["training_images"], record["steps"]) == (99, 198)
     assert planned("recipe=mpp", own, "images=1280", "epochs=50")[0]["steps"] == 500
     assert planned("recipe=evaluate", own)[0]["images"] == 120
 
@@ -156,8 +137,7 @@ def test_time_and_price_by_hand_and_that_they_are_assumed(planned: Planned) -> N
     assert record["device_hours"] == pytest.approx(hours)
     assert record["seconds"] == pytest.approx(hours * 3600 / 8)
     assert record["price"] == pytest.approx(2.5 * hours)
-    assert "at 2.5 a device-hour of the assumed time" in row(lines, "price")
-    assert "assumed" in row(lines, "time") and "50% (efficiency=) of 989" in row(lines, "time")
+    assert all("assumed" in row(lines, name) for name in ("price", "time"))
 
 
 def test_the_cores_that_decode_by_hand(planned: Planned) -> None:
@@ -167,7 +147,7 @@ def test_the_cores_that_decode_by_hand(planned: Planned) -> None:
     found = record["decoding"]
     assert found["taken"] == pytest.approx(record["images"] / record["seconds"])
     assert found["cores"] == pytest.approx(found["taken"] / 604)
-    assert "assumed: JPEG files of 500 x 375 px" in row(lines, "decoding")
+    assert "assumed" in row(lines, "decoding")
     # as fast again, as many cores again
     fast = planned(*words, "efficiency=0.8")[0]["decoding"]["cores"]
     assert fast == pytest.approx(2 * found["cores"])
@@ -186,7 +166,7 @@ def test_memory_by_the_stages_of_zero(planned: Planned) -> None:
     assert [*totals.values()] == sorted(totals.values(), reverse=True)
     for stage, total in totals.items():
         assert f"{stage} {format_bytes(total)}" in row(lines, "memory")
-    assert "by a formula" in row(lines, "memory")
+    # of one process every stage is the same
     assert "ZeRO" not in row(planned("recipe=mpp", "device=h100")[1], "memory")
 
 
@@ -213,33 +193,21 @@ def test_the_device_batch_is_that_of_a_run(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (
-            ["recipe=paper/mpp_b16_imagenet", "device=rtx4090", "compute.batch=4096"],
-            "compute.batch=256 would fit",
-        ),
-        (
-            ["recipe=paper/mpp_b16_imagenet", "device=t4", "model.depth=999"],
-            "too few for one image; try ZeRO",
-        ),
+        (["device=rtx4090", "compute.batch=4096"], "compute.batch=256 would fit"),
+        (["device=t4", "model.depth=200"], "too few for one image; try ZeRO"),
     ],
 )
 def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
-    record, lines = planned(*words)
+    record, lines = planned("recipe=paper/mpp_b16_imagenet", *words)
     (warning,) = record["warnings"]
     assert says in warning and lines[-1] == f"warning: {warning}"
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["recipe=mpp"],
-        ["recipe=paper/mpp_b16_imagenet"],
-        ["recipe=paper/finetune_cifar10"],
-        ["recipe=evaluate"],
-    ],
+    "name", ["mpp", "paper/mpp_b16_imagenet", "paper/finetune_cifar10", "evaluate"]
 )
-def test_sound_recipes_give_no_warning(words: list[str], planned: Planned) -> None:
-    assert planned(*words, "device=h100")[0]["warnings"] == []
+def test_sound_recipes_give_no_warning(name: str, planned: Planned) -> None:
+    assert planned(f"recipe={name}", "device=h100")[0]["warnings"] == []
 
 
 # Studies
@@ -255,29 +223,18 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
     for key in ("exaflop", "device_hours", "price", "disk_bytes"):
         assert whole[key] == pytest.approx(sum(getattr(task, key) for task in tasks))
         assert whole[key] == pytest.approx(sum(run[key] for run in runs.values()))
-    pretrain = [task for task in request.tasks.values() if task.run == "pretrain"]
-    assert row(lines, "run").split()[1:] == [
-        *("tasks", "exaFLOP", "hours", "price", "disk"),
-    ]
-    assert row(lines, "pretrain").split()[1:3] == [
-        *(str(len(pretrain)), f"{runs['pretrain']['exaflop']:.3g}"),
-    ]
-
-
-def test_a_check_of_a_study_prints_its_plan(
-    planned: Planned, capsys: pytest.CaptureFixture
-) -> None:
-    _, lines = planned("recipe=study/gap", "device=h100")
-    assert tool.main(["recipe=study/gap", "--check", "device=h100"]) == 0
-    assert capsys.readouterr().out.splitlines() == lines
+    count = sum(task.run == "pretrain" for task in request.tasks.values())
+    # the last column has a unit beside its number
+    shown = dict(zip(row(lines, "run").split(), row(lines, "pretrain").split(), strict=False))
+    assert shown["tasks"] == str(count)
+    assert shown["exaFLOP"] == f"{runs['pretrain']['exaflop']:.3g}"
 
 
 def test_what_a_run_leaves_on_the_disk_by_hand(planned: Planned) -> None:
     """Checkpoints of weights and AdamW's two moments, two of them kept; and an export."""
-    record, lines = planned("recipe=mpp", "checkpoint.keep=2")
+    record, _ = planned("recipe=mpp", "checkpoint.keep=2")
     size = record["parameters"] * 4
     assert record["disk_bytes"] == 2 * 3 * size + size
-    assert format_bytes(7 * size) in row(lines, "disk")
 
 
 def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
@@ -299,12 +256,10 @@ def test_a_studys_places_need_not_be_here(
     """Said or not; one may be called as an option of the tool is."""
     short = "{recipe: mpp, data: cifar10, data.path: '{images}', optim.steps: 30}"
     path = tmp_path / "mine.yaml"
-    runs = "".join(f"  {name}: {{tool: pretrain, options: {short}}}\n" for name in ("one", "two"))
-    path.write_text(f"title: mine\nplaces: [images]\nruns:\n{runs}")
-    record, lines = planned(f"recipe={path}", *words)
-    whole = record["in_all"]
+    runs = f"runs: {{one: {{tool: pretrain, options: {short}}}}}"
+    path.write_text(f"title: mine\nplaces: [images]\n{runs}\n")
+    whole = planned(f"recipe={path}", *words)[0]["in_all"]
     assert whole["exaflop"] > 0 and whole["device_hours"] is None
-    assert "say device= (h200" in row(lines, "time")
 
 
 def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +299,7 @@ def test_steps_are_measured_with_the_runs_own_engine(
     assert record["seconds"] == pytest.approx(1000 * found["seconds"])
     assert record["price"] == pytest.approx(10 * record["device_hours"])
     where = found["device"], found["precision"], found["device_batch"]
-    assert where == ("cpu", "float32", record["device_batch"])
-    assert "measured" in row(lines, "here") and "load average" in row(lines, "here")
+    assert where == ("cpu", "float32", record["device_batch"]) and "measured" in row(lines, "here")
     assert not list(tmp_path.iterdir())
 
 
@@ -374,47 +328,29 @@ def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> No
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["device=h10"], "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80"),
-        (["devise=h100"], "unknown option devise; did you mean device?"),
-        (["corruption.rat=0.5"], "did you mean corruption.rate?"),
-        (["processes=2.5"], "processes=2.5: expected a whole number"),
-        (["processes=3"], "optim.batch=128: not divisible by 3 processes"),
-        (["efficiency=40"], "efficiency=40: expected a number above 0 and at most 1"),
-        (["price=nan"], "price=nan: expected a number"),
-        (["epochs=3", "optim.steps=500"], "optim.steps= is given too"),
-        (
-            ["device=v100_32", "compute.precision=bfloat16"],
-            "device=v100_32 is not planned in it; say float32",
-        ),
-        (["price=1", "price=2"], "price is given twice"),
-        (["recipe=study/gap", "epochs=3"], "unknown option epochs"),
-        (["recipe=study/gap", "optim.clip=x"], "arm scratch: optim.clip=x: expected a number"),
-        (["recipe=study/ga"], "no such study; did you mean study/gap?"),
-        (["recipe=evaluate", "--probe"], "an evaluation takes no steps"),
-        (["data=jft", "--probe"], "data=jft lies nowhere yet"),
-    ],
-)
-def test_a_mistake_is_answered_in_one_line(words: list[str], says: str) -> None:
-    own = ["recipe=mpp", *words] if "price=1" in words else altered(["recipe=mpp"], *words)
+WRONG = {
+    "device=h10": "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80",
+    "devise=h100": "unknown option devise; did you mean device?",
+    "corruption.rat=0.5": "did you mean corruption.rate?",
+    "processes=2.5": "processes=2.5: expected a whole number",
+    "processes=3": "optim.batch=128: not divisible by 3 processes",
+    "efficiency=40": "efficiency=40: expected a number above 0 and at most 1",
+    "price=nan": "price=nan: expected a number",
+    "price=1 price=2": "price is given twice",
+    "epochs=3 optim.steps=500": "optim.steps= is given too",
+    "epochs=3 data.path=/not/here": "not known; say images=",
+    "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",
+    "data=jft --probe": "data=jft lies nowhere yet",
+    "recipe=study/gap epochs=3": "unknown option epochs",
+    "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",
+    "recipe=study/ga": "no such study; did you mean study/gap?",
+    "recipe=evaluate epochs=3": "an evaluation has none",
+    "recipe=evaluate --probe": "an evaluation takes no steps",
+}
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG.items(), ids=WRONG)
+def test_a_mistake_is_answered_in_one_line(words: str, says: str) -> None:
     with pytest.raises(UserError) as error:
-        plan.main(own)
+        plan.main([*([] if "recipe=" in words else ["recipe=mpp"]), *words.split()])
     assert says in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_mistake_is_told_without_torch(tmp_path: Path) -> None:
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('torch is imported')\n")
-    text = (
-        "from ssl_vit.errors import report_errors; from ssl_vit.lab import plan\n"
-        "with report_errors(): plan.main(['recipe=mpp', 'device=h10', '--json'])"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: device=h10") and done.stderr.count("\n") == 1

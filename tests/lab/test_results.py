@@ -20,6 +20,8 @@ from helpers.made_studies import (
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results
 from ssl_vit.lab.study import read
+from ssl_vit.recipe import parsing
+from ssl_vit.runs.identity import written_hash
 
 TRIES = changed(
     TUNED,
@@ -56,6 +58,28 @@ def altered(path, **new):
     write(path, json.loads(path.read_text()) | new)
 
 
+def replaced(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def replanned(folder, alter):
+    """The folder with another study.json: `alter` changes its tasks."""
+    plan = json.loads((folder / "study.json").read_text())
+    alter(plan["tasks"])
+    write(folder / "study.json", plan)
+
+
+def named(tasks, name):
+    return next(task for task in tasks if task["name"] == name)
+
+
+def with_value(run, metric, value, **more):
+    found = json.loads((run / "result.json").read_text())["metrics"]
+    altered(run / "result.json", metrics=found | {metric: found[metric] | {"value": value, **more}})
+
+
 def error(folder):
     with pytest.raises(UserError) as caught:
         results.load(folder)
@@ -72,9 +96,8 @@ def test_a_row_is_a_metric_of_a_finished_run(whole):
     assert rows["value"].tolist() == [count / IMAGES for arm in RIGHT.values() for count in arm]
     assert rows["seed"].tolist() == [0, 1, 2] * 3
     # scratch starts from nothing; what it chose among is no origin
-    assert rows["origin"].tolist() == [""] * 3 + [
-        f"pretrain-{arm}-{seed}" for arm in ("mpp", "mae") for seed in range(3)
-    ]
+    starts = [f"pretrain-{arm}-{seed}" for arm in ("mpp", "mae") for seed in range(3)]
+    assert rows["origin"].tolist() == [""] * 3 + starts
     assert rows["exaflop"].tolist() == pytest.approx([0.004] * 3 + [0.024] * 6)
     assert {*rows["fingerprint"]} == {"x"} and {*rows["n"]} == {IMAGES}
     # what tries values for another run stands in the table, and in no rows that are compared
@@ -83,8 +106,17 @@ def test_a_row_is_a_metric_of_a_finished_run(whole):
     assert list(found.table) == ["run", "arm", *list(results.TYPES)[1:]]
 
 
-def test_a_study_that_was_moved_is_the_same(made):
-    assert results.load(made).foreign == {}
+def test_a_study_that_was_moved_is_the_same(made, tmp_path):
+    """Its finals have the rate of the best try, which study.json does not name; no row of metrics is
+    read, and no plugin run that the record names."""
+    for path in made.glob("*/metrics.jsonl"):
+        path.unlink()
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("raise SystemExit('it ran')")
+    replanned(made, lambda tasks: [task["options"].update(plugin=str(plugin)) for task in tasks])
+    assert "lr: 0.03" in (made / "final-mpp-0" / "recipe.yaml").read_text()
+    found = results.load(made)
+    assert (found.foreign, found.missing) == ({}, [])
 
 
 def test_what_has_not_finished_is_missing(made):
@@ -112,13 +144,11 @@ def copied(made):
 def renamed(made):
     """Another seed's run, whose recipe was given this name too."""
     copied(made)
-    path = made / "final-mpp-1" / "recipe.yaml"
-    path.write_text(path.read_text().replace("name: final-mpp-0", "name: final-mpp-1"))
+    replaced(made / "final-mpp-1" / "recipe.yaml", "name: final-mpp-0", "name: final-mpp-1")
 
 
 def edited(made):
-    path = made / "final-mpp-1" / "recipe.yaml"
-    path.write_text(path.read_text().replace("steps: 10", "steps: 20"))
+    replaced(made / "final-mpp-1" / "recipe.yaml", "steps: 10", "steps: 20")
 
 
 def removed(made):
@@ -127,10 +157,7 @@ def removed(made):
 
 def planned_otherwise(made):
     """study.json was given again with another option, and this run is of before."""
-    plan = json.loads((made / "study.json").read_text())
-    (task,) = [one for one in plan["tasks"] if one["name"] == "final-mpp-1"]
-    task["values"]["optim.clip"] = 2.0
-    write(made / "study.json", plan)
+    replanned(made, lambda tasks: named(tasks, "final-mpp-1")["values"].update({"optim.clip": 2.0}))
 
 
 def other_weights(made):
@@ -158,44 +185,31 @@ def test_a_run_that_is_not_the_planned_one_is_left_out_and_named(made, harm, why
 
 
 def test_what_depends_on_a_run_that_is_left_out_is_left_out(made):
-    path = made / "pretrain-mae-2" / "recipe.yaml"
-    path.write_text(path.read_text().replace("lr:", "lr_:"))
+    """Also what chose among tries of which it is one."""
+    replaced(made / "pretrain-mae-2" / "recipe.yaml", "lr:", "lr_:")
+    replaced(made / "sweep-mpp-0-lr=0.03" / "recipe.yaml", "lr: 0.03", "lr: 0.05")
     found = results.load(made).foreign
-    assert list(found) == ["pretrain-mae-2", "final-mae-2"]
+    finals = ["final-mae-2", *(f"final-mpp-{seed}" for seed in range(3))]
+    assert sorted(found) == sorted(["pretrain-mae-2", "sweep-mpp-0-lr=0.03", *finals])
     assert found["final-mae-2"] == "it depends on pretrain-mae-2"
-
-
-def test_a_try_that_is_left_out_takes_what_chose_among_it(made):
-    path = made / "sweep-mpp-0-lr=0.03" / "recipe.yaml"
-    path.write_text(path.read_text().replace("lr: 0.03", "lr: 0.05"))
-    assert list(results.load(made).foreign) == [
-        "sweep-mpp-0-lr=0.03",
-        *(f"final-mpp-{seed}" for seed in range(3)),
-    ]
-
-
-def test_values_that_were_chosen_are_not_planned(made):
-    """The finals have the rate of the best try, which study.json does not name."""
-    assert "lr: 0.03" in (made / "final-mpp-0" / "recipe.yaml").read_text()
-    assert results.load(made).foreign == {}
 
 
 def test_values_that_are_not_the_best_any_more_are_left_out(made):
     """As after tries were added of which one failed for good and another is the best by now."""
-    plan = json.loads((made / "study.json").read_text())
-    for task in plan["tasks"]:
-        if task["run"] == "final" and task["at"] == {"arm": "mpp"}:
-            failed = {"name": "sweep-mpp-0-lr=9.0", "tried": {"optim.lr": 9.0}}
-            task["best"][0].append(failed["name"])
-            task["needs"].append(failed["name"])
-    like = next(task for task in plan["tasks"] if task["name"] == "sweep-mpp-0-lr=0.03")
-    plan["tasks"].insert(plan["tasks"].index(like), like | failed)
-    write(made / "study.json", plan)
+    failed = {"name": "sweep-mpp-0-lr=9.0", "tried": {"optim.lr": 9.0}}
+
+    def add(tasks):
+        for task in tasks:
+            if task["run"] == "final" and task["at"] == {"arm": "mpp"}:
+                task["best"][0].append(failed["name"])
+                task["needs"].append(failed["name"])
+        like = named(tasks, "sweep-mpp-0-lr=0.03")
+        tasks.insert(tasks.index(like), like | failed)
+
+    replanned(made, add)
     found = results.load(made)
     assert (found.foreign, found.missing) == ({}, ["sweep-mpp-0-lr=9.0"])
-    path = made / "sweep-mpp-0-lr=0.01" / "result.json"
-    metrics = json.loads(path.read_text())["metrics"]
-    altered(path, metrics=metrics | {"accuracy": {"value": 0.9, "split": "validation", "n": 1}})
+    with_value(made / "sweep-mpp-0-lr=0.01", "accuracy", 0.9)
     why = "its recipe is not the planned one: optim.lr (0.03 there, 0.01 here)"
     assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
 
@@ -208,65 +222,32 @@ def test_weights_that_are_gone_are_not_compared(made):
     assert list(results.load(made).foreign) == ["final-mpp-1"]
 
 
-def test_a_plugin_that_the_record_names_is_not_run(made, tmp_path):
-    plugin = tmp_path / "plugin.py"
-    plugin.write_text("raise SystemExit('it ran')")
-    plan = json.loads((made / "study.json").read_text())
-    for task in plan["tasks"]:
-        task["options"]["plugin"] = str(plugin)
-    write(made / "study.json", plan)
-    assert results.load(made).foreign == {}
-
-
 def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
     """As of a plugin."""
-    from ssl_vit.recipe import parsing
-    from ssl_vit.runs.identity import written_hash
-
-    run, plan = made / "pretrain-mpp-0", json.loads((made / "study.json").read_text())
-    (task,) = [one for one in plan["tasks"] if one["name"] == run.name]
-    task["options"] = {"objective": "mine", "mine.rate": "1e-1", "optim.steps": "10"}
-    task["values"] = {"objective": "mine", "mine.rate": 0.1, "mine.sizes": [1, 2], "seed": 0}
-    write(made / "study.json", plan)
-    recipe = {
-        "name": run.name,
-        "seed": 0,
-        "objective": "mine",
-        "mine.rate": 0.1,
-        "mine.sizes": [1, 2],
-        "optim.steps": 10,
-    }
-    (run / "recipe.yaml").write_text(
-        "".join(f"{key}: {json.dumps(value)}\n" for key, value in recipe.items())
-    )
+    run = made / "pretrain-mpp-0"
+    own = {"objective": "mine", "mine.rate": 0.1, "mine.sizes": [1, 2], "seed": 0}
+    options = {"objective": "mine", "mine.rate": "1e-1", "optim.steps": "10"}
+    replanned(made, lambda tasks: named(tasks, run.name).update(options=options, values={**own}))
+    recipe = own | {"name": run.name, "optim.steps": 10}
+    lines = (f"{key}: {json.dumps(value)}\n" for key, value in recipe.items())
+    (run / "recipe.yaml").write_text("".join(lines))
     written = parsing.flatten(parsing.load_yaml(run / "recipe.yaml"))
     altered(run / "result.json", recipe=written_hash(written))
     assert run.name not in results.load(made).foreign
-    task["values"]["mine.rate"] = 0.2
-    write(made / "study.json", plan)
+    replanned(made, lambda tasks: named(tasks, run.name)["values"].update({"mine.rate": 0.2}))
     assert "mine.rate (0.1 there, 0.2 here)" in results.load(made).foreign[run.name]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("result.json", "result.json is damaged"),
-        ("environment.json", "environment.json is damaged"),
-        ("predictions.npz", "predictions.npz: is damaged"),
-    ],
-)
-def test_damage_is_named_in_one_line(made, name, says):
+@pytest.mark.parametrize("name", ["result.json", "environment.json", "predictions.npz"])
+def test_damage_is_named_in_one_line(made, name):
     (made / "final-mpp-1" / name).write_text("{")
-    with pytest.raises(UserError, match=says) as caught:
+    with pytest.raises(UserError, match=f"{name}:? is damaged.* remove its folder"):
         results.load(made).correct(["final-mpp-1"])
-    assert "remove its folder and give the study's command again" in str(caught.value)
 
 
 def test_a_study_json_that_contradicts_itself_is_damaged(made):
-    plan = json.loads((made / "study.json").read_text())
     for harm in ("../elsewhere", "final-mae-0"):  # no folder's name; one that needs others
-        plan["tasks"][0]["name"] = harm
-        write(made / "study.json", plan)
+        replanned(made, lambda tasks, harm=harm: tasks[0].update(name=harm))
         assert "study.json is damaged: task" in error(made)
 
 
@@ -276,12 +257,12 @@ def test_no_axis_is_named_like_a_column():
         read.build(changed(FROZEN, axes__metric={"a": {"pretrain": {}}}), "made")
 
 
+OTHERS = {"train": "others", "validation": "v", "test": "x"}  # fingerprints
+
+
 def test_the_same_options_with_other_training_images_are_refused(made):
     """Their difference would be read as that of the arms."""
-    altered(
-        made / "final-mpp-1" / "environment.json",
-        data={"train": "other", "validation": "v", "test": "x"},
-    )
+    altered(made / "final-mpp-1" / "environment.json", data=OTHERS)
     assert "were trained on different images of the same options" in error(made)
 
 
@@ -294,61 +275,47 @@ def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
         run["over"] = ["arm", "size"]
     folder = study(tmp_path / "s", content, lambda task: {"knn": (0.5, "test")})
     for run in folder.glob("*-16-*"):  # they are other images by their fingerprint
-        altered(
-            run / "environment.json", data={"train": "small", "validation": "w", "test": "small"}
-        )
+        altered(run / "environment.json", data=OTHERS)
     assert {*results.load(folder).rows("probe")["size"]} == {"16", "32"}
-    altered(run / "environment.json", data={"train": "t", "validation": "v", "test": "x"})
+    altered(run / "environment.json", data=OTHERS | {"train": "t"})
     assert "were trained on different images of the same options" in error(folder)
 
 
 def test_values_that_are_not_finite_are_in_no_mean(made):
-    path = made / "final-mpp-1" / "result.json"
-    content = json.loads(path.read_text())
-    content["metrics"]["top1"]["value"] = float("nan")
-    write(path, content)
+    with_value(made / "final-mpp-1", "top1", float("nan"))
     found = results.load(made)
     assert len(found.rows("final", "top1")) == 8 and found.table["value"].isna().sum() == 1
 
 
 def test_predictions_are_the_results(made):
     found = results.load(made).correct(["final-mpp-1", "final-mae-0", "pretrain-mpp-0"])
-    assert {name: int(right.sum()) for name, right in found.items()} == {
-        "final-mpp-1": 226,
-        "final-mae-0": 300,
-    }
+    right = {name: int(one.sum()) for name, one in found.items()}
+    assert right == {"final-mpp-1": 226, "final-mae-0": 300}
     predict(made / "final-mpp-1", 225)
-    with pytest.raises(
-        UserError, match=r"top1 of 0\.5625, result\.json of 0\.5650: one of them is of another run"
-    ):
+    with pytest.raises(UserError, match=r"top1 of 0\.5625, result\.json of 0\.5650"):
         results.load(made).correct(["final-mpp-1"])
 
 
-def test_predictions_of_other_images_are_named(made):
-    with np.load(made / "final-mpp-1" / "predictions.npz") as arrays:
+def predicted(run, **alter):
+    """The run's predictions with arrays that functions of the old ones make."""
+    with np.load(run / "predictions.npz") as arrays:
         content = dict(arrays)
-    np.savez(made / "final-mpp-1" / "predictions.npz", **content | {"index": content["index"] + 1})
+    made = {key: function(content[key]) for key, function in alter.items()}
+    np.savez(run / "predictions.npz", **content | made)
+
+
+def test_predictions_of_other_images_are_named(made):
+    predicted(made / "final-mpp-1", index=lambda index: index + 1)
     with pytest.raises(UserError, match="its images are not those of final-mpp-0"):
         results.load(made).correct(["final-mpp-0", "final-mpp-1"])
 
 
 def test_images_without_a_label_count_for_nothing(made):
-    with np.load(made / "final-mpp-1" / "predictions.npz") as arrays:
-        content = dict(arrays)
-    label = content["label"].copy()
-    label[-100:] = -1  # of which it had none right
-    np.savez(made / "final-mpp-1" / "predictions.npz", **content | {"label": label})
-    path = made / "final-mpp-1" / "result.json"
-    found = json.loads(path.read_text())
-    found["metrics"]["top1"]["value"] = 226 / 300
-    write(path, found)
-    assert len(results.load(made).correct(["final-mpp-1"])["final-mpp-1"]) == 300
-
-
-def test_no_row_of_metrics_is_read(made):
-    for path in made.glob("*/metrics.jsonl"):
-        path.unlink()
-    assert results.load(made).missing == []
+    """It had none of the last hundred right."""
+    run = made / "final-mpp-1"
+    predicted(run, label=lambda label: np.where(np.arange(IMAGES) < IMAGES - 100, label, -1))
+    with_value(run, "top1", 226 / 300)
+    assert len(results.load(made).correct([run.name])[run.name]) == 300
 
 
 def test_fresh_weights_stand_in_the_table(tmp_path):

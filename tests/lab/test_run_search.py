@@ -112,17 +112,6 @@ def test_the_index_of_a_study_has_what_lies_below_it(tmp_path: Path) -> None:
     assert (study / "index.html").read_text() == from_above
 
 
-def test_runs_without_a_value_come_last_either_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    make_run(tmp_path / "done")
-    make_run(tmp_path / "going on", finished=False)
-    for sort in ("time", "-time", "exaflop", "-exaflop"):
-        runs_tool.main([str(tmp_path), f"sort={sort}", "--json"])
-        record = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert [run["name"] for run in record["runs"]] == ["done", "going on"], sort
-
-
 def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     (tmp_path / "a" / "recipe.yaml").unlink()

@@ -33,16 +33,52 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "run"
 
 
+SECOND = "study/deeper/second"
+
+
 @pytest.fixture
 def runs(finished: Path, tmp_path: Path) -> Path:
     """A folder with that run, and another in a study's folder."""
     shutil.copytree(finished, tmp_path / "runs" / "first")
-    shutil.copytree(finished, tmp_path / "runs" / "study" / "deeper" / "second")
+    shutil.copytree(finished, tmp_path / "runs" / SECOND)
     return tmp_path / "runs"
 
 
+@pytest.fixture
+def one(finished: Path, tmp_path: Path) -> Path:
+    """A folder with that run alone."""
+    shutil.copytree(finished, tmp_path / "runs" / "first")
+    return tmp_path / "runs"
+
+
+def content(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
 def alter(path: Path, **values: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    path.write_text(json.dumps(content(path) | values))
+
+
+def replace(run: Path, old: str, new: str) -> None:
+    """The run with other words in its recipe."""
+    text = (run / "recipe.yaml").read_text()
+    assert old in text
+    (run / "recipe.yaml").write_text(text.replace(old, new))
+
+
+def copied(runs: Path, name: str) -> Path:
+    return shutil.copytree(runs / "first", runs / name)
+
+
+def measured(run: Path, **values: dict) -> None:
+    """The run with other facts of its metrics."""
+    found = content(run / "result.json")["metrics"]
+    alter(
+        run / "result.json",
+        metrics={
+            name: one | values.get(name, values.get("all", {})) for name, one in found.items()
+        },
+    )
 
 
 def record(capsys: pytest.CaptureFixture, *options: str) -> dict:
@@ -50,15 +86,20 @@ def record(capsys: pytest.CaptureFixture, *options: str) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+def ranked(folder: Path, metric: str) -> list[listed.RankedGroup]:
+    return runs_tool.table(RunsOptions(folder=folder, best=metric)).groups
+
+
+def names(groups: list[listed.RankedGroup]) -> list[list[str]]:
+    return [[run.name for run in group.runs] for group in groups]
+
+
 def test_runs_are_listed_with_state_metrics_and_disk(
     runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    second = runs / "study" / "deeper" / "second"
-    (second / "result.json").unlink()
-    shutil.copytree(runs / "first", runs / "third")
-    (runs / "third" / "result.json").write_text("{")
-    shutil.copytree(runs / "first", runs / "fourth")
-    weights = runs / "fourth" / "export" / "model.safetensors"
+    (runs / SECOND / "result.json").unlink()
+    (copied(runs, "third") / "result.json").write_text("{")
+    weights = copied(runs, "fourth") / "export" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (runs / "linked").symlink_to(runs)  # not round and round
     (runs / "first" / "again").hardlink_to(weights)  # of one size, and counted once
@@ -67,10 +108,10 @@ def test_runs_are_listed_with_state_metrics_and_disk(
     assert {one["name"]: one["state"].partition(" (")[0] for one in made} == {
         "first": "finished",
         "fourth": "damaged: export/model.safetensors is missing or damaged",
-        "study/deeper/second": "stopped at step 2 of 2",
+        SECOND: "stopped at step 2 of 2",
         "third": "damaged: result.json is damaged",
     }
-    result = json.loads((runs / "first" / "result.json").read_text())
+    result = content(runs / "first" / "result.json")
     first = next(one for one in made if one["name"] == "first")
     assert first["metrics"] == result["metrics"]
     assert (first["step"], first["steps"], first["exaflop"]) == (2, 2, result["exaflop"])
@@ -81,37 +122,26 @@ def test_runs_are_listed_with_state_metrics_and_disk(
 
 
 def test_runs_are_ranked_by_a_metric_the_best_first(runs: Path) -> None:
-    other = runs / "study" / "deeper" / "second"
-    metrics = json.loads((other / "result.json").read_text())["metrics"]
-    metrics["loss"]["value"] -= 0.5
-    metrics["accuracy_masked"]["value"] = -1.0
-    alter(other / "result.json", metrics=metrics)
-
-    def names(metric: str) -> list[str]:
-        (group,) = ranked(runs, metric)
-        return [Path(run.name).name for run in group.runs]
-
-    assert names("loss") == ["second", "first"]  # lower is better
-    assert names("accuracy_masked") == ["first", "second"]  # higher is better
+    """A loss from the lowest, an accuracy from the highest."""
+    measured(runs / SECOND, loss={"value": -1.0}, accuracy_masked={"value": -1.0})
+    assert names(ranked(runs, "loss")) == [[SECOND, "first"]]
+    assert names(ranked(runs, "accuracy_masked")) == [["first", SECOND]]
 
 
 def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
     runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    second = runs / "study" / "deeper" / "second"
     for name in ("result.json", "metrics.jsonl"):
-        (second / name).unlink()
-    recipe = second / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("objective: mpp", "objective: ijepa"))
-    for sort, wanted in (
-        ("state", ["first", "second"]),  # finished, stopped
-        ("-state", ["second", "first"]),
-        ("objective", ["second", "first"]),
-        ("exaflop", ["first", "second"]),
-        ("-exaflop", ["first", "second"]),
+        (runs / SECOND / name).unlink()
+    replace(runs / SECOND, "objective: mpp", "objective: ijepa")
+    for sort, first in (
+        ("state", "first"),  # finished, stopped
+        ("-state", SECOND),
+        ("objective", SECOND),
+        ("exaflop", "first"),
+        ("-exaflop", "first"),
     ):
-        found = record(capsys, str(runs), f"sort={sort}")["runs"]
-        assert [Path(one["name"]).name for one in found] == wanted, sort
+        assert record(capsys, str(runs), f"sort={sort}")["runs"][0]["name"] == first, sort
     runs_tool.main([str(runs)])
     *_, last = (line for line in capsys.readouterr().out.splitlines() if "second" in line)
     assert last.split()[1] == "ijepa" and f" {listed.NONE} " in last
@@ -123,44 +153,27 @@ def test_a_run_of_which_nothing_tells_a_time_has_none() -> None:
     assert listed.COLUMNS["ended"].text(found) == listed.NONE
 
 
-def ranked(folder: Path, metric: str) -> list[listed.RankedGroup]:
-    return listed.rank(listed_runs(folder), metric)
-
-
-def listed_runs(folder: Path) -> list[listed.ListedRun]:
-    return runs_tool.table(RunsOptions(folder=folder)).runs
-
-
 def test_only_runs_of_one_question_are_ranked_together(
     runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    for name, old, new in [
-        ("seed", "seed: 0", "seed: 1"),
-        ("rate", "rate: 0.5", "rate: 0.25"),
-        ("data", "name: shapes", "name: others"),
-    ]:
-        shutil.copytree(runs / "first", runs / name)
-        path = runs / name / "recipe.yaml"
-        assert old in path.read_text()
-        path.write_text(path.read_text().replace(old, new))
-    (runs / "study" / "deeper" / "second" / "result.json").unlink()
-    groups = ranked(runs, "loss")
-    assert sorted(run.name for run in groups[0].runs) == ["first", "seed"]
-    assert sorted(group.runs[0].name for group in groups[1:]) == ["data", "rate"]
+    replace(copied(runs, "seed"), "seed: 0", "seed: 1")
+    replace(copied(runs, "rate"), "rate: 0.5", "rate: 0.25")
+    replace(copied(runs, "data"), "name: shapes", "name: others")
+    (runs / SECOND / "result.json").unlink()
+    first, *others = names(ranked(runs, "loss"))
+    assert sorted(first) == ["first", "seed"] and sorted(others) == [["data"], ["rate"]]
     runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
-    assert "loss: lower is better\n3 groups, which do not compare" in text
-    assert "left out    study/deeper/second: stopped" in text and listed.CAUTION in text
+    assert f"left out    {SECOND}: stopped" in text and listed.CAUTION in text
     assert "\nsplit=validation, data=shapes, n=24, objective=mpp, images=" in text
 
 
 def test_a_loss_that_collapsed_features_have_ranks_nothing(
-    runs: Path, capsys: pytest.CaptureFixture
+    one: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    for path in runs.rglob("recipe.yaml"):
-        path.write_text(path.read_text().replace("objective: mpp", "objective: ijepa"))
-    assert ranked(runs, "loss") == [] and len(ranked(runs, "accuracy_masked")) == 1
-    runs_tool.main([str(runs), "best=loss"])
+    replace(one / "first", "objective: mpp", "objective: ijepa")
+    assert ranked(one, "loss") == [] and len(ranked(one, "accuracy_masked")) == 1
+    runs_tool.main([str(one), "best=loss"])
     assert "left out    first: it may be best of collapsed features" in capsys.readouterr().out
 
 
@@ -172,87 +185,64 @@ def test_a_loss_that_collapsed_features_have_ranks_nothing(
         ({"measured_on": {"validation": 12}}, "n"),
     ],
 )
-def test_runs_measured_on_other_images_are_ranked_apart(
-    change: dict, fact: str, runs: Path
-) -> None:
+def test_runs_measured_on_other_images_are_ranked_apart(change: dict, fact: str, one: Path) -> None:
     """Each is of the split `validation` of one data set, and its value alone would win."""
-    shutil.rmtree(runs / "study")
-    shutil.copytree(runs / "first", runs / "other")
-    known = json.loads((runs / "other" / "environment.json").read_text()) | change
-    known = {key: value for key, value in known.items() if value is not None}
-    (runs / "other" / "environment.json").write_text(json.dumps(known))
-    alter(runs / "other" / "result.json", measured_on=known["measured_on"])
-    groups = ranked(runs, "loss")
-    assert [len(group.runs) for group in groups] == [1, 1]
-    one, other = (group.facts for group in groups)
-    assert [name for name in one if one[name] != other[name]] == [fact]
+    path = copied(one, "other") / "environment.json"
+    known = {key: value for key, value in (content(path) | change).items() if value is not None}
+    path.write_text(json.dumps(known))
+    alter(one / "other" / "result.json", measured_on=known["measured_on"])
+    own, other = (group.facts for group in ranked(one, "loss"))
+    assert [name for name in own if own[name] != other[name]] == [fact]
 
 
 def test_runs_of_other_splits_or_unknown_images_are_ranked_apart(
-    runs: Path, capsys: pytest.CaptureFixture
+    one: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    shutil.rmtree(runs / "study")
-    known = json.loads((runs / "first" / "environment.json").read_text())
-    metrics = json.loads((runs / "first" / "result.json").read_text())["metrics"]
-    for name, change in (("tested", {"split": "test"}), ("a", {}), ("b", {})):
-        shutil.copytree(runs / "first", runs / name)
-        found = {metric: one | change for metric, one in metrics.items()}
-        alter(runs / name / "result.json", metrics=found)
-        prints = {"train": "0", "test": "1"}
-        lost = {key: value for key, value in known.items() if key != "held_out"}
-        (runs / name / "environment.json").write_text(json.dumps(lost | {"data": prints}))
-    groups = ranked(runs, "loss")
-    assert sorted([run.name for run in group.runs] for group in groups) == [
-        *(["a"], ["b"], ["first"], ["tested"])
-    ]
-    runs_tool.main([str(runs), "best=loss"])
+    known = content(one / "first" / "environment.json")
+    known = {key: value for key, value in known.items() if key != "held_out"}
+    known["data"] = {"train": "0", "test": "1"}
+    for name in ("tested", "a", "b"):
+        (copied(one, name) / "environment.json").write_text(json.dumps(known))
+    measured(one / "tested", all={"split": "test"})
+    assert sorted(names(ranked(one, "loss"))) == [["a"], ["b"], ["first"], ["tested"]]
+    runs_tool.main([str(one), "best=loss"])
     assert "images=those of a, which are not known" in capsys.readouterr().out
 
 
-def test_runs_are_listed_the_newest_first(runs: Path) -> None:
+def test_runs_are_listed_the_newest_first(runs: Path, capsys: pytest.CaptureFixture) -> None:
     for name, time in (("old", "2026-01-01T00:00:00"), ("new", "2036-01-01T00:00:00+00:00")):
-        shutil.copytree(runs / "first", runs / name)
-        alter(runs / name / "result.json", finished=time)
-    names = [run.name for run in listed_runs(runs)]
-    assert (names[0], names[-1]) == ("new", "old")
+        alter(copied(runs, name) / "result.json", finished=time)
+    found = [run["name"] for run in record(capsys, str(runs))["runs"]]
+    assert (found[0], found[-1]) == ("new", "old")
 
 
 def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) -> None:
     found = ssl_vit.list_runs(runs, sort="name")
-    assert [*found.frame["name"]] == ["first", "study/deeper/second"]
-    loss = json.loads((runs / "first" / "result.json").read_text())["metrics"]["loss"]["value"]
+    assert [*found.frame["name"]] == ["first", SECOND]
+    loss = content(runs / "first" / "result.json")["metrics"]["loss"]["value"]
     assert found.frame["loss"][0] == loss and found.frame["state"][0] == "finished"
     assert found._repr_html_().count("<tr") == 3 and "<td>first</td>" in found._repr_html_()
-    ranked = ssl_vit.list_runs(runs, best="loss")
-    assert [run.name for run in ranked.groups[0].runs] == ["first", "study/deeper/second"]
+    assert names(ssl_vit.list_runs(runs, best="loss").groups) == [["first", SECOND]]
 
 
 def test_a_cleaned_run_reports_and_initialises(
-    finished: Path, runs: Path, capsys: pytest.CaptureFixture
+    finished: Path, one: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    folder = runs / "first"
-    shutil.rmtree(runs / "study")
+    folder = one / "first"
     size = sum(listed.disk_use(path) for path in (folder / "checkpoints").iterdir())
     report_tool.main([str(folder), "--json"])
     before = capsys.readouterr().out.splitlines()[-1]
-    runs_tool.main([str(runs), "clean=checkpoints", "--json"])
-    said, *_, last = capsys.readouterr().out.splitlines()
-    assert said.startswith("removed     first: 2 checkpoints, ")
-    assert json.loads(last)["bytes"] == size
+    (done,) = record(capsys, str(one), "clean=checkpoints")["clean"]
+    assert (done["name"], done["checkpoints"], done["bytes"]) == ("first", 2, size)
     assert list((folder / "checkpoints").iterdir()) == []
     report_tool.main([str(folder), "--json"])
     assert capsys.readouterr().out.splitlines()[-1] == before
     weights = ssl_vit.load_encoder(folder).state_dict()
-    assert all(
-        torch.equal(value, weights[name])
-        for name, value in ssl_vit.load_encoder(finished).state_dict().items()
-    )
-    result = json.loads((folder / "result.json").read_text())
-    assert ssl_vit.pretrain([*OPTIONS, f"out={runs}", "name=first"]).content() == {
-        "folder": str(folder),
-        **result,
-    }
-    assert record(capsys, str(runs), "clean=checkpoints")["clean"] == []
+    known = ssl_vit.load_encoder(finished).state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in known.items())
+    again = ssl_vit.pretrain([*OPTIONS, f"out={one}", "name=first"]).content()
+    assert again == {"folder": str(folder), **content(folder / "result.json")}
+    assert record(capsys, str(one), "clean=checkpoints")["clean"] == []
 
 
 def spoil(kind: str, folder: Path) -> None:
@@ -275,8 +265,7 @@ def spoil(kind: str, folder: Path) -> None:
         (folder / "checkpoints").symlink_to(folder.parent.parent / "theirs")
     elif kind == "pending":
         (folder / "hub" / "step-000000001").mkdir(parents=True)
-        path = folder / "recipe.yaml"
-        path.write_text(path.read_text().replace("repo: null", "repo: a/b"))
+        replace(folder, "repo: null", "repo: a/b")
         branches = {"main": {"stamp": "other", "commit": "1"}}
         (folder / "hub.json").write_text(json.dumps({"repo": "a/b", "branches": branches}))
 
@@ -299,35 +288,31 @@ def test_what_may_be_needed_is_kept(
 ) -> None:
     folder = runs / "first"
     spoil(kind, folder)
-    before = sorted(folder.rglob("*"))
+    before = [*folder.rglob("*")]
     with lock.hold(folder, "other") if kind == "locked" else nullcontext():
         done = record(capsys, str(runs), "clean=checkpoints")
     (kept,) = [one for one in done["clean"] if one["kept"]]
     assert kept["name"] == "first" and says in kept["kept"]
-    assert sorted(path for path in folder.rglob("*") if path.name != "lock") == [
-        path for path in before if path.name != "lock"
-    ]
-    assert not any((runs / "study" / "deeper" / "second" / "checkpoints").iterdir())
+    assert {*folder.rglob("*")} - {folder / "lock"} == {*before} - {folder / "lock"}
+    assert not any((runs / SECOND / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["sort=exaflops"], "did you mean exaflop?"),
-        (["sort=loss"], "expected a column; choices: name, objective"),
-        (["best=los"], "did you mean loss?"),
-        (["best=entropy"], "not a baseline"),
-        (["clean=export"], "choices: checkpoints"),
-        (["sort=held out"], "expected a column"),
-        (["bset=loss"], "did you mean best?"),
-        (["more"], "expected one FOLDER"),
-    ],
-)
-def test_a_wrong_option_is_answered_in_one_line(
-    options: list[str], says: str, finished: Path
-) -> None:
+WRONG = {
+    "sort=exaflops": "did you mean exaflop?",
+    "sort=loss": "expected a column; choices: name, objective",
+    "sort=held out": "expected a column",
+    "best=los": "did you mean loss?",
+    "best=entropy": "not a baseline",
+    "clean=export": "choices: checkpoints",
+    "bset=loss": "did you mean best?",
+    "more": "expected one FOLDER",
+}
+
+
+@pytest.mark.parametrize(("option", "says"), WRONG.items(), ids=WRONG)
+def test_a_wrong_option_is_answered_in_one_line(option: str, says: str, finished: Path) -> None:
     with pytest.raises(UserError) as caught:
-        runs_tool.main([str(finished), *options])
+        runs_tool.main([str(finished), option])
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -358,11 +343,9 @@ def test_what_is_written_beside_runs_is_no_name_of_one(tmp_path: Path) -> None:
 def test_every_list_says_whose_weights_had_learned_labels_of_test_images(
     runs: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    result = runs / "first" / "result.json"
-    metrics = json.loads(result.read_text())["metrics"]
-    alter(result, metrics={name: one | {"split": "test"} for name, one in metrics.items()})
+    measured(runs / "first", all={"split": "test"})
     seen = {"run": "other", "of": {"test": 9}, "images": {"test": 8}, "labels": {"test": 7}}
-    alter(result, seen=[seen])
+    alter(runs / "first" / "result.json", seen=[seen])
     index.write(runs)
     page = (runs / "index.html").read_text()
     assert "labels learned before" in page and page.count("of 7 test images") == 1

@@ -3,7 +3,6 @@ signals, kills and requeues."""
 
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import pickle
@@ -11,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +17,14 @@ import pytest
 import yaml
 
 from helpers.launchers import GAP, Bench, process_command
-from helpers.options import PROBE, ROOT, TINY
+from helpers.launching import launch
+from helpers.options import PROBE, TINY
 from helpers.runs import rows
 from helpers.slurm import HOLDS, stand_ins
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import slurm as launcher
+from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.launch import command
 
 SLURM = launcher.Slurm()
@@ -82,8 +82,16 @@ def calls(slurm):
 # ---- what is asked of SLURM
 
 
-def test_a_job_array_for_each_run(bench, slurm, capsys):
-    job = replace(bench.job, parallel=2, slurm="--time=4:00:00 --gpus=1")
+def test_a_job_array_for_each_run(bench, slurm, monkeypatch):
+    """With the options that are given as they are. A preview needs no SLURM, and writes nothing."""
+    given = [
+        *("--partition=gpu", "--constraint=a100&(ib|eth)", "--exclusive", "--begin=16:00"),
+        *("--cpus-per-task=8", "--gpus-per-node=a100:4", "--comment=it's # `touch gone`"),
+    ]
+    job = replace(bench.job, parallel=2, slurm=shlex.join(given))
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        assert len(SLURM.preview(job)) == 4 and not bench.runs.exists()
     SLURM.check(job)
     outcome = SLURM.start(job)
     found = calls(slurm)
@@ -97,17 +105,14 @@ def test_a_job_array_for_each_run(bench, slurm, capsys):
     }
     assert waits == {run: {numbers[need] for need in NEEDS.get(run, ())} for run in RUNS}
     assert order[0] == "pretrain" and order.index("sweep") < order.index("final")
-    assert "submitted   pretrain: job 101\n" in capsys.readouterr().out
     place = bench.runs / "slurm"
     of_folder = hashlib.sha256(str(place).encode()).hexdigest()[:8]
     for run, (options, words) in found.items():
-        assert options == {
+        assert options == dict((*word.split("=", 1), "")[:2] for word in given) | {
             "--parsable": "",
-            "--time": "4:00:00",
-            "--gpus": "1",
             "--nodes": "1",
-            "--ntasks": "1",
-            "--ntasks-per-node": "1",
+            "--ntasks": "4",
+            "--ntasks-per-node": "4",
             "--signal": "USR1@120",
             "--requeue": "",
             "--open-mode": "append",
@@ -131,87 +136,56 @@ def test_only_what_has_not_finished_is_submitted(bench, slurm):
             (bench.runs / name).mkdir(parents=True)
             (bench.runs / name / "result.json").touch()
     outcome = SLURM.start(bench.job)
-    found = calls(slurm)
+    found = {run: options for run, (options, _) in calls(slurm).items()}
     # scratch's two seeds go before mpp's
-    assert {run: options["--array"] for run, (options, _) in found.items()} == {
-        "probe": "2",
-        "final": "1",
-    }
-    assert not any("--dependency" in options for options, _ in found.values())
+    assert {run: one["--array"] for run, one in found.items()} == {"probe": "2", "final": "1"}
+    assert not any("--dependency" in options for options in found.values())
     assert "--dependency" not in " ".join(SLURM.preview(bench.job))
     assert len(outcome.finished) == len(bench.job.tasks) - 2
 
 
-def test_options_are_passed_on_as_they_are(bench, slurm):
-    given = [
-        *("--partition=gpu", "--constraint=a100&(ib|eth)", "--exclusive", "--mail-type=END,FAIL"),
-        *(
-            "--begin=16:00",
-            "--nice=010",
-            "--mem=64G",
-            "--cpus-per-task=8",
-            "--gpus-per-node=a100:4",
-        ),
-        "--comment=it's $(touch gone) # `touch gone`\nexit",
-    ]
-    SLURM.start(replace(bench.job, slurm=shlex.join(given)))
-    first = lines(slurm / "calls.txt")
-    words = shlex.split((slurm / "calls.txt").read_text())
-    assert words[1 : 1 + len(given)] == given and first
-    assert "--ntasks=4" in words
+LAYOUTS = {  # machines, processes in all and on each
+    "": (1, 1, 1),
+    "--gpus=8": (1, 8, 8),
+    "--gpus=a100:4": (1, 4, 4),
+    "--gpus-per-node=8 --nodes=2": (2, 16, 8),
+    "--gpus=16 --nodes=2": (2, 16, 8),
+    "--gres=gpu:2": (1, 2, 2),
+    "--gres=gpu:a100:4 --nodes=2": (2, 8, 4),
+    "--gres=ssd:8,gpu:4 --ntasks-per-node=4": (1, 4, 4),
+    "--gpus=4 --ntasks-per-node=2": (1, 2, 2),
+    "--ntasks-per-node=2 --nodes=4": (4, 8, 2),
+    "--nodes=2": (2, 2, 1),
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "layout"),
-    [
-        ("", (1, 1, 1)),
-        ("--gpus=8", (1, 8, 8)),
-        ("--gpus=a100:4", (1, 4, 4)),
-        ("--gpus-per-node=8 --nodes=2", (2, 16, 8)),
-        ("--gpus=16 --nodes=2", (2, 16, 8)),
-        ("--gres=gpu:2", (1, 2, 2)),
-        ("--gres=gpu:a100:4 --nodes=2", (2, 8, 4)),
-        ("--gres=ssd:8,gpu:4 --ntasks-per-node=4", (1, 4, 4)),
-        ("--gpus=4 --ntasks-per-node=2", (1, 2, 2)),
-        ("--ntasks-per-node=2 --nodes=4", (4, 8, 2)),
-        ("--nodes=2", (2, 2, 1)),
-    ],
-)
-def test_a_process_for_each_gpu_unless_their_number_is_given(given, layout, bench, slurm):
-    SLURM.start(replace(bench.job, slurm=given))
-    options, _ = calls(slurm)["probe"]
+@pytest.mark.parametrize(("given", "layout"), LAYOUTS.items(), ids=LAYOUTS)
+def test_a_process_for_each_gpu_unless_their_number_is_given(given, layout, bench):
+    words = shlex.split(SLURM.preview(replace(bench.job, slurm=given))[0])
+    options = dict(word.split("=", 1) for word in words if word.startswith("--n"))
     names = ("--nodes", "--ntasks", "--ntasks-per-node")
     assert tuple(int(options[name]) for name in names) == layout
 
 
-OTHER = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
+WRONG = {  # {slurm=: the option, and what is expected}
+    "-p gpu": "-p: expected long options",
+    "--time 4:00:00": "4:00:00: expected long options",
+    "script.sh": "script.sh: expected long options",
+    "--comment='a": "slurm=--comment='a: No closing quotation",
+    "--gpus=4 --gpu-bind=closest": "--gpu-bind=closest: a process could see its own",
+    "--gpus-per-task=1": "expected --gpus-per-node=",
+    "--nodes=1-2": "--nodes=1-2: expected a number, at least 1",
+    "--ntasks=8": "--ntasks=8: expected --ntasks-per-node=",
+    "--ntasks-per-node=0": "--ntasks-per-node=0: expected a number, at least 1",
+    "--gres=ssd:8": "--gres=ssd:8: expected how many GPUs",
+    "--gpus=a100:2,v100:2": "v100:2: expected how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-p",
+    "--gpus=3 --nodes=2": "--gpus=3: 2 machines do not divide them",
+    "--gpus=7": "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes",
+    **{f"--{name}=1": f"slurm: --{name}=1: " for name in launcher.REFUSED},
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("-p gpu", f"slurm: -p: {OTHER}"),
-        ("--time 4:00:00", f"slurm: 4:00:00: {OTHER}"),
-        ("script.sh", f"slurm: script.sh: {OTHER}"),
-        ("--comment='a", "slurm=--comment='a: No closing quotation"),
-        ("--array=0-9", "slurm: --array=0-9: the launcher sets it"),
-        ("--requeue", "slurm: --requeue: the launcher sets it"),
-        ("--no-requeue", "slurm: --no-requeue: the launcher sets it"),
-        ("--wrap=true", "slurm: --wrap=true: the launcher sets it"),
-        ("--gpus=4 --gpu-bind=closest", "slurm: --gpu-bind=closest: a process could see its own"),
-        ("--gpus-per-task=1", "its own GPU alone; expected --gpus-per-node="),
-        ("--nodes=1-2", "slurm: --nodes=1-2: expected a number, at least 1"),
-        ("--ntasks=8", "slurm: --ntasks=8: expected --ntasks-per-node="),
-        ("--ntasks-per-node=0", "slurm: --ntasks-per-node=0: expected a number, at least 1"),
-        ("--gres=ssd:8", "slurm: --gres=ssd:8: expected how many GPUs (4, a100:4, of gres gpu"),
-        (
-            "--gpus=a100:2,v100:2",
-            "v100:2: expected how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-pe",
-        ),
-        ("--gpus=3 --nodes=2", "slurm: --gpus=3: 2 machines do not divide them"),
-        ("--gpus=7", "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), WRONG.items(), ids=WRONG)
 def test_what_slurm_is_not_asked(given, says, bench, slurm):
     job = replace(bench.job, slurm=given)
     for ask in (SLURM.check, SLURM.preview):
@@ -221,16 +195,10 @@ def test_what_slurm_is_not_asked(given, says, bench, slurm):
     assert not bench.runs.exists() and not (slurm / "calls.txt").exists()
 
 
-@pytest.mark.parametrize("name", launcher.REFUSED)
-def test_no_option_of_the_launcher_can_be_given(name, bench, slurm):
-    with pytest.raises(UserError, match=f"slurm: --{name}=1: "):
-        SLURM.check(replace(bench.job, slurm=f"--{name}=1"))
-
-
 def test_sbatch_that_refuses_or_is_not_there(bench, slurm, monkeypatch):
     monkeypatch.setenv("REFUSE", "1")
-    says = "run pretrain: sbatch: error: invalid partition specified: gpu; .* no such.*; the same"
-    with pytest.raises(UserError, match=f"^launcher=slurm: {says} command goes on once"):
+    says = "run pretrain: sbatch: error: invalid partition specified: gpu; .* no such"
+    with pytest.raises(UserError, match=f"^launcher=slurm: {says}"):
         SLURM.start(bench.job)
     (slurm / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error: refused >&2; exit 1\n")
     with pytest.raises(UserError, match=r"^launcher=slurm: the queue: slurm_load_jobs error: ref"):
@@ -240,25 +208,12 @@ def test_sbatch_that_refuses_or_is_not_there(bench, slurm, monkeypatch):
         SLURM.check(bench.job)
 
 
-def test_a_preview_shows_the_commands_that_would_be_given(bench, slurm, monkeypatch):
-    path = os.environ["PATH"]
-    monkeypatch.setenv("PATH", "/nowhere")
-    job = replace(bench.job, slurm="--gpus=2 --comment='a \"b\" $c'")
-    shown = SLURM.preview(job)
-    assert not bench.runs.exists()
-    monkeypatch.setenv("PATH", path)
-    numbers = SLURM.start(job).submitted
-    given = [shlex.split(line) for line in lines(slurm / "calls.txt")]
-    for line, words in zip(shown, given, strict=True):
-        assert line.startswith("would run   sbatch --parsable")
-        for run, number in numbers.items():
-            line = line.replace(f"{{{run}}}", number)
-        assert shlex.split(line)[3:] == words
-
-
 # ---- the same command again
 
 ELEMENTS = {"pretrain": 4, "sweep": 6, "probe": 4, "final": 4}
+
+
+EVERYTHING = sorted((run, index) for run, count in ELEMENTS.items() for index in range(count))
 
 
 def queued(slurm):
@@ -267,13 +222,11 @@ def queued(slurm):
     return sorted((name.split("-")[-2], int(index)) for _, index, name in found)
 
 
-def test_nothing_is_submitted_twice_while_it_is_in_the_queue(bench, slurm, capsys):
-    everything = sorted((run, i) for run, count in ELEMENTS.items() for i in range(count))
+def test_nothing_is_submitted_twice_while_it_is_in_the_queue(bench, slurm):
     SLURM.start(bench.job)
-    assert queued(slurm) == everything
+    assert queued(slurm) == EVERYTHING
     again = SLURM.start(replace(bench.job, slurm="--clusters=a,b"))
-    assert again.submitted == {} and queued(slurm) == everything
-    assert "in queue    sweep: 6 tasks in job 102\n" in capsys.readouterr().out
+    assert again.submitted == {} and queued(slurm) == EVERYTHING
     first, second = lines(slurm / "squeue.txt")
     assert second == f"{first} --clusters=a,b"  # which sbatch is given too
     # of some only parts are left: two have ended without a result, and one with it
@@ -290,13 +243,10 @@ def test_nothing_is_submitted_twice_while_it_is_in_the_queue(bench, slurm, capsy
     (slurm / "calls.txt").unlink()
     SLURM.start(bench.job)
     found = {run: options for run, (options, _) in calls(slurm).items()}
-    assert {run: options["--array"] for run, options in found.items()} == {
-        "pretrain": "1",
-        "sweep": "0",
-    }
+    assert {run: one["--array"] for run, one in found.items()} == {"pretrain": "1", "sweep": "0"}
     # of what it needs both what waited and what was submitted now
     assert found["sweep"]["--dependency"] == "afterany:101:101"
-    assert queued(slurm) == [one for one in everything if one != ("sweep", 5)]
+    assert queued(slurm) == [one for one in EVERYTHING if one != ("sweep", 5)]
 
 
 def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm):
@@ -307,7 +257,7 @@ def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm)
     before = lines(slurm / "queue.txt")
     SLURM.start(bench.job)
     assert lines(slurm / "queue.txt")[:2] == before
-    assert queued(slurm) == sorted((run, i) for run, n in ELEMENTS.items() for i in range(n))
+    assert queued(slurm) == EVERYTHING
     for run, (_, words) in calls(slurm).items():
         names = words[-1].removeprefix("only=").split("/")
         planned = [name for name, task in bench.job.tasks.items() if task.run == run]
@@ -325,25 +275,27 @@ def test_another_folders_study_of_the_same_name_is_another(bench, slurm, tmp_pat
     assert SLURM.start(other).submitted.keys() == {*RUNS}
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("call", [1, 2, 3, 4])
-def test_a_submission_that_is_killed_goes_on(call, moment, bench, slurm, monkeypatch):
-    """Before or after each of its calls of sbatch."""
-    (bench.notes / "job.pickle").write_bytes(pickle.dumps(bench.job))
-    code = f"""
+SUBMIT = """
 import pickle
 from pathlib import Path
 from ssl_vit.lab.study.slurm import Slurm
-Slurm().start(pickle.loads(Path({str(bench.notes / "job.pickle")!r}).read_bytes()))
+Slurm().start(pickle.loads(Path({job!r}).read_bytes()))
 """
-    monkeypatch.setenv("KILL_AT", f"{call} {moment}")
-    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_submission_that_is_killed_goes_on(call, moment, bench, slurm):
+    """Before or after a call of sbatch."""
+    path = bench.notes / "job.pickle"
+    path.write_bytes(pickle.dumps(bench.job))
+    killed = launch("-c", SUBMIT.format(job=str(path)), KILL_AT=f"{call} {moment}")
+    printed = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, printed
     until_there = call if moment == "after" else call - 1
     assert len({line.split()[0] for line in lines(slurm / "queue.txt")}) == until_there
-    monkeypatch.delenv("KILL_AT")
     SLURM.start(bench.job)
-    assert queued(slurm) == sorted((run, i) for run, n in ELEMENTS.items() for i in range(n))
+    assert queued(slurm) == EVERYTHING
     jobs = {name.split("-")[-2]: job for job, _, name in map(str.split, lines(slurm / "queue.txt"))}
     for run, (options, _) in calls(slurm).items():
         found = options.get("--dependency", "afterany:").removeprefix("afterany:")
@@ -471,14 +423,9 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("ssl_vit.lab.study.tool") is None, reason="the study tool is not there"
-)
 def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, monkeypatch):
     """A pre-training on two processes gets the signal before the time limit, saves, comes back and
     ends; the evaluation that waits for it runs on two processes too."""
-    from ssl_vit.lab.study import tool
-
     program = [formatting.PROGRAM[0], str(tmp_path / "driver.py")]
     (tmp_path / "driver.py").write_text(DRIVER.format(program=program, holds=HOLDS))
     monkeypatch.setattr(formatting, "PROGRAM", program)
