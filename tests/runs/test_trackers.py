@@ -233,6 +233,7 @@ def test_a_full_disk_ends_tensorboard_with_one_warning(
     run = made(tmp_path, "tensorboard")
     run.tensorboard.mkdir(parents=True)
     warnings: list[str] = []
+    before = {*threading.enumerate()}
     found = trackers.Trackers(run, warnings.append)
     found.on_row({"step": 1, "loss": 1.0})
     settled(found)
@@ -243,6 +244,8 @@ def test_a_full_disk_ends_tensorboard_with_one_warning(
         found.on_row({"step": step, "loss": 1.0})
         settled(found)
     found.end()
+    for thread in {*threading.enumerate()} - before:  # TensorBoard's dies of it, here and not later
+        thread.join(60)
     (line,) = warnings
     assert line.startswith(
         "log.trackers=[tensorboard] failed and is left out from here on: OSError(28"
