@@ -26,19 +26,21 @@ settings.load_profile("plain")
 # run alone at the end.
 SLOWEST_FIRST = [
     "training/test_sharding.py",
+    "lab/test_plan.py",
     "training/test_heartbeat.py",
     "lab/test_study.py",
     "lab/test_slurm.py",
-    "jobs/test_train.py",
+    "lab/test_local.py",
     "runs/test_identity.py",
     "jobs/test_setup.py",
+    "training/test_compiled.py",
     "training/test_preemption.py",
     "training/test_distributed.py",
-    "hub/test_pushing.py",
-    "hub/test_hub.py",
+    "hub/test_background.py",
+    "hub/test_hub_files.py",
     "test_errors.py",
     "training/test_nonfinite.py",
-    "evaluation/test_frozen.py",
+    "evaluation/test_online.py",
     "training/test_stalls.py",
 ]
 

@@ -1,12 +1,16 @@
 """Runs and encoders on the Hub of helpers.hub_server."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
-from helpers.hub_server import Hub
+from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY, altered
+from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.load import resolve
@@ -20,6 +24,15 @@ def trained(out: Path, *words: str) -> Run:
     run = Run(resolve(altered([*TINY, "name=mpp", f"out={out}"], *words)))
     train_job.train(run)
     return run
+
+
+def refused(do: Callable[..., Any], *words: Any) -> str:
+    """The one line with which a call is refused, which holds no token."""
+    with pytest.raises(UserError) as caught:
+        do(*words)
+    text = str(caught.value)
+    assert "\n" not in text and WRITER not in text
+    return text
 
 
 def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[str, bytes]:

@@ -8,7 +8,9 @@ from helpers.options import ROOT, TINY, altered
 LAUNCH = ROOT / "launch"
 STEPS = 8
 LONG = altered(
-    TINY, f"optim.steps={STEPS}", "log.every=1", f"eval.every={STEPS}", "checkpoint.every=100"
+    TINY,
+    *(f"optim.steps={STEPS}", "log.every=1", f"eval.every={STEPS}", "checkpoint.every=100"),
+    "compute.batch=8",
 )
 SERIES = """
 import gc, json, os, signal, sys
@@ -18,13 +20,14 @@ from ssl_vit import callbacks as base, inspection, metrics
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 import ssl_vit.jobs.train as job
 from ssl_vit.jobs import best_checkpoint
-from ssl_vit.training import distributed, sharding
+from ssl_vit.training import distributed, preemption, sharding
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
 from ssl_vit.recipe.load import resolve
 
 inspection.save_figures = lambda *given: None  # neither is compared, and both take longer than the training
 best_checkpoint.find_metric = metrics.Metric  # so that the best loss is not the last one
+preemption.CONSENSUS_EVERY = 2  # a signal stops a run within 4 steps
 gc.freeze()  # what is imported is looked through in every collection, of which Accelerate and DeepSpeed ask for two a run
 start = distributed._start
 
@@ -114,16 +117,8 @@ def launched(name: str, *more: str) -> dict[str, str]:
         return launched("zero2", *more) | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
     if name in ("ddp", "fsdp2"):
         return {"PLAY_FSDP": "1"} if name == "fsdp2" else {}
-    args = launch_command_parser().parse_args(
-        [
-            "--config_file",
-            str(LAUNCH / f"{name}.yaml"),
-            "--main_process_port",
-            "0",
-            *more,
-            "train.py",
-        ]
-    )
+    words = ["--config_file", str(LAUNCH / f"{name}.yaml"), "--main_process_port", "0"]
+    args = launch_command_parser().parse_args([*words, *more, "train.py"])
     args, defaults, _ = _validate_launch_command(args)
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     made = prepare_deepspeed_cmd_env(args)[1]

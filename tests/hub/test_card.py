@@ -1,9 +1,200 @@
-"""What a model card says of the images that were held out."""
+"""The model card, written from a run's folder: what the Hub reads of it, what a reader needs, and
+nothing of this machine."""
+
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from PIL import Image
 
-from ssl_vit.hub import card
+from helpers.hub_runs import REPO, pushed
+from helpers.hub_server import Hub
+from helpers.options import ROOT
+from helpers.reports import table
+from ssl_vit.hub import card, push
+from ssl_vit.models import encoder, weights
+from ssl_vit.objectives.supervised import SupervisedOptions
+from ssl_vit.recipe.records.run import Measured, Result
 from ssl_vit.runs.folder import Run
+from ssl_vit.stats import proportion
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+)  # the client's own LFS
+
+
+def result_of(run: Run) -> Result:
+    result = run.result()
+    assert result
+    return result
+
+
+def written(run: Run, **metrics: float) -> str:
+    """The card of a run, with these values in its result."""
+    result = result_of(run)
+    for name, value in metrics.items():
+        result.metrics[name] = Measured(value=value, n=10_000, split="validation")
+    if metrics:
+        result.measured_on = {"validation": 10_000}
+    run.finish(result)
+    return card.write(run, run.export)
+
+
+def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
+    push.push(run)
+    files = pushed(server)
+    text = files["README.md"].decode()
+    parts = ["Load it", "Objective", "Data", "Results", "Recipe", "Compute", "Limits", "Citation"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == parts
+    assert f'timm.create_model("hf-hub:{REPO}", pretrained=True)' in text
+    assert f"init=hf-hub:{REPO}" in text and "(Dosovitskiy et al., 2021, section 4.6" in text
+    values = dict(table(text, "key")[1:])
+    assert (values["`target`"], values["`corruption.rate`"]) == ("mean_color", "0.5")
+    result = result_of(run)
+    found, images = result.metrics["accuracy_masked"], (result.measured_on or {})["validation"]
+    assert images < (found.n or 0)  # patches of one image are alike: as of so many images
+    (row,) = (row for row in table(text, "measure") if row[0] == "accuracy masked")
+    assert row[1] == f"{found.value:.2%}" and row[4] == f"{images:,}"
+    assert row[2].startswith(f"{proportion(found.value, images).low:.2%} to ")
+    for content in files.values():
+        assert str(tmp_path).encode() not in content and str(ROOT).encode() not in content
+
+
+def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
+    run.recipe.init = f"hf-hub:another/vit@{'0' * 40}"
+    about = ModelCard(written(run, accuracy_masked=0.25)).data
+    assert (about.library_name, about.pipeline_tag) == ("timm", "image-feature-extraction")
+    assert about.base_model == "another/vit" and about.datasets is None
+    results = {one.metric_name: one for one in about.eval_results or []}
+    accuracy = results["accuracy_masked"]
+    assert (accuracy.metric_value, accuracy.metric_type) == (0.25, "accuracy")
+    assert {(one.dataset_name, one.dataset_split) for one in results.values()} == {
+        ("shapes", "validation")
+    }
+    assert not {"entropy", "commonest", "neighbors", "corrupted"} & results.keys()
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "verdict"),
+    [(0.2, ", the"), (0.4, "does not beat the"), (0.301, "cannot be told from the")],
+)
+def test_the_card_says_whether_the_baselines_are_beaten(
+    run: Run, neighbors: float, verdict: str
+) -> None:
+    """A baseline is no result of the model's; what guesses has no interval."""
+    values = {"loss_masked": 2.5, "accuracy_masked": 0.3, "entropy": 3.1, "commonest": 0.1}
+    text = written(run, **values, neighbors=neighbors, top1=0.4, chance=0.1)
+    assert f"{verdict} neighbours' mean (30.00% against {neighbors:.2%})" in text
+    fought = {row[0]: row for row in table(text, "baseline")}
+    assert fought["the neighbours' mean"][3:] == ["accuracy_masked", "30.00%", f"{neighbors:.2%}"]
+    assert fought["guessing"][1:] == ["+30.00 points", "-", "top1", "40.00%", "10.00%"]
+    measured = {row[0]: row[1] for row in table(text, "measure")[1:]}
+    assert measured["accuracy_masked"] == "30.00%"
+    assert not {"entropy", "commonest", "neighbors", "corrupted", "chance"} & measured.keys()
+
+
+def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(run: Run) -> None:
+    command = "accelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n"
+    assert command in card.write(run, run.export)
+    recipe = run.recipe
+    recipe.data.path, recipe.plugin = "/home/me/images", "/home/me/own.py"
+    recipe.init, recipe.objective = "/home/me/runs/first", "supervised"
+    recipe.groups["supervised"] = SupervisedOptions()
+    text = card.write(run, run.export)
+    needs = "data.path=IMAGES init=WEIGHTS plugin=FILE"
+    assert f"tools/finetune.py recipe=recipe.yaml name=again {needs}\n" in text
+    assert "`first`" in text and "/home" not in text
+    shown = card.without_private(recipe)
+    assert (shown.out, shown.data.path, shown.plugin) == ("runs", None, None)
+    assert (shown.init, shown.hub.repo) == ("first", None)
+    assert recipe.data.path == "/home/me/images"
+
+
+OWN_MACHINE = "a copy on the trainer's own machine"
+TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "drawn": ({}, "drawn by ssl_vit from a seed.", "Apache-2.0"),
+    "the Hub's": (
+        {"name": "cifar10", "hub": "uoft-cs/cifar10"},
+        "from uoft-cs/cifar10 of the Hub",
+        "Krizhevsky, Alex",
+    ),
+    "a copy": (
+        {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
+        f"read from {OWN_MACHINE}, not from uoft-cs/cifar10 of the Hub.",
+        "The authors state no licence; they ask to be cited",
+    ),
+    "one's own": (
+        {"name": "cifar10", "path": "/home/me/cifar10"},
+        f"read from {OWN_MACHINE}. A part",
+        "not known to ssl_vit; they are for their owner to say.",
+    ),
+    "shares": (
+        {"share": 0.1, "test": 0.2},
+        "from a seed; 10.0% of it was trained on; 20.0% of it was kept for testing.",
+        "Apache-2.0",
+    ),
+    "another's": (
+        {"name": "me--pics", "hub": "me/pics"},
+        "me/pics of the Hub",
+        "are at https://huggingface.co/datasets/me/pics.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "source", "terms"), TERMS.values(), ids=TERMS)
+def test_the_card_says_where_images_are_from_and_their_terms(
+    run: Run, data: dict[str, Any], source: str, terms: str
+) -> None:
+    """A set of the Hub is claimed only where its images came from there."""
+    for key, value in data.items():
+        setattr(run.recipe.data, key, value)
+    text = card.write(run, run.export)
+    assert source in text and terms in text
+    assert ("datasets:" in text.split("---")[1]) is (bool(data.get("hub")) and "path" not in data)
+
+
+def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
+    run.recipe.data.name = run.recipe.name = "pics|<b>x`y` # [z](javascript:1)"
+    text = card.write(run, run.export)
+    shown = text.split("---", 2)[2]
+    assert "<b>" not in shown and "\n# [z]" not in shown and "z](" not in shown
+    escaped = "pics&#124;&lt;b>x\\`y\\` # \\[z\\](javascript:1)"
+    assert f"# {escaped}\n" in shown and f"| `data.name` | {escaped} |" in shown
+    assert yaml.safe_load(text.split("---")[1])["model-index"][0]["name"] == run.recipe.name
+
+
+@pytest.mark.parametrize("classes", [[], ["cat", "dog", "newt"]], ids=["encoder", "classifier"])
+def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
+    run: Run, tmp_path: Path, classes: list[str]
+) -> None:
+    Image.new("RGB", (50, 40)).save(tmp_path / "image.jpg")
+    if classes:
+        model, data = run.recipe.model, run.recipe.data
+        heads = {"head.weight": torch.ones(3, 32), "head.bias": torch.ones(3)}
+        net = encoder.build_encoder(model, data)
+        weights.export(run.export, net, heads, model, data, "token", classes)
+    name, shape = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
+    text = card.write(run, run.export)
+    assert ("AutoModelForImageClassification" in text) is bool(classes)
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        here = snippet.replace(f"hf-hub:{REPO}", f"local-dir:{run.export}")
+        here = here.replace(REPO, str(run.export)).replace("image.jpg", f"{tmp_path}/image.jpg")
+        seen: dict[str, Any] = {}
+        exec(here, seen)
+        assert str(tuple(seen[name].shape)) == shape and snippet.count(f"# {shape}\n") == 1
+        assert "image" not in seen or f"# {tuple(seen['image'].shape)}\n" in snippet
+
+
+def test_numbers_are_told_as_people_tell_them(run: Run) -> None:
+    run.finish(result_of(run).model_copy(update={"seconds": 0.2}))
+    text = card.write(run, run.export)
+    assert "less than a second on 1 x cpu" in text and "thousand parameters" in text
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,12 @@ def trained(folder: Path, *options: str) -> Path:
     return folder / "runs" / "run"
 
 
+def made(folder: Path, names: str) -> Run:
+    """A run with these trackers that has not begun."""
+    words = (f"out={folder}", "name=run", f"log.trackers=[{names}]")
+    return Run(ssl_vit.resolve(altered(OPTIONS, *words)))
+
+
 def metrics_rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -127,11 +133,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
 ) -> None:
     """The other one, TensorBoard, has every row all the same."""
     monkeypatch.setattr(fake, "fails", fails)
-    run = Run(
-        ssl_vit.resolve(
-            altered(OPTIONS, f"out={tmp_path}", "name=run", "log.trackers=[tensorboard,wandb]")
-        )
-    )
+    run = made(tmp_path, "tensorboard,wandb")
     run.folder.mkdir()
     warnings: list[str] = []
     found = trackers.Trackers(run, warnings.append)
@@ -177,7 +179,7 @@ def board_of(run: Run) -> EventAccumulator:
 
 def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
     """A run of four rows, killed, that resumes from its checkpoint of step 2."""
-    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    run = made(tmp_path, "tensorboard")
     run.folder.mkdir()
     (run.folder / "tensorboard").mkdir()
     (run.folder / "tensorboard" / "notes.txt").write_text("mine")
@@ -190,7 +192,9 @@ def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
             run.append(row)
             found.on_row(row)
         found.finish(last, {})
-        time.sleep(1.1)  # TensorBoard's files are ordered by the second that they were begun in
+        # its files are ordered by the second that they were begun in
+        events = max(run.tensorboard.glob("events.*"), key=lambda path: path.stat().st_mtime_ns)
+        events.rename(events.with_name(f"events.out.tfevents.{first}"))
     board = board_of(run)
     assert warnings == []
     assert [(one.step, one.value) for one in board.Scalars("train/loss")] == [
@@ -206,7 +210,7 @@ def test_tensorboard_has_each_row_once_after_a_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
 def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
-    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    run = made(tmp_path, "tensorboard")
     warnings: list[str] = []
     with run.lock():
         found = trackers.Trackers(run, warnings.append)
@@ -226,9 +230,10 @@ def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
 def test_a_full_disk_ends_tensorboard_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(ssl_vit.resolve(altered(OPTIONS, f"out={tmp_path}", "log.trackers=[tensorboard]")))
+    run = made(tmp_path, "tensorboard")
     run.tensorboard.mkdir(parents=True)
     warnings: list[str] = []
+    before = {*threading.enumerate()}
     found = trackers.Trackers(run, warnings.append)
     found.on_row({"step": 1, "loss": 1.0})
     settled(found)
@@ -239,6 +244,8 @@ def test_a_full_disk_ends_tensorboard_with_one_warning(
         found.on_row({"step": step, "loss": 1.0})
         settled(found)
     found.end()
+    for thread in {*threading.enumerate()} - before:  # TensorBoard's dies of it, here and not later
+        thread.join(60)
     (line,) = warnings
     assert line.startswith(
         "log.trackers=[tensorboard] failed and is left out from here on: OSError(28"

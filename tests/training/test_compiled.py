@@ -11,12 +11,10 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.options import altered
-from ssl_vit.jobs import train as train_job
+from helpers.runs import run
 from ssl_vit.models import drop_path, encoder
 from ssl_vit.objectives.supervised.network import Supervised
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
-from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop, sharding
 
 
@@ -33,36 +31,24 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        ["optim.drop_path=0.5", "optim.dropout=0.1"],
-        ["recipe=supervised"],
-        ["recipe=mae", "model.positions=rotary", "model.registers=1"],
-        ["recipe=ijepa", "optim.drop_path=0.1"],
-        ["recipe=moco_v3"],
-        [
-            *("recipe=dino", "views.local_size=8", "dino.prototypes=32", "optim.drop_path=0.1"),
-            "dino.koleo=0.1",
-        ],
-        ["recipe=dino", "views.local=0", "dino.balance=sinkhorn", "dino.prototypes=32"],
-        [
-            "recipe=ibot",
-            "views.local_size=8",
-            "ibot.prototypes=32",
-            "ibot.shared=false",
-            "ibot.own_head=true",
-        ],
-        ["recipe=supervised", "data.mixup=0.5", "optim.average=0.9"],
-        ["recipe=joint", "compute.batch=8"],
-    ],
-)
-def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], own: list[str]) -> None:
+COMPILED = [
+    "recipe=mpp optim.drop_path=0.5 optim.dropout=0.1",
+    "recipe=mae model.positions=rotary model.registers=1",
+    "recipe=ijepa optim.drop_path=0.1",
+    "recipe=moco_v3",
+    "recipe=dino views.local_size=8 dino.prototypes=32 optim.drop_path=0.1 dino.koleo=0.1",
+    "recipe=dino views.local=0 dino.balance=sinkhorn dino.prototypes=32",
+    "recipe=ibot views.local_size=8 ibot.prototypes=32 ibot.shared=false ibot.own_head=true",
+    "recipe=supervised data.mixup=0.5 optim.average=0.9",
+    "recipe=joint compute.batch=8",
+]
+
+
+@pytest.mark.parametrize("words", COMPILED)
+def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], words: str) -> None:
     """The rehearsal's is training's; looking at 24 held-out images, the last 8 alone, needs
     none."""
-    train_job.train(
-        Run(resolve(altered(tiny, *own, "compute.compile=true", "optim.steps=4", "name=run")))
-    )
+    run(altered(tiny, *words.split(), "compute.compile=true", "optim.steps=4", "name=run"))
     assert counter.frame_count == 1
 
 
@@ -178,14 +164,10 @@ def test_what_reads_values_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("mpp", "supervised", "joint", "mae", "simmim", "ijepa", "moco_v3"),
-        "dino views.local_size=8",
-    ],
+    "words", ["joint", "simmim", "mae", "ijepa", "moco_v3", "dino views.local_size=8"]
 )
 def test_a_step_between_rows_reads_nothing_of_the_device(
-    monkeypatch: pytest.MonkeyPatch, tiny: list[str], name: str
+    monkeypatch: pytest.MonkeyPatch, tiny: list[str], words: str
 ) -> None:
     update = loop._update
     found: dict[int, list[str]] = {}
@@ -196,6 +178,6 @@ def test_a_step_between_rows_reads_nothing_of_the_device(
         found[state.step] = reads.found
 
     monkeypatch.setattr(loop, "_update", watched)
-    own = [*f"recipe={name}".split(), "optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
-    train_job.train(Run(resolve(altered(tiny, *own))))
+    own = ["optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
+    run(altered(tiny, *f"recipe={words}".split(), *own))
     assert found == {step: [] for step in (1, 2, 3, 4)}

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
-from helpers.launching import launch, launch_ranks, outcome
+from helpers.hub_runs import refused
+from helpers.launching import launch
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
 from ssl_vit.data import batching
-from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.recipe.operation import Checkpoint
@@ -55,22 +55,23 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run([*TINY, f"out={tmp_path_factory.mktemp('unbroken')}", "name=run"]).folder
 
 
+def saved_steps(folder: Path) -> list[int]:
+    found = checkpoint.list_checkpoints(folder / "checkpoints")
+    return [checkpoint.step_of(path) for path in found]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(
-    value, tiny, poison
+    value: float, tiny: list[str], tmp_path: Path, poison: Callable[..., None]
 ) -> None:
+    """With another policy the run goes on."""
     poison(samples(BAD)[3], value=value)
-    with pytest.raises(
-        UserError,
-        match=r"optim\.nonfinite=stop: step 8: loss or gradient not finite.*a lower optim\.lr=",
-    ):
-        run([*tiny, "name=run"])
-    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    line = refused(run, [*tiny, "name=run"])
+    assert line.startswith("optim.nonfinite=stop: step 8: ") and "optim.lr=" in line
+    folder = tmp_path / "runs" / "run"
     assert json.loads((folder / "not_finite.json").read_text()) == {"steps": {"8": samples(BAD)}}
-    assert [
-        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
-    ] == [4, 8]
-    assert rows(folder)[-1]["step"] == 8
+    assert saved_steps(folder) == [4, 8] and rows(folder)[-1]["step"] == 8
+    assert run([*tiny, "name=run", "optim.nonfinite=skip"]).result() is not None
 
 
 def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch) -> None:
@@ -112,28 +113,6 @@ def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monke
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
 
-def test_one_process_alone_makes_all_leave_the_update_out(tmp_path: Path) -> None:
-    """Its loss is no number and its gradient is finite, so that the reduced gradients say
-    nothing."""
-    script = f"""
-import torch
-from ssl_vit.jobs import train as train_job
-from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
-from ssl_vit.runs.folder import Run
-from ssl_vit.recipe.load import resolve
-forward, calls = MaskedPatchPrediction.forward, []
-def poisoned(self, batch):
-    step = forward(self, batch)
-    bad = self.training and int(batch.index[0]) == {samples(BAD)[8]}
-    return step._replace(loss=step.loss + float("inf")) if bad else step
-MaskedPatchPrediction.forward = poisoned
-train_job.train(Run(resolve({[*TINY, f"out={tmp_path}", "name=run", "optim.nonfinite=skip", "compute.batch=8"]!r})))
-"""
-    statuses, outputs = outcome(launch_ranks(2, "-c", script))
-    assert statuses == [0, 0], outputs
-    assert [row.get("left_out") for row in rows(tmp_path / "run")] == [None] * 4 + [1, None]
-
-
 def full(*steps: int):
     """A writer that finds the disk full at those steps."""
     write = torch.save
@@ -163,9 +142,7 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
     log = (folder / "log.txt").read_text()
     what = f"step 6 could not be saved in {folder / 'checkpoints'}: No space left on device"
     assert f"{what}; kept: step-000000002, step-000000004\n" in log
-    assert [
-        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
-    ] == [10, 12]
+    assert saved_steps(folder) == [10, 12]
 
 
 def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
@@ -187,8 +164,10 @@ def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[3]", '{"steps": 3}'])
-def test_a_damaged_list_of_samples_is_begun_again(text: str, tiny, poison, tmp_path) -> None:
+@pytest.mark.parametrize("text", ["", '{"steps": 3}'])
+def test_a_damaged_list_of_samples_is_begun_again(
+    text: str, tiny: list[str], poison: Callable[..., None], tmp_path: Path
+) -> None:
     path = tmp_path / "runs" / "run" / "not_finite.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -197,28 +176,16 @@ def test_a_damaged_list_of_samples_is_begun_again(text: str, tiny, poison, tmp_p
     assert json.loads(path.read_text()) == {"steps": {str(BAD): samples(BAD)}}
 
 
-def test_a_run_that_stopped_goes_on_with_another_policy(tiny, poison) -> None:
-    poison(samples(BAD)[5])
-    with pytest.raises(UserError, match=r"optim\.nonfinite=stop: step"):
-        run([*tiny, "name=run"])
-    assert run([*tiny, "name=run", "optim.nonfinite=skip"]).result() is not None
-
-
-@pytest.mark.parametrize("background", ["true", "false"])
 def test_too_many_failed_saves_in_a_row_stop_the_run(
-    background, tiny, unbroken, monkeypatch
+    tiny: list[str], tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*altered(tiny, "checkpoint.every=2"), f"checkpoint.background={background}"]
+    words = altered([*tiny, "name=run"], "checkpoint.every=2")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", full(6, 8, 10))
-        with pytest.raises(UserError, match="3 saves in a row failed; step 10"):
-            run([*words, "name=run"])
-    folder = Path(tiny[-1].removeprefix("out=")) / "run"
-    assert [
-        checkpoint.step_of(path) for path in checkpoint.list_checkpoints(folder / "checkpoints")
-    ] == [2, 4]
-    assert not list((folder / "checkpoints").glob(".*"))
-    assert_same_end(unbroken, run([*words, "name=run"]).folder)
+        assert "3 saves in a row failed; step 10" in refused(run, words)
+    folder = tmp_path / "runs" / "run"
+    assert saved_steps(folder) == [2, 4] and not list((folder / "checkpoints").glob(".*"))
+    assert_same_end(unbroken, run(words).folder)
 
 
 def test_files_that_cannot_grow_are_a_full_disk_to_the_real_writer(tmp_path: Path) -> None:
@@ -258,10 +225,3 @@ def test_what_is_saved_in_the_background_is_the_state_of_its_step(
     (path,) = checkpoint.list_checkpoints(tmp_path)
     assert checkpoint.is_intact(path)
     assert checkpoint.load(path)["nested"][0]["weight"].tolist() == [0, 0, 0]
-
-
-def test_time_and_size_of_a_save_are_noted(unbroken: Path) -> None:
-    size = (
-        checkpoint.list_checkpoints(unbroken / "checkpoints")[-1] / "state.pt"
-    ).stat().st_size / 2**20
-    assert f"saved step-000000012, {size:.1f} MiB, in 0." in (unbroken / "log.txt").read_text()

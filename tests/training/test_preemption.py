@@ -164,14 +164,13 @@ def working(tmp_path: Path) -> tuple[Process, list[psutil.Process]]:
     return process, psutil.Process(process.pid).children()
 
 
-@pytest.mark.parametrize("number", preemption.SIGNALS)
-def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_signal_to_the_whole_group_leaves_the_workers_at_work(tmp_path: Path) -> None:
     process, workers = working(tmp_path)
     assert len(workers) == 2
-    for each in (*workers, process):
-        each.send_signal(number)
+    for each in workers:
+        for number in preemption.SIGNALS:
+            each.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=300)[0]
     assert process.returncode == preemption.STOPPED, output
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])

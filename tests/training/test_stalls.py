@@ -82,10 +82,8 @@ cli.pretrain({options!r})
 
 def started(tmp_path: Path, where: str, *options: str) -> Process:
     """A run on one process, in which something hangs."""
-    script = SCRIPT.replace(
-        "{options!r}", repr(altered(OPTIONS, f"out={tmp_path}", "name=run", *options))
-    )
-    return launch("-c", script, where)
+    words = altered(OPTIONS, f"out={tmp_path}", "name=run", *options)
+    return launch("-c", SCRIPT.replace("{options!r}", repr(words)), where)
 
 
 def until_there(process: Process) -> str:
@@ -93,35 +91,42 @@ def until_there(process: Process) -> str:
     return next(line for line in process.stdout if "there" in line)
 
 
-def test_a_batch_that_does_not_get_into_shared_memory_ends_the_run_in_a_line(
-    tmp_path: Path,
-) -> None:
-    process = started(tmp_path, "refused")
+def ended(process: Process, status: int) -> str:
+    """What a process printed that ended so."""
     output = process.communicate(timeout=300)[0]
-    assert process.returncode == heartbeat.LOST, output
-    last = output.splitlines()[-1]
-    assert last.startswith("error: data worker (process ") and "compute.workers=" in last, output
-    assert "a data worker could not hand over its batch: " in output and "Traceback" not in output
+    assert process.returncode == status and "Traceback" not in output, output
+    return output
 
 
-@pytest.mark.parametrize(("where", "number"), [("stopped", 2), ("stuck", 0)])
-def test_data_that_do_not_come_for_the_patience_end_the_run(
-    tmp_path: Path, where: str, number: int
+def assert_saved(tmp_path: Path) -> None:
+    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+
+
+NO_DATA = "error: compute.patience=2: no data came for so many seconds"
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "says"),
+    [
+        ("refused", [], "error: data worker (process "),  # no room in shared memory
+        ("stopped", ["compute.patience=2"], NO_DATA),
+        ("stuck", ["compute.patience=2", "compute.workers=0"], NO_DATA),
+    ],
+)
+def test_data_that_do_not_come_end_the_run_in_a_line(
+    tmp_path: Path, where: str, options: list[str], says: str
 ) -> None:
-    process = started(tmp_path, where, "compute.patience=2", f"compute.workers={number}")
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == heartbeat.LOST, output
-    wanted = "error: compute.patience=2: no data came for so many seconds; is shared memory"
-    assert wanted in output.splitlines()[-1]
+    output = ended(started(tmp_path, where, *options), heartbeat.LOST)
+    assert output.splitlines()[-1].startswith(says), output
+    assert ("could not hand over its batch: " in output) == (where == "refused")
 
 
 def test_a_signal_while_data_do_not_come_saves_and_leaves(tmp_path: Path) -> None:
     process = started(tmp_path, "stopped")
     until_there(process)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == preemption.STOPPED and "by SIGTERM, saved" in output, output
-    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    assert "by SIGTERM, saved" in ended(process, preemption.STOPPED)
+    assert_saved(tmp_path)
 
 
 @pytest.mark.parametrize("where", ["ahead", "unkillable"])
@@ -133,16 +138,14 @@ def test_a_signal_saves_and_leaves_where_a_stopped_worker_has_made_batches(
     worker = int(until_there(process).split()[1])
     process.send_signal(signal.SIGTERM)
     try:
-        status = process.wait(timeout=300)
+        process.wait(timeout=300)
     finally:
         process.kill()
         with suppress(ProcessLookupError):  # it is one of this machine's init by now
             os.kill(worker, signal.SIGKILL)
-    output = process.communicate(timeout=300)[0]
     # at step 3 or, where the signal comes later, at one of the batches brought ahead
-    assert status == preemption.STOPPED and "by SIGTERM, saved" in output, output
-    assert "Traceback" not in output
-    assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    assert "by SIGTERM, saved" in ended(process, preemption.STOPPED)
+    assert_saved(tmp_path)
 
 
 def test_a_signal_while_test_images_do_not_come_leaves_a_run_to_finish(tmp_path: Path) -> None:
@@ -150,12 +153,9 @@ def test_a_signal_while_test_images_do_not_come_leaves_a_run_to_finish(tmp_path:
     process = started(tmp_path, "testing", *short)
     until_there(process)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == preemption.STOPPED, output
-    assert "stopped     after the last step by SIGTERM, saved" in output
-    process = started(tmp_path, "no fault", *short)
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == 0 and (tmp_path / "run" / "predictions.npz").exists(), output
+    assert "after the last step by SIGTERM, saved" in ended(process, preemption.STOPPED)
+    ended(started(tmp_path, "no fault", *short), 0)
+    assert (tmp_path / "run" / "predictions.npz").exists()
 
 
 class Zeros(Dataset):
@@ -197,8 +197,7 @@ def test_what_is_left_of_a_wait_is_no_alarm() -> None:
     assert signal.getsignal(signal.SIGALRM) == before
 
 
-@pytest.mark.parametrize("number", preemption.SIGNALS)
-def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, number: int) -> None:
+def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path) -> None:
     """Sent until it is signalled: those within the first second are taken for one, as launchers
     repeat them."""
     process = started(tmp_path, "stuck", "compute.workers=0")
@@ -206,14 +205,11 @@ def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path, n
     end = time.monotonic() + 300
     while process.poll() is None:
         assert time.monotonic() < end
-        process.send_signal(number)
+        process.send_signal(signal.SIGUSR1)
         time.sleep(0.05)
     output = process.communicate()[0]
-    assert process.returncode == preemption.SECOND_SIGNAL + number, output
-    assert (
-        f"stopped     at once, by {signal.Signals(number).name} after another signal; not saved"
-        in output
-    )
+    assert process.returncode == preemption.SECOND_SIGNAL + signal.SIGUSR1, output
+    assert "at once, by SIGUSR1 after another signal; not saved" in output
 
 
 def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

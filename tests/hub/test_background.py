@@ -1,0 +1,246 @@
+"""Uploads while a run trains: training neither waits for them nor fails with them, and what stays
+pending is told with the line that pushes it."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from helpers.hub_runs import REPO, pushed
+from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
+from helpers.launching import launch, launch_ranks, outcome
+from helpers.options import ROOT, TINY, altered
+from ssl_vit.hub import background, manifest, payload, push
+from ssl_vit.jobs import cli
+from ssl_vit.runs.folder import Run
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+)  # the client's own LFS
+NOBODY = "hf_nobodyNOBODY0123456789"
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    """The options of the run `mpp` in that folder, which is to be pushed to REPO."""
+    return altered([*TINY, "name=mpp", f"out={folder}"], f"hub.repo={REPO}", *more)
+
+
+def told(capsys: pytest.CaptureFixture) -> dict[str, str]:
+    """What was printed, by the names of the lines: "not pushed" and "then type" among them."""
+    lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    return dict(line for line in lines if len(line) == 2)
+
+
+def histories(server: Hub) -> dict[str, int]:
+    """The number of commits on each branch."""
+    repository = server.repositories[REPO]
+    return {branch: repository.history(branch) for branch in repository.branches}
+
+
+def after_trouble(says: str) -> Callable[[background.Pusher, Callable[[], bool]], None]:
+    """Pusher.finish that begins to wait hub.wait seconds once a push has met this trouble, however
+    long that takes to start."""
+    finish = background.Pusher.finish
+
+    def patient(pusher: background.Pusher, should_stop: Callable[[], bool]) -> None:
+        pusher.start()
+        for _ in range(2400):
+            if says in manifest.problem(pusher.run):
+                break
+            time.sleep(0.05)
+        finish(pusher, should_stop)
+
+    return patient
+
+
+# what the Hub does -> faults, environment, what is told at the end (nothing: all is pushed)
+HUB: dict[str, tuple[list[Fault], dict[str, str], str]] = {
+    "nothing odd": ([], {}, ""),
+    "refuses": ([], {"HF_TOKEN": NOBODY}, "does not know this token"),
+    "hangs": ([Fault("/", "hang")], {}, "an upload began and has not ended"),
+    "is down": ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be reached"),
+}
+
+
+@pytest.mark.parametrize(("faults", "environment", "says"), HUB.values(), ids=HUB)
+def test_training_ends_with_the_same_weights_whatever_the_hub_does(
+    server: Hub,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    faults: list[Fault],
+    environment: dict[str, str],
+    says: str,
+) -> None:
+    """And no token is in a file or on the screen."""
+    server.faults = faults
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = words(tmp_path, "hub.every=8")
+    if says:
+        monkeypatch.setattr(background.Pusher, "finish", after_trouble(says))
+        options = altered(options, "hub.wait=1")
+    cli.pretrain(options)
+    folder, lines = tmp_path / "mpp", told(capsys)
+    for name in ("model.safetensors", "heads.safetensors"):
+        assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
+    if says:
+        assert lines["not pushed"].startswith("step-000000008, main: ")
+        assert says in lines["not pushed"] and f"push.py {folder} " in lines["then type"]
+    else:
+        assert lines["hub"] == f"{REPO}: pushed main, step-000000008"
+        assert "not pushed" not in lines
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    texts.append(repr(lines).encode())
+    assert len(texts) > 5
+    for token in (WRITER, READER, STRANGER, NOBODY):
+        assert not any(token.encode() in text for text in texts)
+
+
+def test_what_is_pending_is_pushed_by_the_line_that_is_told(
+    server: Hub, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Here of a finished run that is given a repository."""
+    folder = tmp_path / "my runs" / "mpp"
+    shutil.copytree(finished, folder)
+    cli.pretrain(words(folder.parent, "hub.private=false"))
+    lines = told(capsys)
+    assert lines["not pushed"] == "main: it has not been tried yet"
+    options = [f"hub.repo={REPO}", "hub.private=false", "hub.state=false"]
+    assert shlex.split(lines["then type"])[2:] == [str(folder), *options]
+    subprocess.run(lines["then type"], shell=True, cwd=ROOT, timeout=600, check=True)
+    assert "model.safetensors" in pushed(server) and not server.repositories[REPO].private
+
+
+def test_a_push_that_failed_is_told_once_while_training_goes_on(
+    run: Run, capsys: pytest.CaptureFixture
+) -> None:
+    pusher = background.Pusher(run)
+    run.outbox.mkdir()
+    (run.outbox / "log.txt").write_text("waiting: a moment\nerror: the Hub is busy\nbye\n")
+    pusher.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    pusher.process.wait()
+    capsys.readouterr()
+    pusher.on_step(1)
+    pusher.on_step(2)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: the Hub has not got main: the Hub is busy")
+
+
+HELD = """
+import time
+from ssl_vit.jobs import cli
+from ssl_vit.hub import background
+lay = background.Milestones.__call__
+def laid(self, *values):
+    lay(self, *values)
+    while True:  # until it is killed
+        time.sleep(0.1)
+background.Milestones.__call__ = laid
+cli.pretrain({words!r})
+"""
+
+
+def test_training_that_is_killed_while_it_pushes_goes_on_and_commits_nothing_twice(
+    server: Hub, tmp_path: Path
+) -> None:
+    """Killed between its milestone and its next step, where it is held, once the push has begun,
+    which goes on beside the run that resumes."""
+    server.faults = [Fault("PUT /lfs/", "slow", 2, seconds=3.0)]
+    options = words(tmp_path, "hub.every=8", "hub.state=true")
+    held = [sys.executable, "-c", HELD.replace("{words!r}", repr(options))]
+    with subprocess.Popen(
+        held, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as first:
+        until = time.monotonic() + 300
+        while not any(request.startswith("PUT /lfs/") for request in server.requests):
+            assert first.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        first.send_signal(signal.SIGKILL)
+    again = launch("tools/pretrain.py", *options)
+    output, _ = again.communicate(timeout=600)
+    assert again.returncode == 0 and "not pushed" not in output, output
+    assert histories(server) == {"main": 2, "step-000000008": 2, "state": 1}
+
+
+PRETRAIN = """
+import json, sys
+from ssl_vit.jobs import cli
+cli.pretrain(json.loads(sys.argv[1]))
+"""
+
+
+def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
+    options = json.dumps(words(tmp_path, "hub.every=5"))
+    statuses, outputs = outcome(launch_ranks(2, "-c", PRETRAIN, options))
+    assert statuses == [0, 0], outputs
+    assert sum("/commit/" in request for request in server.requests) == 3
+    assert histories(server) == {"main": 2, "step-000000005": 2, "step-000000010": 2}
+
+
+def test_training_ends_though_the_outbox_is_a_file(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "mpp"
+    folder.mkdir()
+    (folder / "hub").write_text("")
+    cli.pretrain(words(tmp_path, "hub.every=5"))
+    assert (folder / "result.json").exists() and "main" in told(capsys)["not pushed"]
+    push.push(payload.open_run(folder))
+    assert "model.safetensors" in pushed(server)
+
+
+def stopped(run: Run, should_stop: Callable[[], bool]) -> None:
+    """Begin the upload at the end of a run, and have it killed by a signal."""
+    path = run.folder / "recipe.yaml"  # which names the repository, as training's does
+    path.write_text(path.read_text().replace("  repo: null", f"  repo: {run.recipe.hub.repo}"))
+    run.outbox.mkdir(exist_ok=True)
+    pusher = background.Pusher(run)
+    pusher.finish(should_stop)
+    assert pusher.process is not None and pusher.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("match", ["POST .*/preupload/", "PUT /lfs/", "POST .*/commit/main"])
+def test_an_upload_that_is_stopped_leaves_the_whole_or_the_former(
+    server: Hub, run: Run, match: str
+) -> None:
+    """A former push of the same run is there; the next one completes it."""
+    push.push(run)
+    former = pushed(server)
+    for path in run.export.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes() + b" " * 8)  # other files of other sums
+    run.ledger.unlink()
+    server.faults = [Fault(match, "hang")]
+    server.requests.clear()
+    stopped(run, lambda: any(re.search(match, request) for request in server.requests))
+    assert pushed(server) == former and manifest.pending(run) == ["main"]
+    assert "began and has not ended" in dict(manifest.status_lines(run))["not pushed"]
+    server.faults = []
+    push.push(run)
+    whole = {path.name: path.read_bytes() for path in run.export.iterdir()}
+    assert pushed(server) == former | whole and not manifest.pending(run)
+
+
+def test_milestones_that_cannot_be_pushed_stay_few(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    pusher = background.Pusher(run)
+    monkeypatch.setattr(pusher, "start", lambda: None)  # the Hub is out of reach
+    milestones = background.Milestones(pusher, lambda folder, trained: folder.mkdir())
+    (run.outbox / ".step-000000001.77").mkdir(parents=True)
+    for step in range(1, 8):
+        assert milestones(step, {}, nn.Linear(2, 2)) == ()
+    kept = sorted(path.name for path in run.outbox.iterdir())
+    assert kept == [f"step-{step:09d}" for step in range(1, 5)]
+    warned = [line for line in capsys.readouterr().out.splitlines() if "is left out" in line]
+    assert [int(re.findall(r"step (\d)", line)[0]) for line in warned] == [5, 6, 7]

@@ -1,0 +1,193 @@
+"""The run folder: one recipe and one set of images to a folder; its records come back as written,
+damaged ones are named, and torn rows are none."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.hub_runs import refused
+from ssl_vit.errors import UserError
+from ssl_vit.recipe.operation import Compute
+from ssl_vit.recipe.records.run import Measured, Result
+from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
+from ssl_vit.runs.folder import Run
+from ssl_vit.runs.identity import recipe_hash
+
+FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
+
+
+def recipe(out: Path, **groups: Any) -> Recipe:
+    return Recipe(name="it", out=str(out), **groups)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(recipe(tmp_path))
+
+
+@pytest.fixture
+def begun(run: Run) -> Run:
+    """A run whose folder is there, and empty."""
+    run.folder.mkdir()
+    return run
+
+
+def test_a_run_that_is_not_there_yet_is_taken_as_said(tmp_path: Path) -> None:
+    requested = recipe(tmp_path, resume=False)
+    assert Run(requested).reconcile() is requested and requested.compute.precision == "auto"
+    assert list(tmp_path.iterdir()) == []
+
+
+numbers = st.floats(1e-12, 1e3)
+
+
+@settings(max_examples=8)
+@given(
+    lr=numbers,
+    decay=numbers | st.just(0.0),
+    clip=st.none() | numbers,
+    betas=st.tuples(*[st.floats(0, 0.999999)] * 2).map(list),
+    validation=st.none()
+    | st.floats(1e-6, 0.999)
+    | st.sampled_from(["validation", "test-A", "prüfung", "val 2"]),
+    seed=st.integers(0, 2**62),
+)
+def test_a_recipe_finds_its_own_folder_again(
+    tmp_path_factory: pytest.TempPathFactory, lr, decay, clip, betas, validation, seed
+) -> None:
+    requested = recipe(
+        tmp_path_factory.mktemp("out"),
+        seed=seed,
+        data=Data(validation=validation),
+        compute=Compute(precision="float32"),
+        optim=Optim(lr=lr, weight_decay=decay, clip=clip, betas=betas),
+    )
+    Run(copy.deepcopy(requested)).open(FACTS)
+    again = Run(copy.deepcopy(requested)).reconcile()
+    assert again == requested and recipe_hash(again) == recipe_hash(requested)
+
+
+def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_path: Path) -> None:
+    Run(recipe(tmp_path, compute=Compute(precision="float32"))).open(FACTS)
+    other = recipe(tmp_path, seed=3, optim=Optim(lr=0.5))
+    other.compute = Compute(precision="float32", workers=5)
+    line = refused(Run(other).reconcile)
+    assert line.startswith(f"name=it: {tmp_path}/it ")
+    assert "seed (0 there, 3 here)" in line and "optim.lr (0.0002 there, 0.5 here)" in line
+    assert line.count(" here)") == 2
+
+
+def test_a_folder_is_not_gone_on_with_where_that_is_forbidden(run: Run, tmp_path: Path) -> None:
+    run.open(FACTS)
+    assert refused(Run(recipe(tmp_path, resume=False)).reconcile).startswith("resume=false: ")
+
+
+@pytest.mark.parametrize(("settled", "other"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_an_automatic_precision_is_the_folders(tmp_path: Path, settled: str, other: str) -> None:
+    Run(recipe(tmp_path, compute=Compute(precision=settled))).open(FACTS)
+    assert Run(recipe(tmp_path)).reconcile().compute.precision == settled
+    line = refused(Run(recipe(tmp_path, compute=Compute(precision=other))).reconcile)
+    assert f"compute.precision ({settled} there, {other} here)" in line
+
+
+def test_images_may_move(tmp_path: Path) -> None:
+    for place in ("old", "new"):
+        (tmp_path / place).mkdir()
+    Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "old")))).open(FACTS)
+    (tmp_path / "old").rmdir()
+    moved = Run(recipe(tmp_path, data=Data(name="mine", path=str(tmp_path / "new")))).reconcile()
+    assert moved.data.path == str(tmp_path / "new")
+
+
+def test_other_images_are_refused_and_the_same_ones_are_not(run: Run, tmp_path: Path) -> None:
+    run.open(FACTS)
+    before = {path: path.read_text() for path in run.folder.glob("*.*")}
+    again = Run(recipe(tmp_path))
+    line = refused(again.open, FACTS | {"data": {"train": "aa", "validation": "cc"}})
+    assert line.startswith("data=shapes: ") and "validation" in line and "train" not in line
+    assert {path: path.read_text() for path in run.folder.glob("*.*")} == before
+    again.open(FACTS | {"device": "another"})
+    assert again.environment()["device"] == "another"
+
+
+def test_what_is_opened_says_the_recipe(tmp_path: Path) -> None:
+    run = Run(recipe(tmp_path, model=Model(name="vit_x", width=99)))
+    run.open(FACTS)
+    text = (run.folder / "recipe.yaml").read_text()
+    assert "name: vit_x" in text and "width: 99" in text
+    recorded = json.loads((run.folder / "environment.json").read_text())
+    assert FACTS.items() <= recorded.items() and recorded["recipe"] == recipe_hash(run.recipe)
+
+
+def hold(run: Run) -> None:
+    with run.lock():
+        pass
+
+
+@pytest.mark.parametrize("act", [hold, lambda run: run.open(FACTS)], ids=["lock", "open"])
+@pytest.mark.parametrize("place", ["", "it"])
+def test_a_file_where_the_folder_should_be_is_said(
+    tmp_path: Path, act: Callable[[Run], None], place: str
+) -> None:
+    out = tmp_path / "out"
+    if place:
+        out.mkdir()
+    (out / place).write_text("a file")
+    line = refused(act, Run(recipe(out)))
+    assert line.startswith(f"out={out}: {out}/it cannot be written: ")
+
+
+def test_rows_come_back_as_written_without_a_torn_last_one(begun: Run) -> None:
+    assert begun.rows() == begun.truncate_metrics(0) == []
+    rows = [{"step": step, "loss": 1 / step} for step in (10, 20, 30)]
+    for row in rows:
+        begun.append(row)
+    whole = begun.metrics.read_bytes()
+    assert begun.rows() == rows
+    two = whole.rindex(b"\n", 0, len(whole) - 1) + 1
+    for cut in range(two, len(whole) - 1):
+        begun.metrics.write_bytes(whole[:cut])
+        assert begun.rows() == rows[:2], whole[two:cut]
+    assert begun.truncate_metrics(20) == begun.rows() == rows[:2]
+    begun.append({"step": 21})
+    assert begun.rows() == [*rows[:2], {"step": 21}]
+    assert begun.truncate_metrics(0) == [] == begun.rows()
+
+
+@pytest.mark.parametrize("line", [b'{"a": 1}', b"3", b"\xff", b'{"step": "x"}'])
+def test_a_line_that_is_no_row_is_passed_over(begun: Run, line: bytes) -> None:
+    begun.metrics.write_bytes(b'{"step": 1}\n%b\n{"step": 2}\n' % line)
+    assert begun.truncate_metrics(2) == begun.rows() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_result_is_there_once_the_run_is_finished(begun: Run) -> None:
+    assert begun.result() is None
+    loss = Measured(value=0.1, split="validation")
+    result = Result(steps=5, seconds=1.5, metrics={"loss": loss}, finished="then")
+    begun.finish(result)
+    assert begun.result() == result
+    assert result["metrics"]["loss"]["value"] == 0.1  # as scripts of users read it
+    with pytest.raises(KeyError):
+        result["mertics"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"steps": 5}', b"\xff"])
+def test_a_damaged_result_is_named(begun: Run, content: bytes) -> None:
+    (begun.folder / "result.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"^[^\n]*result\.json is damaged"):
+        begun.result()
+
+
+def test_notes_are_dated_lines_that_add_up(begun: Run) -> None:
+    begun.write_log("one")
+    begun.write_log("two")
+    lines = begun.log.read_text().splitlines()
+    assert [line[20:] for line in lines] == ["one", "two"]
+    assert all(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in lines)
