@@ -8,10 +8,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from helpers.options import TINY, altered
 from helpers.runs import Killed, run
 from helpers.tables import TRAIN, image, table
+from ssl_vit import rng
 from ssl_vit.data import loaders, sources
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
+from ssl_vit.evaluation import online
 from ssl_vit.evaluation.online import OnlineProbes
 from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
@@ -71,8 +73,9 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(probed: Run) -> N
     share /= share.sum()
     assert row["features/rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-3)
     assert row["features/norm"] == pytest.approx(np.linalg.norm(test, axis=1).mean(), rel=1e-5)
-    # the first tenth is dev's
-    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[30:], label[30:])
+    # a drawn tenth chooses the linear probe's rate
+    row_N = rng.permute(np.arange(300), 300, rng.key(online.RATE_KEY))[30:]
+    theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[row_N], label[row_N])
     entry = result["metrics"]["probe_knn"]
     assert (entry["n"], entry["split"]) == (200, "validation")
     assert entry["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
@@ -112,7 +115,7 @@ def test_too_few_images_for_the_neighbours_is_a_line_at_the_start(
     tiny: list[str], capsys: pytest.CaptureFixture, neighbors: int, too_few: bool
 ) -> None:
     """A tenth of them chooses the linear probe's learning rate: of 22, 2."""
-    few = ("probe.images=22", "probe.measures=[knn]", f"probe.neighbors={neighbors}")
+    few = ("probe.images=22", "probe.measures=[knn,linear]", f"probe.neighbors={neighbors}")
     done = run(altered(tiny, *PROBED, *few, "optim.steps=4", "name=run"))
     line = f"probe.neighbors={neighbors}: probes learn from 20 images"
     assert (line in capsys.readouterr().out) == too_few
