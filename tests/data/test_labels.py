@@ -400,8 +400,8 @@ def test_probes_of_lists_are_refused(place, tiny) -> None:
 
 
 def test_lists_beside_texts_are_one_line(tmp_path) -> None:
-    for split, first, given in (("train", 0, [[0, 1]] * 4), ("test", 4, ["ant"] * 2)):
-        rows = range(first, first + len(given))
-        parquet(tmp_path / f"{split}.parquet", {"image": cells(rows), "label": given})
+    for split, first, label in (("train", 0, [[0, 1]] * 4), ("test", 4, ["ant"] * 2)):
+        rows = range(first, first + len(label))
+        parquet(tmp_path / f"{split}.parquet", {"image": cells(rows), "label": label})
     with pytest.raises(UserError, match="ant: expected numbers of classes"):
         source_of(tmp_path, "label")
