@@ -2,6 +2,7 @@
 their workers, and where they begin."""
 
 import itertools
+import pickle
 import random
 import shutil
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.sources import DATA, noisy
+from helpers.images import images, numbered, parquet
+from helpers.sources import DATA, content, noisy, opened
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
@@ -234,3 +236,21 @@ def test_a_batch_is_as_large_as_is_counted(views: ViewOptions | None) -> None:
     # with views the image is the first of them
     held = sum(x.nbytes for name, x in found.items() if views is None or name != "image")
     assert held <= loaders.batch_bytes(DATA, ALONE, views) < held + 4 * 64
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "parquet"])
+def test_images_that_workers_read_are_the_same_however_workers_begin(tmp_path, kind):
+    """Forked, or spawned as on macOS, where a data worker gets what it reads as bytes and inherits
+    nothing."""
+    if kind == "folder":
+        images(tmp_path, a=8, b=8, c=8)
+    for i in range(3) if kind != "folder" else ():
+        write = numbered if kind == "tar" else parquet
+        write(tmp_path / f"{i}.{kind}", range(8 * i, 8 * i + 8))
+    source, _ = opened(tmp_path)
+    alone, forked = (
+        whole(loaders.training_loader(source, DATA, ALONE, 0, 0, 2, workers)) for workers in (0, 2)
+    )
+    assert same(forked, alone) and len(set(alone["index"].tolist())) == len(source) == 24
+    sent = pickle.loads(pickle.dumps(batching.ImageDataset(source, DATA, train=True)))
+    assert content(sent.source) == content(source)
