@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from helpers.images import png, tar
 from helpers.labelled_batches import TINY as MODEL
+from helpers.labelled_batches import batch, supervised
 from helpers.options import altered
 from helpers.runs import run
 from helpers.sources import noisy
@@ -264,8 +265,8 @@ def test_the_loss_is_the_sum_of_binary_cross_entropies() -> None:
     ln 1/4; second, of none: -ln 1/2 - ln 1/2 - ln 1/2; third: not labelled."""
     log3 = float(np.log(3))
     logits = [[log3, 0.0, -log3], [0.0, 0.0, 0.0], [9.0, 9.0, 9.0]]
-    batch = batch_of([[2, 0, 2], [-2, -2, -2], [-1, -1, -1]])
-    step = head(3, logits)(batch)
+    lists = batch_of([[2, 0, 2], [-2, -2, -2], [-1, -1, -1]])
+    step = head(3, logits)(lists)
     first = np.log(4 / 3) + np.log(2) + np.log(4)
     assert step.loss.item() == pytest.approx((first + 3 * np.log(2)) / 2, rel=1e-6)
     target = torch.tensor([[1.0, 0, 1], [0, 0, 0]])
@@ -273,11 +274,22 @@ def test_the_loss_is_the_sum_of_binary_cross_entropies() -> None:
     assert step.metrics["loss"][0].item() == pytest.approx(by_torch.item(), rel=1e-6)
     assert [x.item() for x in step.metrics["accuracy"]] == [1, 1], "class 0; [] is no case"
     even = head(3, [[-float(np.log(2))] * 3] * 3)  # 1 / 3 of every class
-    chance = even.baselines(batch)
+    chance = even.baselines(lists)
     assert chance["chance_loss"][0].item() == pytest.approx(
-        even(batch).metrics["loss"][0].item(), rel=1e-6
+        even(lists).metrics["loss"][0].item(), rel=1e-6
     )
     assert [x.item() for x in chance["chance"]] == [pytest.approx(2 / 3), 1]
+
+
+def test_the_loss_of_mixed_images_is_that_of_the_mixed_labels() -> None:
+    """Cross-entropy against the soft label, worked out apart."""
+    made, drawn = supervised(smoothing=0.1), batch()
+    partner, share = drawn.label.flip(0), torch.linspace(0, 1, 6)
+    mixed = drawn._replace(partner_label=partner, mix_lambda=share)
+    soft = share[:, None] * torch.eye(5)[drawn.label] + (1 - share[:, None]) * torch.eye(5)[partner]
+    soft = 0.9 * soft + 0.1 / 5
+    wanted = -(soft * made.logits(drawn).log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(made(mixed).loss.float(), wanted, atol=1e-6, rtol=1e-5)
 
 
 def test_mixed_lists_share_the_loss_and_unlabelled_partners_end_it(place) -> None:
@@ -307,8 +319,8 @@ def test_decoded_images_have_the_same_lists(place) -> None:
     source, data = source_of(place), data_of(place, "many")
     kept = resident.decode_split(source, data, 1e9, 1)
     layout = BatchLayout(16, 16, 0, 1)
-    for batch in loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=kept):
-        assert batch.label.tolist() == [ROWS[row % 6] for row in batch.index.tolist()]
+    for one in loaders.training_loader(source, data, layout, 0, 0, 3, workers=0, decoded=kept):
+        assert one.label.tolist() == [ROWS[row % 6] for row in one.index.tolist()]
 
 
 def options(tiny: list[str], place: Path, *more: str) -> list[str]:
