@@ -1,6 +1,5 @@
 """Test images that are also among training images: docs/examples/overlap.py."""
 
-import io
 import re
 import runpy
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.images import encode
 from helpers.options import ROOT, TINY, altered
 from ssl_vit.jobs import cli
 
@@ -20,9 +20,7 @@ def picture(seed: int) -> np.ndarray:
 
 
 def saved(pixels: np.ndarray, form: str = "PNG", **how: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form, **how)
-    return file.getvalue()
+    return encode(Image.fromarray(pixels), form, **how)
 
 
 def test_the_same_pixels_and_near_ones_are_found_and_told_apart(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from helpers.images import encode
+from helpers.images import png
 from helpers.options import altered
+from helpers.runs import run
 from helpers.sources import DATA, listed, noisy
 from ssl_vit.data import loaders
 from ssl_vit.data.batch_layout import BatchLayout
@@ -16,17 +16,15 @@ from ssl_vit.data.source import Source
 from ssl_vit.data.splits import permuted
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
-from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
-from ssl_vit.runs.folder import Run
 
 
 def decoded_of(source: Source, most_bytes: float = 1e9):
     return decode_split(source, Data(), most_bytes, 2)
 
 
-def same_batches(some, others) -> bool:
+def same_batches(some: list[Batch], others: list[Batch]) -> bool:
     """Whether two runs of batches are equal in every field."""
 
     def equal(a: object, b: object) -> bool:
@@ -41,7 +39,6 @@ def same_batches(some, others) -> bool:
 
 
 SOURCES = {
-    "whole": lambda: noisy(50),
     "broken": lambda: noisy(50, broken=(0, 7, 8, 9, 49)),
     "share": lambda: noisy(60, broken=range(3, 8)).subset(permuted(noisy(60), 60, 3)[5:55]),
 }
@@ -55,12 +52,12 @@ def test_batches_are_those_of_decoding_at_each_step(name):
     for data in (DATA, DATA.model_copy(update={"mixup": 0.8, "cutmix": 1.0, "size": 6})):
         # two passes a step on the second of two processes, from a later step on
         layout = BatchLayout(16, 4, 1, 2)
-        given = (source, data, layout, 5, 3, 12)
+        given = (source, data, layout, 5, 3, 9)
         right: list[Batch] = list(loaders.training_loader(*given, 0))
         for workers in (0, 2):
-            assert same_batches(loaders.training_loader(*given, workers, decoded=decoded), right)
-        found = sum(len(batch.unreadable) for batch in right)
-        assert (found > 0) == (name != "whole")
+            found = list(loaders.training_loader(*given, workers, decoded=decoded))
+            assert same_batches(found, right)
+        assert any(batch.unreadable for batch in right)
 
 
 def test_too_many_unreadable_images_in_a_row_end_the_run_when_they_are_drawn():
@@ -78,9 +75,9 @@ def sized():
 
 
 def test_images_that_cannot_be_kept_say_why():
-    with pytest.raises(NotResident, match=r"different sizes: 8 x 8 and 8 x 9 pixels"):
+    with pytest.raises(NotResident, match=r"8 x 8 and 8 x 9 pixels"):
         decoded_of(sized())
-    with pytest.raises(NotResident, match=r"^40 images of 8 x 8 pixels take 0\.0 GiB"):
+    with pytest.raises(NotResident, match=r"^40 images of 8 x 8 pixels"):
         decoded_of(noisy(40), most_bytes=40 * 8 * 8 * 3 - 1)
     with pytest.raises(NotResident, match="none of the first"):
         decoded_of(noisy(40, broken=range(40)))
@@ -88,40 +85,36 @@ def test_images_that_cannot_be_kept_say_why():
 
 @pytest.fixture
 def options(tiny, tmp_path) -> list[str]:
-    """A run on 40 noise images of 16 x 16 pixels, one of them cut off."""
+    """A run on 40 images, one of them cut off."""
     folder = tmp_path / "images" / "train"
     folder.mkdir(parents=True)
     for number in range(40):
-        values = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
-        raw = encode(Image.fromarray(values), "PNG")
-        (folder / f"{number}.png").write_bytes(raw[:99] if number == 7 else raw)
+        (folder / f"{number}.png").write_bytes(png(number)[: 50 if number == 7 else None])
     return altered(tiny, f"data.path={folder.parent}")
 
 
-def test_a_run_is_the_same_and_the_banner_names_the_memory(options, capsys):
+def test_a_run_is_the_same_and_names_the_memory(options, capsys):
     words = altered(options, "data.validation=0.1", "data.unreadable=0.5", "optim.steps=6")
     rows = []
     for resident in ("null", "false"):
-        run = Run(resolve([*words, f"compute.resident={resident}", f"name={resident}"]))
-        train_job.train(run)
+        made = run([*words, f"compute.resident={resident}", f"name={resident}"])
         text = capsys.readouterr().out
         assert ("decoded in memory: 36 images" in text) == (resident == "null")
         assert text.count("an image was replaced by the next") == 1, "named once"
-        rows.append([(row["loss"], row.get("unreadable")) for row in run.rows()])
+        rows.append([(row["loss"], row.get("unreadable")) for row in made.rows()])
     assert rows[0] == rows[1] and len(rows[0]) == 3
 
 
 @pytest.mark.parametrize(
-    ("option", "reason"),
+    ("given", "reason"),
     [
-        ("objective=moco_v3", "objective=moco_v3 compares views"),
-        ("", "images of different sizes"),
+        (["recipe=moco_v3"], "objective=moco_v3 compares views"),
+        ([], "images of different sizes"),
     ],
 )
-def test_what_cannot_be_kept_in_memory_is_refused_in_one_line(tiny, option, reason):
-    given = ["recipe=moco_v3"] if "moco" in option else []
+def test_what_cannot_be_kept_in_memory_is_refused_where_it_is_asked_for(tiny, given, reason):
     recipe = resolve(altered(tiny, *given, "compute.resident=true"))
-    with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}.*expected false or"):
+    with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}"):
         resources.resident_images(recipe, sized(), 0)
     recipe.compute.resident = None
     assert resources.resident_images(recipe, sized(), 0) is None

@@ -1,16 +1,33 @@
 """Sources of images, and all that is in one."""
 
 import numpy as np
+import pytest
 
 from ssl_vit import rng
 from ssl_vit.data import sources
 from ssl_vit.data.labels import Labels
 from ssl_vit.data.source import Source, Store
+from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
 
 def load(path, test=False, **words):
     return sources.load(Data(name="own", path=str(path), **words), test=test)
+
+
+def opened(path, **words):
+    """The training images at a place, none of them held out, and all that is said of them."""
+    found = load(path, **{"validation": 0} | words)
+    return found.train, [*found.notes, *found.guesses]
+
+
+def refusal(path, test=False, **words):
+    """The one line by which a place is refused, at once or when its images are read."""
+    with pytest.raises(UserError) as caught:
+        for part in load(path, test, **words)[:2]:
+            part.fetch(np.arange(len(part)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def content(source):

@@ -1,7 +1,11 @@
-"""The same features and logits under timm's names, transformers', Google's and ONNX's."""
+"""The same features and logits under timm's names, transformers' and ONNX's, of the pixels that
+were evaluated."""
 
+import functools
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,45 +13,45 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file
+from sklearn.datasets import load_sample_images
+from torchvision.transforms.v2 import functional as F
 
 from helpers.disk import full_disk
-from helpers.encoders import google_shapes
-from ssl_vit.data import transforms
+from helpers.encoders import MODEL, net, pixels
+from helpers.images import encode
+from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.recipe import export_files
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.load import resolve, resolve_encoder
 from ssl_vit.recipe.schema import Data, Model
 
-MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
 DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])
+BANDS = Data(size=16, channels=4, range=[0, 4095], mean=[0.1, 0.2, 0.3, 0.4], std=[0.2] * 4)
 CLASSES = ["cat", "dog", "newt"]
 
 
-def net(seed: int = 0, data: Data = DATA) -> encoder.Encoder:
-    torch.manual_seed(seed)
-    made = encoder.build_encoder(MODEL, data).eval()
-    for parameter in made.parameters():  # so that nothing is zero or one by accident
-        torch.nn.init.normal_(parameter, std=0.2)
-    return made
-
-
-def exported(folder: Path, made: encoder.Encoder, classes: list[str], pool: str = "token") -> Path:
+def exported(
+    folder: Path,
+    made: encoder.Encoder | None = None,
+    classes: list[str] | None = None,
+    pool: str = "token",
+    model: Model = MODEL,
+) -> Path:
+    """An export, with the head of a classifier where there are classes."""
+    made, classes = made or net(data=DATA), classes or []
     torch.manual_seed(3)
-    heads = (
-        {"head.weight": torch.randn(len(classes), 32), "head.bias": torch.randn(len(classes))}
-        if classes
-        else {}
-    )
-    weights.export(folder, made, heads, MODEL, DATA, pool, classes)
+    size = len(classes)
+    heads = {"head.weight": torch.randn(size, model.width), "head.bias": torch.randn(size)}
+    weights.export(folder, made, heads if classes else {}, model, made.data, pool, classes)
     return folder
 
 
-def pixels(size: int = 16) -> torch.Tensor:
-    return torch.randint(
-        0, 256, (3, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
-    )
+def convert(folder: Path, form: str, out: Path) -> None:
+    interop.main([str(folder), f"format={form}", f"out={out}"])
 
 
 def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> torch.nn.Module:
@@ -56,15 +60,9 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, ViTModel
 
     torch.manual_seed(5)
-    words = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 80,
-    }
-    config = ViTConfig(
-        **words | {"image_size": 16, "patch_size": 4} | more, num_labels=classes or 2
-    )
+    words: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    words |= {"intermediate_size": 80, "image_size": 16, "patch_size": 4} | more
+    config = ViTConfig(**words, num_labels=classes or 2)
     made = (ViTForImageClassification if classes else ViTModel)(config).eval()
     for parameter in made.parameters() if std else ():
         torch.nn.init.normal_(parameter, std=std)
@@ -73,366 +71,416 @@ def vit(folder: Path, classes: int, std: float | None = 0.2, **more: Any) -> tor
     return made
 
 
-@pytest.mark.parametrize("classes", [0, 7])
-@pytest.mark.parametrize(("std", "eps"), [(0.2, 1e-6), (None, 1e-12), (None, 1e-5)])
+@pytest.mark.parametrize(
+    ("classes", "std", "eps"), [(0, 0.2, 1e-6), (7, 0.2, 1e-6), (0, None, 1e-12), (7, None, 1e-5)]
+)
+@torch.no_grad()
 def test_a_vit_of_transformers_gives_its_own_features(
     tmp_path: Path, classes: int, std: float | None, eps: float
 ) -> None:
     """Its own initial weights are so small that another eps shows."""
-    theirs, ours = (
-        vit(
-            tmp_path / "vit",
-            classes,
-            std,
-            layer_norm_eps=eps,
-            patch_size=[4, 4],
-            image_size=[16, 16],
-        ),
-        net(),
-    )
+    size = {"patch_size": [4, 4], "image_size": [16, 16]}
+    theirs = vit(tmp_path / "vit", classes, std, layer_norm_eps=eps, **size)
+    ours = net(data=DATA)
     weights.load_weights(ours, InitSource(str(tmp_path / "vit")))
-    with torch.no_grad():
-        normal, h_BTD = ours.normalize(pixels()), ours(ours.patch(pixels()))
-        wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
-        torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
-        if classes:
-            torch.testing.assert_close(
-                theirs.classifier(h_BTD[:, 0]), theirs(normal).logits, atol=1e-5, rtol=0
-            )
+    normal, h_BTD = ours.normalize(pixels()), ours(ours.patch(pixels()))
+    wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
+    torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
+    found = resolve_encoder(str(tmp_path / "vit"), {"data.size": "16"})
+    m = found.model
+    assert (m.name, m.patch, m.width, m.depth, m.heads, m.mlp) == ("vit_32x2_p4", 4, 32, 2, 2, 80)
+    assert (found.data.mean, found.data.std) == (DATA.mean, DATA.std)
 
 
 def test_an_eps_that_no_export_can_say_is_evaluated_but_trained_with_timms(
-    tmp_path: Path, capsys
+    tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     vit(tmp_path / "vit", 0)
     capsys.readouterr()  # of what transformers imports
-    looked_at, trained = net(), net()
+    looked_at, trained = net(data=DATA), net(data=DATA)
     weights.load_init(looked_at, InitSource(f"{tmp_path}/vit"), exported=False)
     assert looked_at.backbone.norm.eps == 1e-12 and not capsys.readouterr().out
     weights.load_init(trained, InitSource(f"{tmp_path}/vit"))
     assert {m.eps for m in trained.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-6}
     (line,) = capsys.readouterr().out.splitlines()
-    assert "vit: layer_norm_eps=1e-12 there; training uses 1e-06" in line
+    assert "layer_norm_eps=1e-12 there; training uses 1e-06" in line
     with torch.no_grad():  # the run's own features are its export's
-        theirs = timm.create_model(
-            f"local-dir:{exported(tmp_path / 'out', trained, [])}", pretrained=True
-        ).eval()
+        folder = exported(tmp_path / "out", trained)
+        theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
         features = theirs.forward_features(trained.normalize(pixels()))
         torch.testing.assert_close(features, trained(trained.patch(pixels())), atol=1e-5, rtol=0)
 
 
-def test_a_vit_of_transformers_brings_its_model_and_its_normalisation(tmp_path: Path) -> None:
-    vit(tmp_path / "vit", 0, patch_size=[4, 4])
-    recipe = resolve(["recipe=finetune", f"init={tmp_path}/vit", "data.size=16", f"out={tmp_path}"])
-    m = recipe.model
-    assert (m.name, m.patch, m.width, m.depth, m.heads, m.mlp) == ("vit_32x2_p4", 4, 32, 2, 2, 80)
-    assert (recipe.data.mean, recipe.data.std) == (DATA.mean, DATA.std)
-
-
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"hidden_act": "relu"}, "hidden_act=relu; expected hidden_act=gelu"),
-        ({"num_attention_heads": 4}, "model.heads=2 here, 4 there"),
-        ({"qkv_bias": False}, "qkv_bias=False; expected qkv_bias=True"),
-        ({"patch_size": [4, 8]}, "patch_size=[4, 8]; expected a square"),
-        ({"image_size": [8, 32]}, "image_size=[8, 32]; expected a square"),
-        (
-            {"model_type": "deit"},
-            "model_type=deit; expected vit (transformers' ViT)",
-        ),
-    ],
+    ("kind", "data"),
+    [("learned", DATA), ("learned", BANDS), ("learned_2d", DATA), ("sincos_2d", DATA)],
 )
-def test_a_vit_of_transformers_that_computes_something_else_is_refused(
-    tmp_path: Path, change: dict, says: str
+@torch.no_grad()
+def test_transformers_own_vit_gives_the_features_and_comes_back(
+    tmp_path: Path, kind: str, data: Data
 ) -> None:
-    vit(tmp_path / "vit", 0)
-    path = tmp_path / "vit" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(UserError, match=r"^init=.*vit: ") as caught:
-        weights.load_weights(net(), InitSource(str(tmp_path / "vit")))
-    assert says in str(caught.value) and "\n" not in str(caught.value)
+    from transformers import AutoModel
+
+    model = Model(**vars(MODEL) | {"positions": kind})
+    made = net(model, data)
+    convert(exported(tmp_path / "export", made, model=model), "transformers", tmp_path / "vit")
+    image = pixels() if data is DATA else torch.randint(0, 4095, (3, 4, 16, 16)).int()
+    theirs = AutoModel.from_pretrained(tmp_path / "vit").eval()
+    found = theirs(made.normalize(image)).last_hidden_state
+    torch.testing.assert_close(found, made(made.patch(image)), atol=1e-5, rtol=0)
+    assert (tmp_path / "vit" / "preprocessor_config.json").exists() == (data is DATA)
+    back = resolve_encoder(str(tmp_path / "vit"), {"data.size": "16"}).data
+    for key in ("channels", "range", "mean", "std"):
+        assert getattr(back, key) == getattr(data, key)
+    other = net(data=data, seed=1)
+    weights.load_weights(other, InitSource(str(tmp_path / "vit")))
+    assert torch.equal(other(other.patch(image)), made(made.patch(image)))
 
 
-def test_a_config_that_is_not_read_is_said_before_the_work(tmp_path: Path) -> None:
-    vit(tmp_path / "vit", 0)
-    path = tmp_path / "vit" / "config.json"
-    for text, says in (
-        (json.dumps({"model_type": "bert"}), "model_type=bert; expected vit"),
-        ("[1]", "cannot be read"),
-    ):
-        path.write_text(text)
-        with pytest.raises(UserError, match=f"^init=.*vit: its config.json .*{says}"):
-            resolve(["recipe=finetune", f"init={tmp_path}/vit", f"out={tmp_path}"])
-
-
-def test_transformers_reads_an_encoder_as_its_own_vit(tmp_path: Path) -> None:
-    from transformers import AutoImageProcessor, AutoModel, ViTModel
-
-    made = net()
-    interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
-    loaded, about = AutoModel.from_pretrained(tmp_path / "vit", output_loading_info=True)
-    assert isinstance(loaded, ViTModel) and not any(
-        about[key] for key in ("missing_keys", "unexpected_keys")
-    )
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "vit")
-    normal = processor(list(pixels()), return_tensors="pt")["pixel_values"]
-    cut = transforms.eval_transform(list(pixels()), 16, DATA.eval_mode, DATA.eval_crop)
-    with torch.no_grad():
-        torch.testing.assert_close(normal, made.normalize(cut), atol=1e-5, rtol=0)
-        outputs, h_BTD = loaded.eval()(normal), made(made.patch(cut))
-        torch.testing.assert_close(outputs.last_hidden_state, h_BTD, atol=1e-5, rtol=0)
-        torch.testing.assert_close(outputs.pooler_output, h_BTD[:, 0], atol=1e-5, rtol=0)
-
-
-def test_transformers_reads_a_linear_head_as_its_own(tmp_path: Path) -> None:
+@torch.no_grad()
+def test_a_classifier_has_its_logits_and_classes(tmp_path: Path) -> None:
     from transformers import AutoModelForImageClassification, ViTForImageClassification
 
-    made = net()
+    made = net(data=DATA)
     folder = exported(tmp_path / "export", made, CLASSES)
-    interop.to_transformers(folder, tmp_path / "vit")
-    loaded = AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    convert(folder, "transformers", tmp_path / "vit")
+    theirs = AutoModelForImageClassification.from_pretrained(tmp_path / "vit").eval()
     head = load_file(folder / "heads.safetensors")
-    with torch.no_grad():
-        wanted = made.feature(pixels(), "token") @ head["head.weight"].T + head["head.bias"]
-        torch.testing.assert_close(
-            loaded(made.normalize(pixels())).logits, wanted, atol=1e-5, rtol=0
-        )
-    assert isinstance(loaded, ViTForImageClassification)
-    assert [
-        loaded.config.id2label[number] for number in range(3)
-    ] == CLASSES and loaded.config.label2id["newt"] == 2
+    wanted = made.feature(pixels(), "token") @ head["head.weight"].T + head["head.bias"]
+    found = theirs(made.normalize(pixels())).logits
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    assert isinstance(theirs, ViTForImageClassification)
+    assert [theirs.config.id2label[n] for n in range(3)] == CLASSES
+    assert theirs.config.label2id["newt"] == 2
 
 
-def test_there_and_back_is_the_same(tmp_path: Path) -> None:
-    made = net()
-    interop.to_transformers(exported(tmp_path / "export", made, []), tmp_path / "vit")
-    other = net(seed=1)
-    weights.load_weights(other, InitSource(str(tmp_path / "vit")))
-    for name, value in made.backbone.state_dict().items():
-        assert torch.equal(other.backbone.state_dict()[name], value), name
-
-
-def test_what_a_vit_of_transformers_cannot_be_is_said(tmp_path: Path) -> None:
-    folder = exported(tmp_path / "export", net(), CLASSES, pool="avg")
-    with pytest.raises(UserError, match="by the mean of the patches"):
-        interop.to_transformers(folder, tmp_path / "vit")
-    (folder / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="is no export"):
-        interop.main([str(folder), "format=transformers", f"out={tmp_path}/vit"])
-    assert not (tmp_path / "vit").exists()
-
-
-OWN = {"patch": 14, "width": 48, "depth": 2, "heads": 3, "mlp": 100}
-BEYOND = {
-    "layer scale": (
-        Model(name="t", timm="vit_small_patch14_dinov2", layer_scale=0.1, **OWN),
-        "has no blocks.0.ls1.gamma",
-    ),
-    "a norm before": (Model(name="t", timm="vit_base_patch16_clip_224", **OWN), "has no norm_pre"),
-    "registers": (
-        Model(
-            name="t",
-            timm="vit_small_patch14_reg4_dinov2",
-            registers=4,
-            layer_scale=0.1,
-            **OWN,
-        ),
-        "has no blocks.0.ls1.gamma",
-    ),
-    "parallel blocks": (
-        Model(name="t", timm="vit_small_patch16_18x2_224", **OWN),
-        "has no blocks.0.attns.0",
-    ),
-    "a hybrid": (
-        Model(name="t", timm="vit_base_r50_s16_224", **OWN | {"patch": 16}),
-        "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
-    ),
-}
-
-
-@pytest.mark.parametrize(("model", "says"), BEYOND.values(), ids=BEYOND)
-def test_other_vits_are_refused_by_name_and_read_back(
-    tmp_path: Path, model: Model, says: str
-) -> None:
-    data = Data(size=2 * model.patch)
-    made, other = (encoder.build_encoder(model, data).eval() for _ in range(2))
-    weights.export(tmp_path / "export", made, {}, model, data, "avg")
-    with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
-        interop.main([str(tmp_path / "export"), "format=transformers", f"out={tmp_path}/vit"])
-    assert "\n" not in str(caught.value) and [path.name for path in tmp_path.iterdir()] == [
-        "export"
-    ]
-    weights.load_weights(other, InitSource(str(tmp_path / "export")))
-    large = encoder.build_encoder(model, Data(size=3 * model.patch))
-    # positions are interpolated
-    weights.load_weights(large, InitSource(str(tmp_path / "export")))
-    with torch.no_grad():
-        seen = pixels(data.size)
-        torch.testing.assert_close(
-            other.feature(seen, "avg"), made.feature(seen, "avg"), atol=0, rtol=0
-        )
-
-
-def test_an_export_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, words = (
-        exported(tmp_path / "export", net(), []),
-        ["format=transformers", f"out={tmp_path}/vit"],
-    )
-    monkeypatch.setattr(interop, "_processor", lambda config: config["missing"])
-    with pytest.raises(KeyError):
-        interop.main([str(folder), *words])
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]
-    monkeypatch.undo()
-    interop.main([str(folder), *words])
-    assert {path.name for path in (tmp_path / "vit").iterdir()} >= {
-        "config.json",
-        "model.safetensors",
-    }
-
-
-def test_an_export_writes_over_nothing_and_follows_no_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, out = exported(tmp_path / "export", net(), []), tmp_path / "vit"
-    words = [str(folder), "format=transformers", f"out={out}"]
-    out.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=f"out={out}: exists already"):
-        interop.main(words)
-    out.unlink()
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "thesis.txt").write_text("theirs")
-    (tmp_path / f".vit.{os.getpid()}").symlink_to(theirs)
-    convert = interop.to_transformers
-
-    def slow(export: Path, beside: Path) -> None:
-        """Another process writes the same folder meanwhile."""
-        convert(export, beside)
-        out.mkdir()
-        (out / "config.json").write_text("{}")
-
-    monkeypatch.setitem(interop.FORMATS, "transformers", slow)
-    with pytest.raises(UserError, match=f"out={out}: Directory not empty"):
-        interop.main(words)
-    assert (out / "config.json").read_text() == "{}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "theirs", "vit"]
-    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
-
-
-def test_an_export_leaves_folders_of_others_beside_it(tmp_path: Path) -> None:
-    for name in (".export.backup", ".export.4711"):
-        (tmp_path / name).mkdir()
-    exported(tmp_path / "export", net(), [])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".export.backup", "export"]
-
-
-@pytest.mark.parametrize("form", ["transformers", "onnx"])
-def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, form: str) -> None:
-    if form == "onnx":
-        pytest.importorskip("onnxscript")
-    folder = exported(tmp_path / "export", net(), [])
-    with full_disk(), pytest.raises(UserError, match=rf"^out={tmp_path}/vit: File too large$"):
-        interop.main([str(folder), f"format={form}", f"out={tmp_path}/vit"])
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]
-
-
-def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: Path) -> None:
-    """A full disk keeps the one that was there."""
-    folder = exported(tmp_path / "export", net(), [])
-    before = (folder / "model.safetensors").read_bytes()
-    (tmp_path / ".export.4711").mkdir()
-    (tmp_path / ".export.notes").write_text("mine")
-    with full_disk(), pytest.raises(OSError, match="too large"):
-        exported(folder, net(1), [])
-    assert (folder / "model.safetensors").read_bytes() == before
-    exported(folder, net(1), [])
-    assert (folder / "model.safetensors").read_bytes() != before
-    assert {path.name for path in tmp_path.iterdir()} == {"export", ".export.notes"}
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["format=onx", "out=x"], "did you mean onnx?"),
-        (["format=onnx"], "out= is missing; expected a path, as in python tools/export.py"),
-        (["format=onnx", "out=."], "out=.: exists already"),
-        (["format=onnx", "out=x", "timm:vit"], "timm:vit: expected one FOLDER, as in"),
-    ],
-)
-def test_words_that_are_not_understood(tmp_path: Path, words: list[str], says: str) -> None:
-    folder = exported(tmp_path / "export", net(), [])
-    with pytest.raises(UserError) as caught:
-        interop.main([str(folder), *words])
-    assert says in str(caught.value)
-
-
-def test_a_google_vit_b16_gives_timms_features(tmp_path: Path) -> None:
-    """Of the published widths, two blocks deep, from random arrays."""
-    model, path = Model(depth=2), tmp_path / "B_16.npz"
-    noise = np.random.default_rng(0).normal(0, 0.03, 2**20).astype(np.float32)
-    np.savez(
-        path, **{name: np.resize(noise, shape) for name, shape in google_shapes(model, 224).items()}
-    )  # type: ignore[arg-type]
-    ours = encoder.build_encoder(model, Data()).eval()
-    weights.load_weights(ours, InitSource(str(path)))
-    options = {"num_classes": 0, "depth": model.depth, "weight_init": "skip"}
-    theirs = timm.create_model("vit_base_patch16_224", **options).eval()
-    theirs.load_pretrained(str(path))
-    with torch.no_grad():
-        features, wanted = (
-            ours.feature(pixels(224)[:1], "token"),
-            theirs(pixels(224)[:1] / 127.5 - 1),
-        )
-    assert wanted.std() > 0.01
-    torch.testing.assert_close(features, wanted, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("classes", "pool", "name"), [([], "avg", "features"), (CLASSES, "token", "logits")]
-)
+@pytest.mark.parametrize(("classes", "pool", "name"), [([], "avg", "features"), (CLASSES, "token", "logits")])  # fmt: skip
+@torch.no_grad()
 def test_onnxruntime_gives_the_same(
     tmp_path: Path, classes: list[str], pool: str, name: str
 ) -> None:
-    runtime = pytest.importorskip(
-        "onnxruntime", reason="onnxruntime is not installed: pip install -e '.[onnx]'"
-    )
-    pytest.importorskip(
-        "onnxscript", reason="onnxscript is not installed: pip install -e '.[onnx]'"
-    )
-    made = net()
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+    pytest.importorskip("onnxscript", reason="needs the extra [onnx]")
+    made = net(data=DATA)
     folder = exported(tmp_path / "export", made, classes, pool)
-    interop.main([str(folder), "format=onnx", f"out={tmp_path}/vit.onnx"])
+    convert(folder, "onnx", tmp_path / "vit.onnx")
     session = runtime.InferenceSession(
         str(tmp_path / "vit.onnx"), providers=["CPUExecutionProvider"]
     )
-    preprocessing = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
-    assert (preprocessing["input_size"], preprocessing["mean"]) == ([3, 16, 16], DATA.mean)
-    assert (
-        preprocessing["crop_pct"],
-        preprocessing["crop_mode"],
-        preprocessing["interpolation"],
-    ) == (
-        0.875,
-        "center",
-        "bilinear",
-    )
-    with torch.no_grad():
-        wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(
-            made.normalize(pixels())
-        )
-        for count in (3, 1):  # any batch
-            (output,) = session.run([name], {"pixels": made.normalize(pixels())[:count].numpy()})
-            np.testing.assert_allclose(output, wanted[:count].numpy(), atol=1e-5, rtol=0)
+    about = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
+    assert (about["input_size"], about["mean"]) == ([3, 16, 16], DATA.mean)
+    cropping = about["crop_pct"], about["crop_mode"], about["interpolation"]
+    assert cropping == (0.875, "center", "bilinear")
+    inputs = made.normalize(pixels())
+    wanted = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(inputs)
+    for count in (3, 1):  # any batch
+        (output,) = session.run([name], {"pixels": inputs[:count].numpy()})
+        np.testing.assert_allclose(output, wanted[:count].numpy(), atol=1e-5, rtol=0)
 
 
 def test_without_onnx_the_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[onnx\]'"):
-        interop.to_onnx(exported(tmp_path / "export", net(), []), tmp_path / "vit.onnx")
+        interop.to_onnx(exported(tmp_path / "export"), tmp_path / "vit.onnx")
+
+
+OWN = {"name": "t", "patch": 14, "width": 48, "depth": 2, "heads": 3, "mlp": 100}
+BEYOND = {
+    "layer scale": (
+        {"timm": "vit_small_patch14_dinov2", "layer_scale": 0.1},
+        "has no blocks.0.ls1.gamma",
+    ),
+    "a norm before": ({"timm": "vit_base_patch16_clip_224"}, "has no norm_pre"),
+    "parallel blocks": ({"timm": "vit_small_patch16_18x2_224"}, "has no blocks.0.attns.0"),
+    "a hybrid": (
+        {"timm": "vit_base_r50_s16_224", "patch": 16},
+        "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
+    ),
+    "rotary positions": ({"width": 48, "heads": 2, "positions": "rotary"}, "is timm's VisionT"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), BEYOND.values(), ids=BEYOND)
+@torch.no_grad()
+def test_other_vits_are_refused_by_name_and_read_back(
+    tmp_path: Path, words: dict[str, Any], says: str
+) -> None:
+    model = Model(**OWN | words)
+    data = Data(size=2 * model.patch)
+    made, other = (encoder.build_encoder(model, data).eval() for _ in range(2))
+    weights.export(tmp_path / "export", made, {}, model, data, "avg")
+    with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
+        convert(tmp_path / "export", "transformers", tmp_path / "vit")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    weights.load_weights(other, InitSource(str(tmp_path / "export")))
+    seen = pixels(size=data.size)
+    assert torch.equal(other.feature(seen, "avg"), made.feature(seen, "avg"))
+
+
+def border(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"] |= {"crop_mode": "border"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def empty(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
+WRONG: dict[str, tuple[str, Callable[[Path], None], list[str], str]] = {
+    "mean of patches": ("avg", bool, ["format=transformers", "out=x"], "by the mean of the patch"),
+    "no export": ("token", empty, ["format=transformers", "out=x"], "is no export"),
+    "cropping": ("token", border, ["format=transformers", "out=x"], "for crop_mode=border"),
+    "no such format": ("token", bool, ["format=onx", "out=x"], "did you mean onnx?"),
+    "no place": ("token", bool, ["format=onnx"], "out= is missing"),
+    "a place that is there": ("token", bool, ["format=onnx", "out=."], "out=.: exists already"),
+    "two folders": ("token", bool, ["format=onnx", "out=x", "timm:vit"], "timm:vit: expected one"),
+}
+
+
+@pytest.mark.parametrize(("pool", "change", "words", "says"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_converted_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pool: str,
+    change: Callable[[Path], None],
+    words: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = exported(tmp_path / "export", classes=CLASSES, pool=pool)
+    change(folder)
+    with pytest.raises(UserError) as caught:
+        interop.main([str(folder), *words])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_conversion_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = exported(tmp_path / "export")
+    with monkeypatch.context() as patch:
+        patch.setattr(interop, "_processor", lambda config: config["missing"])
+        with pytest.raises(KeyError):
+            convert(folder, "transformers", tmp_path / "vit")
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    convert(folder, "transformers", tmp_path / "vit")
+    assert {path.name for path in (tmp_path / "vit").iterdir()} >= {"config.json"}
+
+
+@pytest.mark.parametrize("form", ["transformers", "onnx"])
+def test_a_conversion_to_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, form: str
+) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxscript", reason="needs the extra [onnx]")
+    folder = exported(tmp_path / "export")
+    with full_disk(), pytest.raises(UserError, match=rf"^out={tmp_path}/vit: File too large$"):
+        convert(folder, form, tmp_path / "vit")
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_conversion_writes_over_nothing_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = exported(tmp_path / "export"), tmp_path / "vit"
+    out.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=f"out={out}: exists already"):
+        convert(folder, "transformers", out)
+    out.unlink()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("theirs")
+    (tmp_path / f".vit.{os.getpid()}").symlink_to(theirs)
+    own = interop.to_transformers
+
+    def slow(export: Path, beside: Path) -> None:
+        """Another process writes the same folder meanwhile."""
+        own(export, beside)
+        out.mkdir()
+        (out / "config.json").write_text("{}")
+
+    monkeypatch.setitem(interop.FORMATS, "transformers", slow)
+    with pytest.raises(UserError, match=f"out={out}: Directory not empty"):
+        convert(folder, "transformers", out)
+    assert (out / "config.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "theirs", "vit"]
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+
+
+# height, width: none square, smaller and larger than what is asked for, spare pixels of every
+# remainder by 4
+SHAPES = [
+    *((427, 640), (640, 427), (300, 301), (97, 150), (150, 97), (50, 83), (200, 613), (613, 200)),
+    *((400, 401), (400, 402), (400, 403), (350, 500), (500, 375), (257, 391), (120, 121)),
+]
+WAYS = {
+    "crop": ("crop", 0.875),
+    "narrow": ("crop", 0.9),
+    "whole": ("crop", 1.0),
+    "squash": ("squash", 0.875),
+}
+
+
+@functools.cache
+def photographs() -> list[Image.Image]:
+    """Parts of scikit-learn's two, each resized to a shape of its own."""
+    rng, found = np.random.default_rng(0), []
+    samples = load_sample_images().images
+    for n, (height, width) in enumerate(SHAPES):
+        left, top = int(rng.integers(0, 120)), int(rng.integers(0, 80))
+        box = (left, top, left + 480, top + 320)
+        whole = Image.fromarray(samples[n % 2])
+        found.append(whole.resize((width, height), Image.Resampling.BICUBIC, box))
+    return found
+
+
+def by_timm(folder: Path) -> tuple[Any, Any]:
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    config = timm.data.resolve_model_data_config(model)
+    transform = timm.data.create_transform(**config, is_training=False)
+    return lambda photo: transform(photo)[None], model
+
+
+def by_transformers(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    processor = AutoImageProcessor.from_pretrained(folder)
+    model = AutoModelForImageClassification.from_pretrained(folder).eval()
+    return (
+        lambda photo: processor(photo, return_tensors="pt")["pixel_values"],
+        lambda given: model(given).logits,
+    )
+
+
+def one_off(image: torch.Tensor, data: Data) -> tuple[int, int]:
+    """Rows and columns by which the crop of transformers' own processors lies further up and left:
+    half of the spare pixels is rounded down there, and to the even number by torchvision and so by
+    timm."""
+    if data.eval_mode == "squash":
+        return 0, 0
+    resized = F.resize(image, [int(data.size / data.eval_crop)])
+    spare = [side - data.size for side in resized.shape[1:]]
+    return round(spare[0] / 2) - spare[0] // 2, round(spare[1] / 2) - spare[1] // 2
+
+
+def moved(image: torch.Tensor, data: Data) -> torch.Tensor:
+    """An evaluation image that was cropped as transformers does."""
+    resized = F.resize(image, [int(data.size / data.eval_crop)])
+    top, left = ((side - data.size) // 2 for side in resized.shape[1:])
+    return resized[None, :, top : top + data.size, left : left + data.size]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("size", "way"), [*((64, way) for way in WAYS), (96, "narrow"), (224, "crop")]
+)
+def test_timm_and_transformers_see_the_pixels_that_were_evaluated(
+    tmp_path: Path, size: int, way: str
+) -> None:
+    """Pixels within 2 of 255 on average; the same class wherever the top two logits are more than
+    1e-2 apart. The exports say how they are evaluated, when they come back too."""
+    mode, crop = WAYS[way]
+    cropping = {"size": size, "eval_mode": mode, "eval_crop": crop}
+    data = Data(**cropping, mean=[0.4, 0.5, 0.6], std=[0.2, 0.25, 0.3])
+    model = Model(**vars(MODEL) | {"patch": 16})
+    made = net(model, data)
+    folder = exported(tmp_path / "export", made, [f"class {n}" for n in range(10)], model=model)
+    head = load_file(folder / "heads.safetensors")
+    convert(folder, "transformers", tmp_path / "vit")
+    clients = {
+        "timm": by_timm(folder),
+        "transformers, through timm": by_transformers(folder),
+        "transformers": by_transformers(tmp_path / "vit"),
+    }
+    mean, std = (255 * torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
+    clear = apart = 0
+    for photo in photographs():
+        image = decoding.decode(encode(photo, "PNG"))
+        seen = transforms.eval_transform([image], size, mode, crop)
+        for name, (transform, client) in clients.items():
+            wanted = seen
+            if name == "transformers" and any(one_off(image, data)):
+                wanted = moved(image, data)
+                apart += 1
+            logits = made.feature(wanted, "token") @ head["head.weight"].T + head["head.bias"]
+            normal = transform(photo)
+            assert normal.shape == wanted.shape
+            assert (wanted.float() - (normal * std + mean)).abs().mean() <= 2
+            first, second = logits[0].topk(2).values
+            if first - second > 1e-2:
+                assert client(normal).argmax() == logits.argmax()
+                clear += 1
+    assert clear > 30  # of 45: the comparison of classes is not empty
+    # floor(64 / 0.9) leaves 7 spare pixels on every image's shorter side
+    if (size, way) != (64, "narrow"):
+        assert apart < len(SHAPES) / 2
+    for place in (folder, tmp_path / "vit"):
+        found = export_files.evaluation(place)
+        assert found["eval_mode"] == mode
+        if mode == "crop":
+            assert int(size / found["eval_crop"]) == int(size / crop)
+
+
+def test_the_crop_of_transformers_own_processor_is_one_pixel_off_in_one_of_four_images() -> None:
+    """What docs/hub.md says: at the default crop only on the longer side, never by more, and for
+    nothing else."""
+    data = Data(size=224)
+    found = [one_off(torch.zeros(3, 256, 256 + spare), data) for spare in range(400)]
+    assert found.count((0, 1)) == 100 and found.count((0, 0)) == 300
+
+
+@pytest.mark.parametrize("side", [64, 96, 224, 384])
+def test_a_shorter_side_said_in_pixels_is_the_same_number_again(side: int) -> None:
+    crop = {"do_center_crop": True, "crop_size": {"height": side, "width": side}}
+    for short in range(side, 4 * side):
+        found = export_files.of_processor({"size": {"shortest_edge": short}, **crop})
+        assert int(side / found["eval_crop"]) == short
+
+
+FOREIGN = {
+    "timm's own": (
+        {"crop_pct": 0.9, "crop_mode": "center"},
+        {"eval_mode": "crop", "eval_crop": 0.9},
+    ),
+    "no mode": ({"crop_pct": 0.95}, {"eval_mode": "crop", "eval_crop": 0.95}),
+    "a squash": ({"crop_pct": 1.0, "crop_mode": "squash"}, {"eval_mode": "squash"}),
+    "a squash that is cropped": ({"crop_pct": 0.9, "crop_mode": "squash"}, {}),
+    "a border": ({"crop_pct": 1.0, "crop_mode": "border"}, {}),
+    "a crop that fills the memory": ({"crop_pct": 1e-9}, {}),
+    "nothing": ({}, {}),
+}
+
+
+@pytest.mark.parametrize(("cropping", "wanted"), FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_export_says_how_its_encoder_is_evaluated(
+    tmp_path: Path, cropping: dict, wanted: dict
+) -> None:
+    """As it says it into the evaluation of the frozen encoder; not into training, where arms are
+    evaluated alike. What the command or a recipe says is repeated."""
+    folder = exported(tmp_path / "export", net(data=Data(size=64)))
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("crop_pct", "crop_mode"):
+        del config["pretrained_cfg"][key]
+    config["pretrained_cfg"] |= cropping
+    path.write_text(json.dumps(config))
+    assert export_files.evaluation(folder) == wanted
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "objective: probe\ndata: {name: mine, path: .., size: 64, eval_crop: 0.7}\nmodel: vit_n8\n"
+    )
+    words = [f"init={folder}", f"data.path={tmp_path}", f"out={tmp_path}"]
+    right = wanted.get("eval_mode", "crop"), wanted.get("eval_crop", 1.0)
+    for recipe, more, evaluated in (
+        ("evaluate", ["data=tinyimagenet"], right),
+        ("finetune", ["data=tinyimagenet"], ("crop", 1.0)),  # the row of tinyimagenet
+        ("evaluate", ["data=tinyimagenet", "data.eval_crop=0.8"], ("crop", 0.8)),
+        (own, [], ("crop", 0.7)),
+    ):
+        data = resolve([f"recipe={recipe}", *words, *more]).data
+        assert (data.eval_mode, data.eval_crop) == evaluated

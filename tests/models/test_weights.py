@@ -1,112 +1,346 @@
-"""What is exported is what timm and transformers read, with no code of this project."""
+"""Weights in and out: timm and transformers give the features of what is exported, with no code of
+this project; what init= names is loaded, adapted, or refused by both values."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from timm.models import adapt_input_conv
 
+from helpers.disk import full_disk
+from helpers.encoders import DATA, MODEL, google_shapes, net, pixels
+from helpers.exports import forget_digests
+from helpers.options import TINY, altered
+from helpers.runs import run
 from ssl_vit.errors import UserError
+from ssl_vit.jobs.api import load_encoder
 from ssl_vit.models import encoder, interop, weights
+from ssl_vit.models.architectures import timm_args
 from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve, resolve_encoder
+from ssl_vit.recipe.model import POSITIONS
 from ssl_vit.recipe.schema import Data, Model
+from ssl_vit.runs.folder import Run
 
-MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
-
-
-@pytest.fixture(params=["avg", "token"])
-def pool(request: pytest.FixtureRequest) -> str:
-    return request.param
+ALL = {"registers": 2, "layer_scale": 0.1, "qk_norm": True, "activation": "swiglu"}
+SIDE = 16
 
 
-def exported(folder: Path, pool: str, data: Data) -> encoder.Encoder:
-    torch.manual_seed(0)
-    made = encoder.build_encoder(MODEL, data).eval()
-    torch.nn.init.normal_(made.backbone.norm.weight)  # so that a norm in the wrong place shows
-    weights.export(folder, made, {"mask_token": torch.ones(32)}, MODEL, data, pool)
+def model(**options: Any) -> Model:
+    return Model(**vars(MODEL) | options)
+
+
+def bands(channels: int) -> Data:
+    share = [0.1 + 0.1 * n for n in range(channels)]
+    return Data(size=SIDE, channels=channels, range=[100, 4000], mean=share, std=share[::-1])
+
+
+def images(data: Data) -> torch.Tensor:
+    """Some beyond the range."""
+    if data.is_rgb:
+        return pixels()
+    random = torch.Generator().manual_seed(0)
+    shape = (3, data.channels, SIDE, SIDE)
+    return torch.randint(0, 5000, shape, generator=random, dtype=torch.int32)
+
+
+def normalised(image: torch.Tensor, data: Data) -> torch.Tensor:
+    lowest, highest = data.pixel_range
+    share = (image.double().clamp(lowest, highest) - lowest) / (highest - lowest)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (data.mean, data.std))
+    return ((share - mean) / std).float()
+
+
+def exported(folder: Path, options: dict[str, Any] | None = None, data: Data = DATA, pool="avg"):
+    """An encoder of these options, and its export there."""
+    of = model(**options or {})
+    made = net(of, data)
+    weights.export(folder, made, {"mask_token": torch.ones(32)}, of, data, pool)
     return made
 
 
-def own_feature(made: encoder.Encoder, pixels: torch.Tensor, pool: str) -> torch.Tensor:
-    h_BTD = made(made.patch(pixels))
-    return h_BTD[:, 0] if pool == "token" else h_BTD[:, made.prefix :].mean(1)
+def refusal(made: encoder.Encoder, place: str | Path) -> str:
+    with pytest.raises(UserError) as caught:
+        weights.load_weights(made, InitSource(str(place)))
+    assert "\n" not in str(caught.value) and str(place) in str(caught.value)
+    return str(caught.value)
 
 
-@pytest.mark.parametrize("mean", [0.5, 0.4])
-def test_timm_gives_the_encoders_own_features(tmp_path: Path, pool: str, mean: float) -> None:
-    made = exported(tmp_path / "export", pool, Data(size=16, mean=[mean] * 3, std=[0.25] * 3))
-    loaded = timm.create_model(f"local-dir:{tmp_path}/export", pretrained=True).eval()
-    config = timm.data.resolve_model_data_config(loaded)
-    assert list(config["input_size"]) == [3, 16, 16] and list(config["mean"]) == [mean] * 3
-    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
-    normal = (pixels / 255 - mean) / 0.25
-    with torch.no_grad():
-        torch.testing.assert_close(
-            loaded(normal), own_feature(made, pixels, pool), atol=1e-5, rtol=0
-        )
-        torch.testing.assert_close(
-            loaded.forward_features(normal), made(made.patch(pixels)), atol=1e-5, rtol=0
-        )
+FEATURES: dict[str, tuple[dict[str, Any], Data, str]] = {
+    "mean of patches": ({}, Data(size=SIDE, mean=[0.4] * 3, std=[0.25] * 3), "avg"),
+    "class token": ({}, DATA, "token"),
+    "registers": ({"registers": 3}, DATA, "avg"),
+    "LayerScale": ({"layer_scale": 1e-3}, DATA, "avg"),
+    "norms of queries and keys": ({"qk_norm": True}, DATA, "avg"),
+    "SwiGLU": ({"activation": "swiglu"}, DATA, "avg"),
+    **{f"{kind} with all": ({"positions": kind, **ALL}, DATA, "avg") for kind in POSITIONS},
+    "one channel": ({}, bands(1), "avg"),
+    "seven channels": ({"positions": "rotary"}, bands(7), "token"),
+    # timm gives its patches as rows and columns
+    "images of any size": ({"timm": "test_vit"}, DATA, "avg"),
+}
 
 
-def test_transformers_gives_the_encoders_own_features(tmp_path: Path, pool: str) -> None:
+@pytest.mark.parametrize(("options", "data", "pool"), FEATURES.values(), ids=FEATURES)
+@torch.no_grad()
+def test_timm_transformers_and_init_give_the_encoders_features(
+    tmp_path: Path, options: dict[str, Any], data: Data, pool: str
+) -> None:
+    """And the export alone tells model and normalisation."""
     from transformers import AutoModel
 
-    made = exported(tmp_path / "export", pool, Data(size=16))
-    loaded = AutoModel.from_pretrained(tmp_path / "export").eval()
-    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
-    with torch.no_grad():
-        features = loaded(pixels / 127.5 - 1)
-        torch.testing.assert_close(
-            features.last_hidden_state, made(made.patch(pixels)), atol=1e-5, rtol=0
-        )
-        torch.testing.assert_close(
-            features.pooler_output, own_feature(made, pixels, pool), atol=1e-5, rtol=0
-        )
-
-
-def test_an_export_replaces_an_older_one_whole(tmp_path: Path) -> None:
     folder = tmp_path / "export"
-    exported(folder, "token", Data(size=16))
+    made = exported(folder, options, data, pool)
+    image = images(data)
+    h_BTD = made(made.patch(image))
+    wanted = h_BTD[:, 0] if pool == "token" else h_BTD[:, made.prefix :].mean(1)
+    inputs = normalised(image, data)
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    torch.testing.assert_close(theirs(inputs), wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(theirs.forward_features(inputs), h_BTD, atol=1e-5, rtol=0)
+    config = timm.data.resolve_model_data_config(theirs)
+    assert list(config["input_size"]) == [data.channels, SIDE, SIDE]
+    assert list(config["mean"]) == data.mean
+    auto = AutoModel.from_pretrained(folder).eval()
+    torch.testing.assert_close(auto(inputs).pooler_output, wanted, atol=1e-5, rtol=0)
+    other = net(model(**options), data, seed=1)
+    weights.load_weights(other, InitSource(str(folder)))
+    assert torch.equal(other(other.patch(image)), h_BTD)
+    assert torch.equal(load_encoder(folder).feature(image), made.feature(image, pool))
+    described = resolve_encoder(str(folder), {"data.size": "16"})
+    described.model.name = "tiny"
+    assert described.model == model(**options)
+    for key in ("channels", "range", "mean", "std"):
+        assert getattr(described.data, key) == getattr(data, key)
+
+
+def test_a_hash_tells_the_weights(tmp_path: Path) -> None:
+    hashes = [weights.fingerprint(net(seed=seed).backbone.state_dict()) for seed in (0, 1)]
+    exported(tmp_path / "export")
+    assert weights.load_weights(net(seed=1), InitSource(str(tmp_path / "export"))) == hashes[0]
+    assert hashes[0] != hashes[1]
+
+
+def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: Path) -> None:
+    """A full disk keeps the one that was there; what an earlier, killed process left goes."""
+    folder = tmp_path / "export"
+    exported(folder, pool="token")
     (folder / "stale").write_text("left over")
-    exported(folder, "avg", Data(size=16))
-    assert {p.name for p in folder.iterdir()} == {
-        "config.json",
-        "model.safetensors",
-        "heads.safetensors",
-    }
+    for name in (".export.backup", ".export.4711"):
+        (tmp_path / name).mkdir()
+    before = (folder / "model.safetensors").read_bytes()
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        exported(folder, {"qk_norm": True})
+    assert (folder / "model.safetensors").read_bytes() == before
+    exported(folder, {"qk_norm": True})
+    assert {p.name for p in tmp_path.iterdir()} == {"export", ".export.backup"}
+    files = {"config.json", "model.safetensors", "heads.safetensors"}
+    assert {p.name for p in folder.iterdir()} == files
     assert json.loads((folder / "config.json").read_text())["model_args"]["global_pool"] == "avg"
     assert load_file(folder / "heads.safetensors")["mask_token"].shape == (32,)
-    assert list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("written_as", ["timm", "transformers"])
 def test_one_flipped_bit_is_refused(tmp_path: Path, written_as: str) -> None:
-    made = exported(tmp_path / "export", "token", Data(size=16))
-    folder = tmp_path / "export"
-    if written_as == "transformers":
-        folder = tmp_path / "vit"
-        interop.to_transformers(tmp_path / "export", folder)
+    made = exported(tmp_path / "timm", pool="token")
+    interop.to_transformers(tmp_path / "timm", tmp_path / "transformers")
+    folder = tmp_path / written_as
     source = InitSource(str(folder))
     weights.load_weights(made, source)
     file = folder / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        weights.load_weights(made, source)
-    assert str(caught.value).startswith(f"init={folder}: {file} is damaged or was replaced: ")
-    assert "\n" not in str(caught.value)
-    config = json.loads((folder / "config.json").read_text())
-    del config["sha256"]  # as in what others wrote
-    (folder / "config.json").write_text(json.dumps(config))
+    assert refusal(made, folder).startswith(f"init={folder}: {file} is damaged or was replaced")
+    forget_digests(folder)  # as what others wrote has none
     weights.load_weights(made, source)
 
 
-def test_a_feature_of_another_pooling_is_refused() -> None:
-    made = encoder.build_encoder(MODEL, Data(name="own", size=16))
-    pixels = torch.zeros(1, 3, 16, 16, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="pool=mean: expected token or avg"):
-        made.feature(pixels, "mean")
+OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"width": 48}, "model.width=48 here, 32 there"),
+    ({}, {"depth": 3}, "model.depth=3 here, 2 there"),
+    ({}, {"patch": 8}, "model.patch=8 here, 4 there"),
+    ({}, {"mlp": 96}, "model.mlp=96 here, 80 there"),
+    ({}, {"heads": 4}, "model.heads=4 here, 2 there"),
+    ({"registers": 3}, {}, "model.registers=0 here, 3 there"),
+    ({}, {"qk_norm": True}, "model.qk_norm=true here, false there"),
+    ({}, {"activation": "swiglu"}, "model.activation=swiglu here, gelu there"),
+    ({}, {"layer_scale": 0.1}, "model.layer_scale=a value here, null there"),
+    # weights with rotary positions and without any have the same names
+    ({"positions": "rotary"}, {"positions": "none"}, "model.positions=none here, rotary there"),
+    ({"positions": "none"}, {"positions": "rotary"}, "model.positions=rotary here, none there"),
+    ({"positions": "rotary"}, {}, "model.positions=learned here, rotary there"),
+    ({}, {"positions": "rotary"}, "model.positions=rotary here, learned there"),
+    ({}, {"positions": "learned_2d"}, "not of rows and columns; expected model.positions=learned"),
+    ({}, {"positions": "sincos_2d"}, "not sines and cosines"),
+]
+
+
+@pytest.mark.parametrize(("there", "here", "says"), OTHERS)
+def test_another_model_is_told_by_both_values(
+    tmp_path: Path, there: dict[str, Any], here: dict[str, Any], says: str
+) -> None:
+    exported(tmp_path / "export", there)
+    assert says in refusal(net(model(**here)), tmp_path / "export")
+
+
+def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    state = dict(exported(folder).backbone.state_dict())
+    forget_digests(folder)
+    file, first = folder / "model.safetensors", "blocks.1.norm1.bias"
+    for changed, says in (
+        ({k: v for k, v in state.items() if k != first}, f"lacks {first}"),
+        (state | {"blocks.0.norm3.weight": torch.ones(32)}, "beyond this model blocks.0.norm3.w"),
+        ({k: v.to(torch.int8) for k, v in state.items()}, "is int8; floating-point weights"),
+        (state | {first: torch.full((32,), torch.nan)}, f"{first} is not finite"),
+        (state | {"pos_embed": torch.ones(1, 1 + 14, 32)}, "14 positions are no square grid"),
+    ):
+        save_file(changed, file)
+        assert says in refusal(net(), folder)
+    head = {"head.weight": torch.ones(7, 32), "head.bias": torch.ones(7)}
+    save_file(state | head, file)
+    weights.load_weights(net(), InitSource(str(folder)))  # a head is left behind
+    file.write_bytes(file.read_bytes()[:100])
+    refusal(net(), folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json"):
+        InitSource(str(folder)).described_values()
+
+
+def test_other_normalisation_is_refused(tmp_path: Path) -> None:
+    exported(tmp_path / "export", data=Data(size=SIDE, mean=[0.4] * 3))
+    text = refusal(net(), tmp_path / "export")
+    assert "data.mean=[0.5, 0.5, 0.5]" in text and "add data.mean=[0.4,0.4,0.4]" in text
+
+
+@pytest.mark.parametrize("channels", [1, 4, 7])
+def test_rgb_weights_are_adapted_by_timms_rule(tmp_path: Path, channels: int) -> None:
+    rgb = tmp_path / "rgb"
+    exported(rgb)
+    made = net(model(adapt_channels=True), bands(channels))
+    weights.load_weights(made, InitSource(str(rgb)))
+    first = load_file(rgb / "model.safetensors")["patch_embed.proj.weight"]
+    found = made.backbone.patch_embed.proj.weight
+    assert torch.equal(found, adapt_input_conv(channels, first))
+    if channels == 4:
+        torch.testing.assert_close(found[:, 3], first[:, 0] * 3 / 4)
+    says = f"data.channels={channels}: init={rgb} was made with 3; model.adapt_channels=true"
+    assert says in refusal(net(data=bands(channels)), rgb)
+    exported(tmp_path / "two", data=bands(2))
+    assert refusal(made, tmp_path / "two").endswith("was made with 2")
+
+
+def google(folder: Path, **change: np.ndarray) -> Path:
+    """Random arrays under the names and shapes of Google's ViT checkpoints."""
+    rng, path = np.random.default_rng(0), folder / "B_4.npz"
+    shapes = google_shapes(MODEL, SIDE)
+    found = {name: rng.normal(0, 0.1, s).astype(np.float32) for name, s in shapes.items()}
+    np.savez(path, **found | change)
+    return path
+
+
+def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
+    path, made = google(tmp_path), net()
+    weights.load_weights(made, InitSource(str(path)))
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **timm_args(MODEL, 16)).eval()
+    theirs.load_pretrained(str(path))
+    with torch.no_grad():
+        wanted = theirs(pixels() / 127.5 - 1)
+        torch.testing.assert_close(made.feature(pixels(), "token"), wanted, atol=1e-4, rtol=0)
+    assert "model.depth=3 here, 2 there" in refusal(net(model(depth=3)), path)
+    google(tmp_path, **{"embedding/kernel": np.zeros((1, 1, 1024, 32), np.float32)})
+    assert "expected a Vision Transformer on patches of pixels" in refusal(net(), path)
+    np.savez(path, root=np.zeros(3))
+    assert "expected a Vision Transformer on patches of pixels" in refusal(net(), path)
+
+
+def test_a_table_without_prefix_tokens_gives_timms_features(tmp_path: Path) -> None:
+    """As of timm's models after DINOv2 with registers; and the other way round: the tokens take up
+    what the table holds for them."""
+    torch.manual_seed(0)
+    args = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2.5}
+    args |= {"img_size": 16, "reg_tokens": 2, "no_embed_class": True, "init_values": 0.1}
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **args).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    config = {"architecture": "vit_base_patch16_224", "num_classes": 0, "model_args": args}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pretrained_cfg": {}}))
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors", {"format": "pt"})
+    options = {"registers": 2, "layer_scale": 1.0}
+    made = net(model(**options))
+    weights.load_weights(made, InitSource(str(tmp_path)))
+    with torch.no_grad():
+        wanted = theirs.forward_features(made.normalize(pixels()))
+        torch.testing.assert_close(made(made.patch(pixels())), wanted, atol=1e-5, rtol=0)
+    weights.export(tmp_path / "learned", made, {}, model(**options), DATA, "avg")
+    bare = encoder.Encoder(theirs, Data())
+    torch.nn.init.normal_(theirs.pos_embed)
+    weights.load_weights(bare, InitSource(str(tmp_path / "learned")))
+    with torch.no_grad():
+        torch.testing.assert_close(bare(bare.patch(pixels())), wanted, atol=1e-5, rtol=0)
+
+
+def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: Path) -> None:
+    """timm's own exports need not say them; shapes do not tell them."""
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=32)
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text()) | {"model_args": {"img_size": 32}}
+    path.write_text(json.dumps(config))
+    stats = theirs.pretrained_cfg
+    data = Data(size=32, mean=list(stats["mean"]), std=list(stats["std"]))
+    tiny = {"patch": 16, "width": 192, "depth": 12, "mlp": 768}
+    right, wrong = (encoder.build_encoder(Model(**tiny, heads=n), data) for n in (3, 6))
+    weights.load_weights(right, InitSource(str(tmp_path / "theirs")))
+    assert "model.heads=6 here, 3 there" in refusal(wrong, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("place", ["nowhere", "nowhere.npz", ".", "runs/unfinished"])
+def test_a_place_without_an_encoder_is_said_with_the_choices(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "unfinished").mkdir(parents=True)
+    (tmp_path / "runs" / "unfinished" / "recipe.yaml").write_text("{}")
+    with pytest.raises(UserError, match=f"init={place}: ") as caught:
+        InitSource(place).locate()
+    assert "\n" not in str(caught.value)
+    assert "timm:NAME" in str(caught.value) or "not finished" in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    steps = ["optim.steps=2", "optim.warmup=1", "eval.every=2", "checkpoint.every=2"]
+    out = f"out={tmp_path_factory.mktemp('runs')}"
+    return run(altered(TINY, *steps, out, "name=mpp", "data.mean=[0.4,0.4,0.4]"))
+
+
+def test_a_run_brings_its_model_and_its_normalisation(pretrained: Run, tmp_path: Path) -> None:
+    def tuned(place: Path, *more: str):
+        return resolve(["recipe=finetune", f"init={place}", f"out={tmp_path}", *more])
+
+    recipe = tuned(pretrained.folder)
+    assert (recipe.model.width, recipe.model.patch, recipe.data.mean) == (32, 4, [0.4] * 3)
+    assert recipe.name == "finetune-init=mpp" and recipe.init == str(pretrained.folder)
+    assert tuned(pretrained.export).model == recipe.model
+    shutil.copytree(pretrained.export, tmp_path / "alone")
+    alone = tuned(tmp_path / "alone").model
+    assert (alone.width, alone.patch, alone.mlp) == (32, 4, 64)
+    with pytest.raises(UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.* with \[0\.4"):
+        tuned(pretrained.folder, "data.mean=[0.5,0.5,0.5]")
+
+
+def test_a_frozen_encoder_of_bytes_takes_no_other_range(pretrained: Run, tmp_path: Path) -> None:
+    given = [f"init={pretrained.folder}", f"out={tmp_path}"]
+    line = r"data\.range=\[0, 4095\]: init=.* was made with \[0, 255\]; leave it out"
+    with pytest.raises(UserError, match=line):
+        resolve(["recipe=evaluate", *given, "data.range=[0,4095]"])
+    assert resolve(["recipe=evaluate", *given, "data.range=[0,255]"]).data.range == [0, 255]
+    assert resolve(["recipe=finetune", *given, "data.range=[0,4095]"]).data.range == [0, 4095]

@@ -9,32 +9,27 @@ import pytest
 
 from helpers.images import images, numbered, parquet, png
 from helpers.sources import content
+from helpers.tables import cells
+from helpers.tables import parquet as write_table
 from ssl_vit.data import fingerprints, sources
 from ssl_vit.data.source import Groups
 from ssl_vit.data.sources import Splits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
-NAMES = ["ant", "bee", "cat"]
+NAMES = datasets.ClassLabel(names=["ant", "bee", "cat"])
 
 
 def table(place: Path, /, **columns: list) -> Path:
     """Parquet of an image a row; labels are whole numbers of NAMES."""
-    count = len(next(iter(columns.values())))
-    cells = {"image": [{"bytes": png(n), "path": None} for n in range(count)], **columns}
-    features = datasets.Features(
-        {"image": datasets.Image()}
-        | {
-            name: datasets.ClassLabel(names=NAMES)
-            if name == "label"
-            else datasets.Sequence(datasets.Value("int32"))
-            if isinstance(values[0], list)
-            else datasets.Value("string")
-            for name, values in columns.items()
-        }
-    )
-    place.mkdir()
-    datasets.Dataset.from_dict(cells, features=features).to_parquet(str(place / "train.parquet"))
+    text, several = datasets.Value("string"), datasets.List(datasets.Value("int32"))
+    kinds = {
+        name: NAMES if name == "label" else several if isinstance(values[0], list) else text
+        for name, values in columns.items()
+    }
+    rows = {"image": cells(range(len(next(iter(columns.values()))))), **columns}
+    features = datasets.Features({"image": datasets.Image(), **kinds})
+    write_table(place / "train.parquet", rows, features)
     return place
 
 
@@ -81,9 +76,8 @@ def test_classes_left_without_test_images_are_named(tmp_path: Path) -> None:
     images(tmp_path / "own", ant=60, bee=1)
     only = load(tmp_path / "own", 0.3)
     labels = set(content(only.test).values())  # the bee is on one of the sides
-    named = [text for text in only.guesses if "no test image is of bee" in text]
-    trained = [text for text in only.guesses if "no training image is of bee" in text]
-    assert (len(named), len(trained)) == ((1, 0) if labels == {0} else (0, 1))
+    side = "no test image" if labels == {0} else "no training image"
+    assert [text for text in only.guesses if f"{side} is of bee" in text]
 
 
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
@@ -96,11 +90,12 @@ def test_a_share_that_takes_all_images_or_none_is_refused(tmp_path: Path, share:
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
 def test_all_runs_have_the_same_test_images(tmp_path: Path, kind: str) -> None:
-    if kind == "folder":
-        images(tmp_path / "own", ant=30, bee=20, cat=10)
-    else:
-        table(tmp_path / "own", label=[0] * 30 + [1] * 20 + [2] * 10)
+    """Also those that do not test: they do not see them."""
     place = tmp_path / "own"
+    if kind == "folder":
+        images(place, ant=30, bee=20, cat=10)
+    else:
+        table(place, label=[0] * 30 + [1] * 20 + [2] * 10)
     whole = content(load(place).test).keys()
     for words in (
         {"share": 0.1},
@@ -112,23 +107,23 @@ def test_all_runs_have_the_same_test_images(tmp_path: Path, kind: str) -> None:
         assert content(found.test).keys() == whole
         assert not whole & (content(found.train).keys() | content(found.validation).keys())
     assert content(load(place, 0.1).test).keys() < content(load(place, 0.3).test).keys()
+    blind = sources.load(Data(name="own", path=str(place), test=0.2))
+    assert blind.test is None
+    assert not whole & {*content(blind.train), *content(blind.validation)}
+    assert any(note.startswith(f"test: {len(whole)} images taken") for note in blind.notes)
 
 
-def test_pre_training_does_not_see_the_test_share_that_it_does_not_read(classes: Path) -> None:
-    test = content(load(classes).test).keys()
-    found = sources.load(Data(name="own", path=str(classes), test=0.2))
-    assert found.test is None
-    assert len({*content(found.train), *content(found.validation)} - test) == 48
-    assert any(note.startswith("test: 12 images taken from train") for note in found.notes)
-
-
-def test_a_test_share_has_a_fingerprint_of_its_own(classes: Path) -> None:
-    prints = [
-        fingerprints.fingerprint_splits(load(classes, share))["test"] for share in (0.2, 0.2, 0.3)
-    ]
-    assert prints[0] == prints[1] != prints[2]
-    whole = fingerprints.fingerprint_splits(load(classes))
-    assert whole["train"] == whole["validation"] != whole["test"]
+def test_fingerprints_tell_test_shares_and_groups(classes: Path, tmp_path: Path) -> None:
+    """An edited column of groups cuts other images off for testing."""
+    prints = [fingerprints.fingerprint_splits(load(classes, share)) for share in (0.2, 0.2, 0.3)]
+    assert prints[0]["test"] == prints[1]["test"] != prints[2]["test"]
+    assert prints[0]["train"] == prints[0]["validation"] != prints[0]["test"]
+    edited = [*PATIENTS[:-1], "bee2"]
+    places = by_patient(tmp_path / "before"), by_patient(tmp_path / "after", edited)
+    found = [load(place, 0.25, group="patient") for place in places]
+    for grouped in (True, False):
+        one, other = (fingerprints.fingerprint_splits(x, grouped=grouped)["train"] for x in found)
+        assert (one != other) == grouped
 
 
 def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> None:
@@ -162,7 +157,8 @@ def test_a_patient_is_on_one_side_of_each_share(tmp_path: Path) -> None:
 
 
 def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: Path) -> None:
-    place = by_folder(tmp_path / "own", *[3] * 30)
+    place = tmp_path / "own"
+    images(place, **{f"place{i}": 3 for i in range(30)})
     found = load(place, group="folder", labels=False)
     folders = [
         {one.name(row).split("/")[-2] for row in range(len(one))}
@@ -170,8 +166,7 @@ def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: P
     ]
     assert sum(map(len, folders)) == 30 == len(set.union(*folders))
     assert 1 <= len(folders[0]) <= 14  # a fifth of 30, four standard deviations
-    (place / "place30").mkdir()
-    (place / "place30" / "0.png").write_bytes(png(999))
+    images(place, place30=1)
     after = load(place, group="folder", labels=False)
     assert content(found.test).keys() <= content(after.test).keys()
     assert not content(found.test).keys() & content(after.train).keys()
@@ -179,36 +174,52 @@ def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: P
         load(place, group="folder")
 
 
-@pytest.mark.parametrize(
-    ("name", "line"), [("plaze", "did you mean place?"), ("several", "expected texts or whole")]
-)
-def test_a_column_of_a_table_names_groups(tmp_path: Path, name: str, line: str) -> None:
+def test_wrong_groups_are_one_line(tmp_path: Path) -> None:
     place = table(
-        tmp_path / "own",
-        place=[str(n // 5) for n in range(30)],
-        several=[[n] for n in range(30)],
+        tmp_path / "own", place=[str(n // 5) for n in range(30)], several=[[n] for n in range(30)]
     )
     found = load(place, group="place")
     places = [{row // 5 for row in one.store_rows()} for one in (found.test, found.train)]
     assert len(places[0]) == 1 and not places[0] & places[1]
-    with pytest.raises(UserError, match=rf"data\.group={name}: .*{line}"):
-        load(place, group=name)
-
-
-def test_groups_that_are_not_there_are_said(tmp_path: Path) -> None:
-    images(tmp_path / "own", ant=3, bee=3)
-    with pytest.raises(UserError, match=r"data\.group=patient: .* no such column; choices: folder"):
-        load(tmp_path / "own", group="patient")
+    images(tmp_path / "folder", ant=3, bee=3)
     numbered(tmp_path / "tars" / "train.tar", range(8))
-    with pytest.raises(UserError, match=r"data\.group=patient: .* tars, which have no columns"):
-        load(tmp_path / "tars", group="patient")
-    with pytest.raises(UserError, match="all 30 images are of one group"):
-        load(table(tmp_path / "one", place=["here"] * 30), group="place")
+    by_place(tmp_path / "one", 30)
+    for folder, name, says in (
+        ("own", "plaze", "did you mean place?"),
+        ("own", "several", "expected texts or whole"),
+        ("folder", "patient", "no such column; choices: folder"),
+        ("tars", "patient", "tars, which have no columns"),
+        ("one", "place", "all 30 images are of one group"),
+    ):
+        with pytest.raises(UserError, match=rf"data\.group={name}: .*{says}".replace("?", r"\?")):
+            load(tmp_path / folder, group=name)
 
 
 def test_images_without_a_value_are_groups_of_one() -> None:
     found = Groups.by_value(["b", None, "a", "b", "", float("nan")])
     assert found.number_N.tolist() == [1, 2, 0, 1, 3, 4]
+
+
+def by_place(place: Path, *sizes: int) -> Path:
+    return table(place, place=[str(i) for i, size in enumerate(sizes) for _ in range(size)])
+
+
+@pytest.mark.parametrize("large", range(5))
+def test_a_group_that_is_most_of_the_images_is_passed_over(large: int, tmp_path: Path) -> None:
+    sizes = [4] * 5
+    sizes[large] = 40  # wherever it stands in the order
+    found = load(by_place(tmp_path / "own", *sizes), 0.15, group="place")
+    assert len(found.test) == 8  # of 8.4 wanted
+
+
+def test_of_groups_that_are_too_large_only_the_default_share_takes_one(tmp_path: Path) -> None:
+    """The smallest; a share that is asked for is refused."""
+    place = by_place(tmp_path / "own", 20, 10, 30)
+    line = r"^data\.test=0\.05: the smallest group of data\.group=place has 10 images, more than"
+    with pytest.raises(UserError, match=line):
+        load(place, 0.05, group="place")
+    found = sources.load(Data(name="own", path=str(place), group="place"))
+    assert len(found.validation) == 10
 
 
 @pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
@@ -227,56 +238,3 @@ def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path
         assert content(one) == dict.fromkeys(content(before), -1)
         assert one.classes == [] and one.labels.lowest_and_highest == (-1, -1)
     assert not hidden.label_source
-
-
-def test_labels_of_a_stream_are_turned_off(tmp_path: Path) -> None:
-    parquet(tmp_path / "own" / "train.parquet", range(12))
-    words = {"stream": True, "validation": 0.0, "path": str(tmp_path / "own")}
-    shown, hidden = (
-        sources.load(Data(name="own", labels=labels, **words)) for labels in (True, False)
-    )
-    assert set(content(shown.train).values()) == {0, 1}
-    assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
-    assert "labels: column label, 2 classes: ant, bee" in shown.notes[-1]
-
-
-def test_the_fingerprint_of_training_images_is_of_their_groups_too(tmp_path: Path) -> None:
-    """An edited column of groups cuts other images off for testing."""
-    places = [
-        by_patient(tmp_path / "before"),
-        by_patient(tmp_path / "after", [*PATIENTS[:-1], "bee2"]),
-    ]
-    found = [load(place, 0.25, group="patient") for place in places]
-    grouped = [fingerprints.fingerprint_splits(one, grouped=True)["train"] for one in found]
-    plain = [fingerprints.fingerprint_splits(one)["train"] for one in found]
-    assert grouped[0] != grouped[1] and plain[0] == plain[1]
-
-
-def by_folder(place: Path, *sizes: int) -> Path:
-    images(place, **{f"place{i}": size for i, size in enumerate(sizes)})
-    return place
-
-
-def by_place(place: Path, *sizes: int) -> Path:
-    return table(place, place=[str(i) for i, size in enumerate(sizes) for _ in range(size)])
-
-
-@pytest.mark.parametrize("large", range(5))
-def test_a_group_that_is_most_of_the_images_is_passed_over(large: int, tmp_path: Path) -> None:
-    sizes = [4] * 5
-    sizes[large] = 40  # wherever it stands in the order
-    found = load(by_place(tmp_path / "own", *sizes), 0.15, group="place")
-    assert len(found.test) == 8  # of 8.4 wanted
-
-
-def test_groups_that_are_all_too_large_for_a_share_are_refused(tmp_path: Path) -> None:
-    place = by_place(tmp_path / "own", 10, 12)
-    line = r"^data\.test=0\.1: the smallest group of data\.group=place has 10 images, more than"
-    with pytest.raises(UserError, match=line):
-        load(place, 0.1, group="place")
-
-
-def test_the_default_held_out_share_is_the_smallest_group_at_least(tmp_path: Path) -> None:
-    place = by_folder(tmp_path / "own", 20, 10, 30)
-    found = sources.load(Data(name="own", path=str(place), group="folder", labels=False))
-    assert len(found.validation) == 10

@@ -1,0 +1,142 @@
+"""Labels beside images, in CSV, JSON and parquet."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from helpers.images import images, png
+from helpers.options import altered
+from helpers.runs import run
+from helpers.sources import content, load, opened, refusal
+from ssl_vit.data.source import labelled_images
+
+ROWS = [
+    {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}
+    for n in range(6)
+]
+WANTED = {png(n): {"ant": 0, "bee": 1, "dog": 2}[row["label"]] for n, row in enumerate(ROWS)}
+
+
+def write(folder, kind, rows):
+    file = folder / f"metadata.{kind}"
+    if kind == "csv":
+        with file.open("w", newline="") as text:
+            writer = csv.DictWriter(text, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        file.write_text("\n".join(map(json.dumps, rows)) if kind == "jsonl" else json.dumps(rows))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
+def test_an_image_folder_with_metadata_has_their_labels(tmp_path, kind):
+    images(tmp_path, _=6)
+    write(tmp_path, kind, ROWS)
+    found = load(tmp_path, validation=0.0)
+    assert content(found.train) == WANTED and found.train.classes == ["ant", "bee", "dog"]
+    assert not found.guesses
+
+
+def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null(
+    tmp_path, tiny, capsys
+):
+    """Of the 36 training images a third has a label."""
+    images(tmp_path / "own", _=40)
+    rows = [
+        {"file_name": f"{n}.png", "label": "ab"[n % 2] if n % 3 == 0 else None} for n in range(40)
+    ]
+    write(tmp_path / "own", "jsonl", rows)
+    train = load(tmp_path / "own", validation=0.1).train
+    number_N = np.array([int(train.file_of(row).removesuffix(".png")) for row in range(36)])
+    wanted_N = np.where(number_N % 3 == 0, number_N % 2, -1)
+    np.testing.assert_array_equal(train.label_of(np.arange(36)), wanted_N)
+    labelled = labelled_images(train)
+    np.testing.assert_array_equal(labelled.store_rows(), train.store_rows()[wanted_N >= 0])
+    words = ["recipe=joint", f"data.path={tmp_path / 'own'}", "data.validation=0.1"]
+    steps = ["optim.steps=2", "optim.warmup=1", "eval.images=4", "eval.every=2", "log.every=1"]
+    probe = ["probe.every=2", "probe.images=12", "probe.shots=[2]", "probe.steps=2"]
+    found = run(altered(tiny, *words, *steps, *probe, "probe.neighbors=5")).rows()
+    assert {"probe/few_shot_2", "features/rank"} <= found[-1].keys()
+    assert "failed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
+    images(tmp_path, _=6)
+    write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
+    plain, _ = opened(tmp_path)
+    assert plain.labels.lowest_and_highest == (-1, -1) and "age" in plain.labels.columns
+    found, _ = opened(tmp_path, label_column="age")
+    assert content(found) == {png(n): 3 * n for n in range(6)} and found.classes == []
+    assert "did you mean age" in refusal(tmp_path, label_column="agee")
+
+
+def test_metadata_of_each_split_give_the_same_numbers(tmp_path):
+    images(tmp_path, train=3, val=2)
+    for split, first, labels in (("train", 0, ["b", "c", "b"]), ("val", 3, ["c", "a"])):
+        names = [f"./{first + i}.png" for i in range(len(labels))]
+        rows = [{"file_name": n, "label": x} for n, x in zip(names, labels, strict=True)]
+        write(tmp_path / split, "jsonl", rows)
+    found = load(tmp_path, validation="val")
+    assert found.train.classes == found.validation.classes == ["a", "b", "c"]
+    assert content(found.train) == {png(0): 1, png(1): 2, png(2): 1}
+    assert content(found.validation) == {png(3): 2, png(4): 0}
+
+
+def test_images_and_rows_that_do_not_meet_are_counted(tmp_path):
+    """Of an image with several labels the last one counts."""
+    images(tmp_path, _=8)
+    gone, twice = ROWS[1] | {"file_name": "gone.png"}, ROWS[1] | {"label": "dog"}
+    write(tmp_path, "csv", [*ROWS[1:], gone, twice, twice])
+    source, said = opened(tmp_path)
+    wanted = WANTED | {png(0): -1, png(1): 2, png(6): -1, png(7): -1}
+    assert content(source) == wanted
+    for text in (
+        "1 images have several labels in the metadata, as 1.png",
+        "3 images are not in the metadata",
+        "1 rows of the metadata name no image",
+    ):
+        assert any(text in line for line in said)
+
+
+def test_json_of_another_kind_is_passed_over_with_a_word(tmp_path):
+    images(tmp_path, ant=2, bee=2)
+    (tmp_path / "metadata.json").write_text('{"license": "none"}')
+    source, said = opened(tmp_path)
+    assert len(source.classes) == 2
+    assert any("metadata.json has no column file_name" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("json", "[{"), ("jsonl", "{}\n{"), ("json", "[" * 100_000), ("parquet", "x")],
+)
+def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
+    images(tmp_path, _=4)
+    (tmp_path / f"metadata.{kind}").write_text(text)
+    assert f"metadata.{kind}: cannot be read: " in refusal(tmp_path)
+
+
+def test_a_usual_name_in_another_case_is_a_column_of_labels(tmp_path):
+    """`Label` had been passed over without a word."""
+    images(tmp_path, _=6)
+    write(tmp_path, "csv", [{"file_name": f"{n}.png", "Label": n % 2} for n in range(6)])
+    found, _ = opened(tmp_path)
+    assert content(found) == {png(n): n % 2 for n in range(6)}
+    assert found.labels.source == "column Label of the metadata"
+
+
+def test_a_missing_number_is_no_class_whatever_a_program_writes_for_it(tmp_path):
+    images(tmp_path, _=8)
+    given = ["0", "1", "NA", "null", "nan", "None", "", "+2"]
+    lines = [f"{n}.png,{label}" for n, label in enumerate(given)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+    source, _ = opened(tmp_path)
+    assert source.classes == []
+    assert source.label_of(np.arange(8)).tolist() == [0, 1, -1, -1, -1, -1, -1, 2]

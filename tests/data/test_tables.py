@@ -1,0 +1,300 @@
+"""Columns of images and labels in parquet files: found by type and name, whole in every split, and
+the same number never two classes."""
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+
+from helpers.channel_images import CHANNELS, values
+from helpers.images import NAMED, png
+from helpers.sources import content, everything, load, opened, refusal
+from helpers.tables import cells, parquet
+from ssl_vit.data import class_numbers, fingerprints, sources
+from ssl_vit.data.batching import ImageDataset, Samples
+from ssl_vit.data.tables import array_cell
+from ssl_vit.errors import UserError
+from ssl_vit.recipe.schema import Data
+
+
+def labelled(path, numbers):
+    """A parquet file of these images, odd ones bees."""
+    return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
+
+
+def supervised_classes(splits):
+    return class_numbers.num_classes(splits, Data(name="own"), "supervised")
+
+
+def test_a_single_file_and_a_folder_of_splits(tmp_path):
+    found = load(labelled(tmp_path / "some.parquet", range(10)))
+    assert everything(found) == {png(n): n % 2 for n in range(10)}
+    assert found.train.classes == found.validation.classes == ["ant", "bee"]
+    data = tmp_path / "own" / "data"
+    labelled(data / "train-00000-of-00002.parquet", range(6))
+    labelled(data / "train-00001-of-00002.parquet", range(6, 9))
+    labelled(data / "dev-00000-of-00001.parquet", range(10, 14))
+    labelled(data / "test-00000-of-00001.parquet", range(20, 23))
+    found = load(tmp_path / "own", test=True)
+    for part, rows in zip(found[:3], (range(9), range(10, 14), range(20, 23)), strict=True):
+        assert content(part) == {png(n): n % 2 for n in rows}
+
+
+@pytest.mark.parametrize(
+    "file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"]
+)
+def test_a_held_out_file_is_never_trained_on(tmp_path, file):
+    """The first two are how the Hub itself lays out what it converts."""
+    labelled(tmp_path / file.format("train"), range(6))
+    labelled(tmp_path / file.format("test"), range(10, 13))
+    assert everything(load(tmp_path)).keys() == {png(n) for n in range(6)}
+
+
+@pytest.mark.parametrize("encoded", ["struct", "bytes"])
+@pytest.mark.parametrize("kind", ["int8", "int64", "uint8", "uint16"])
+def test_columns_of_other_names_and_types_are_found(tmp_path, encoded, kind):
+    image = cells(range(8)) if encoded == "struct" else [png(n) for n in range(8)]
+    columns = {"id": list(range(8)), "photo": image, "fine_label": [n % 3 for n in range(8)]}
+    table = datasets.Dataset.from_dict(columns).cast_column("fine_label", datasets.Value(kind))
+    table.to_parquet(str(tmp_path / "x.parquet"))
+    assert everything(load(tmp_path / "x.parquet")) == {png(n): n % 3 for n in range(8)}
+
+
+@pytest.fixture
+def two_images(tmp_path):
+    """A table with two columns of images and two of whole numbers."""
+    columns = {
+        "front": cells(range(8)),
+        "back": cells(range(50, 58)),
+        "label": [0] * 8,
+        "age": list(range(8)),
+        "name": ["x"] * 8,
+    }
+    features = datasets.Features(
+        front=datasets.Image(),
+        back=datasets.Image(),
+        label=NAMED["label"],
+        age=datasets.Value("int64"),
+        name=datasets.Value("string"),
+    )
+    return parquet(tmp_path / "x.parquet", columns, features)
+
+
+def test_columns_can_be_said(two_images):
+    assert everything(load(two_images)) == {png(n): 0 for n in range(8)}
+    back = load(two_images, image_column="back", label_column="age")
+    assert everything(back) == {png(50 + n): n for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"label_column": "labl"}, "did you mean label? choices: front, back, label, age, name"),
+        ({"label_column": "front"}, "data.label_column=front: "),
+        ({"image_column": "photo"}, "data.image_column=photo: "),
+        ({"image_column": "name"}, "data.image_column=name: "),
+        ({"image_column": "age"}, "data.image_column=age: "),
+    ],
+)
+def test_columns_that_do_not_hold_what_is_asked_for_are_said(two_images, words, says):
+    assert says in refusal(two_images, **words)
+
+
+def test_a_table_without_images_names_the_key(tmp_path):
+    path = parquet(tmp_path / "y.parquet", {"name": ["x"] * 4, "age": [1] * 4})
+    assert "data.image_column=" in refusal(path)
+
+
+def test_files_with_other_columns_are_named(tmp_path):
+    parquet(tmp_path / "train-a.parquet", {"image": cells(range(8))})
+    parquet(tmp_path / "train-b.parquet", {"img": cells(range(8))})
+    assert "split train have different columns: image and img" in refusal(tmp_path)
+
+
+def test_a_row_without_an_image_is_named(tmp_path):
+    columns = {"image": [*cells(range(3)), None], "label": [0] * 4}
+    source, _ = opened(parquet(tmp_path / "x.parquet", columns, NAMED))
+    rows = np.arange(4)
+    batch = ImageDataset(source, Data(size=8), train=False).__getitems__(Samples(rows, rows))
+    assert [line.partition(": ")[0] for line in batch.unreadable] == ["row 3"]
+
+
+def test_no_label_is_minus_one(tmp_path):
+    path = parquet(tmp_path / "none.parquet", {"image": cells(range(5))})
+    assert everything(load(path)) == {png(n): -1 for n in range(5)}
+    some = {"image": cells(range(5)), "label": [0, None, 1, None, 0]}
+    path = parquet(tmp_path / "some.parquet", some, NAMED)
+    assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
+
+
+def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path):
+    names = {
+        "train": ["dog", "ant", "dog", None],
+        "validation": ["cat", "dog"],
+        "test": ["ant", "bee"],
+    }
+    for i, (split, labels) in enumerate(names.items()):
+        numbers = range(10 * i, 10 * i + len(labels))
+        parquet(tmp_path / f"{split}.parquet", {"image": cells(numbers), "label": labels})
+    found = load(tmp_path, test=True)
+    known = ["ant", "bee", "cat", "dog"]
+    for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
+        wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
+        assert part.classes == known and content(part) == wanted
+        assert part.labels.lowest_and_highest == (min(wanted.values()), max(wanted.values()))
+        rows = np.arange(len(part))
+        assert np.array_equal(part.label_of(rows), part.fetch(rows)[1])
+    assert supervised_classes(found) == 4
+
+
+def named_files(folder, **names):
+    """Parquet files of eight images each; with names, labels are 0, 1, 0, ... of these classes."""
+    for first, (file, classes) in enumerate(names.items()):
+        kind = datasets.ClassLabel(names=classes) if classes else datasets.Value("int64")
+        features = datasets.Features({"image": datasets.Image(), "label": kind})
+        rows = {"image": cells(range(10 * first, 10 * first + 8)), "label": [0, 1] * 4}
+        parquet(folder / f"{file.replace('_', '-')}.parquet", rows, features)
+    return folder
+
+
+ANT, TNA = ["ant", "bee"], ["bee", "ant"]
+
+
+@pytest.mark.parametrize("second", [TNA, []])
+def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, second):
+    """The same number is another class there: a supervised run would learn a mixture."""
+    folder = named_files(tmp_path, train_a=ANT, train_b=second)
+    found = load(folder)
+    assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
+    note = "split train: its files name different classes: labels are not used"
+    assert note in found.guesses[0]
+    with pytest.raises(UserError, match=r"no labels in its train split \(its files name diff"):
+        supervised_classes(found)
+    streamed = load(folder, stream=True, validation=0.0)
+    assert note in streamed.guesses[0]
+    assert streamed.train.labels.lowest_and_highest == (-1, -1)
+
+
+@pytest.mark.parametrize("others", [[*ANT, "cat", "dog"], []])
+def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, others):
+    """And a split that is not used takes no labels away."""
+    folder = named_files(tmp_path, train=[*ANT, "cat"], test=others, validation=TNA)
+    found = load(folder, test=True, validation=0.1)
+    assert found.train.labels.lowest_and_highest == found.test.labels.lowest_and_highest == (0, 1)
+    assert supervised_classes(found) == 3
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_splits_that_name_different_classes_are_refused(tmp_path, saved):
+    folder = named_files(tmp_path, train=ANT, test=TNA)
+    if saved:
+        splits = {
+            split: datasets.Dataset.from_parquet(str(folder / f"{split}.parquet"))
+            for split in ("train", "test")
+        }
+        folder = tmp_path / "saved"
+        datasets.DatasetDict(splits).save_to_disk(folder)
+    with pytest.raises(UserError, match="its splits name different classes; train: ant, bee"):
+        supervised_classes(load(folder, test=True))
+
+
+def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
+    texts = [f"an image of {n // 2 if n < 60 else n}" for n in range(100)]
+    path = parquet(tmp_path / "x.parquet", {"image": cells(range(100)), "label": texts})
+    plain = load(path)
+    assert plain.train.labels.lowest_and_highest == (-1, -1)
+    assert "70 different texts for 100 images" in plain.guesses[0]
+    assert len(load(path, label_column="label").train.classes) == 70
+
+
+def saved(folder, split=None, first=0):
+    numbers = range(first, first + 6)
+    columns = {"image": cells(numbers), "label": [n % 2 for n in numbers]}
+    named = None if split is None else datasets.NamedSplit(split)
+    made = datasets.Dataset.from_dict(columns, features=NAMED, split=named)
+    if folder:
+        made.save_to_disk(folder)
+    return made
+
+
+@pytest.mark.parametrize("was", [None, "train[:50%]", "train+test"])
+def test_one_split_saved_by_datasets_is_trained_on(tmp_path, was):
+    saved(tmp_path / "own", was)
+    splits = load(tmp_path / "own", validation=0.5)
+    assert everything(splits) == {png(n): n % 2 for n in range(6)}
+    told = any("taken as train" in note for note in splits.guesses)
+    assert told == (was == "train+test")
+
+
+def test_splits_saved_by_datasets_keep_their_names(tmp_path):
+    saved(tmp_path / "test", "test")
+    assert refusal(tmp_path / "test").startswith("data.train=train: no such split")
+    parts = {"train": 0, "validation": 10, "test": 20}
+    made = {name: saved(None, first=first) for name, first in parts.items()}
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    splits = load(tmp_path / "saved", test=True)
+    for part, first in zip(splits[:3], parts.values(), strict=True):
+        assert content(part) == {png(first + n): n % 2 for n in range(6)}
+        assert part.classes == ["ant", "bee"]
+    for file in (tmp_path / "saved").rglob("*.arrow"):
+        file.write_bytes(b"x")
+    assert "saved: " in refusal(tmp_path / "saved")
+
+
+def bands(path, arrays, shape):
+    """A table of arrays; labels are 0, 1, 0, ..."""
+    features = datasets.Features(
+        bands=datasets.Array3D(shape=shape, dtype="uint16"), label=datasets.Value("int64")
+    )
+    given = [None if one is None else one.tolist() for one in arrays]
+    return parquet(path, {"bands": given, "label": [n % 2 for n in range(len(arrays))]}, features)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 4), (None, 5, 4)])
+def test_arrays_of_a_table_are_read(tmp_path, shape):
+    arrays = [values(n)[:6, :5] for n in range(20)]
+    bands(tmp_path / "train.parquet", arrays, shape)
+    source, _ = opened(tmp_path, channels=CHANNELS)
+    order = np.array([3, 0, 19])
+    raw, label = source.fetch(order)
+    assert label.tolist() == [1, 0, 1]
+    for one, row in zip(raw, order, strict=True):
+        assert np.array_equal(one, arrays[row])
+    data = Data(size=8, channels=CHANNELS, range=[0, 65535])
+    batch = ImageDataset(source, data, train=True).__getitems__(Samples(order, order))
+    assert batch.image.shape == (3, CHANNELS, 8, 8) and not batch.unreadable
+    with pytest.raises(UserError, match=r"data\.channels="):  # as RGB
+        ImageDataset(source, Data(size=8), train=True).__getitems__(Samples(order, order))
+    assert "column bands holds arrays" in refusal(
+        tmp_path, channels=CHANNELS, stream=True, validation=0.0
+    )
+
+
+def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path):
+    prints = set()
+    for first in (0, 1):
+        place = tmp_path / str(first)
+        bands(place / "train.parquet", [values(first)[:6, :5], None], (6, 5, 4))
+        source, _ = opened(place, channels=CHANNELS)
+        raw, _ = source.fetch(np.arange(2))
+        assert np.array_equal(raw[0], values(first)[:6, :5]) and raw[1] == b""
+        prints.add(fingerprints.fingerprint(source.whole()))
+    assert len(prints) == 2
+    lists = pyarrow.list_(pyarrow.list_(pyarrow.list_(pyarrow.uint16())))
+    for rows in (5, 0):  # instead of 6
+        cut = pyarrow.array([values(0)[:rows, :5].tolist()], lists)
+        assert array_cell(cut, (6, 5, 4)) == b""
+        read = array_cell(cut, (None, 5, 4))
+        assert isinstance(read, np.ndarray) and read.shape == (rows, 5, 4)
+
+
+def test_labels_are_turned_off_in_a_stream_too(tmp_path):
+    path = labelled(tmp_path / "own" / "train.parquet", range(12))
+    for words in ({"path": str(path)}, {"path": str(path.parent), "stream": True}):
+        shown, hidden = (
+            sources.load(Data(name="own", labels=labels, validation=0.0, **words))
+            for labels in (True, False)
+        )
+        assert set(content(shown.train).values()) == {0, 1}
+        assert "labels: column label, 2 classes: ant, bee" in shown.notes[-1]
+        assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
