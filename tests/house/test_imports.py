@@ -63,7 +63,7 @@ LAB_MAY_IMPORT = {
     "recipe.schema": ALL,
     "recipe.records": ALL,
     **dict.fromkeys(("recipe.keys", "recipe.names"), ALL),
-    "recipe.parsing": ("engine", "plan", "run_folder", "study.read", "study.request"),
+    "recipe.parsing": ("engine", "estimate", "plan", "run_folder", "study.read", "study.request"),
     **dict.fromkeys(("recipe.tool", "recipe.tools", "recipe.words"), ALL),
     "recipe.identity": ("engine", "run_folder", "runs.listed"),
     "recipe.init_source": ("engine", "run_folder", "verdict"),
@@ -72,7 +72,7 @@ LAB_MAY_IMPORT = {
     "recipe.export_files": ("runs.checkpoints", "runs.listed"),
     "recipe.images": ("engine", "run_folder", "runs.listed"),
     # the folder of a run
-    "recipe.records.run": ("results", "run_folder", "runs.listed"),
+    "recipe.records.run": ("results", "run_folder", "runs.listed", "study.launch"),
     "runs.files": ALL,
     "runs.identity": ("engine", "run_folder"),
     "runs.lock": ("engine", "runs.checkpoints"),
@@ -84,7 +84,7 @@ LAB_MAY_IMPORT = {
     # pages
     **dict.fromkeys(
         (
-            *("pages.blocks", "pages.curves"),
+            *("pages.blocks", "pages.curves", "pages.figure_style"),
             *("pages.metric_tables", "pages.run_page", "pages.run_record", "pages.run_wording"),
         ),
         ALL,
