@@ -45,7 +45,7 @@ from torch.utils.data import DataLoader
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from ssl_vit.data import batching, loaders, sources
+from ssl_vit.data import batching, loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.resident import DecodedImages, decode_split
 from ssl_vit.jobs.session import session
@@ -144,7 +144,7 @@ def ours(case: Case, folder: Path, resident: bool = False) -> Way:
     """This project's training loader, on the parquet file or the image folder; with `resident`, on
     images that are decoded already."""
     data = Data(name="bench", path=str(folder), size=case.size, crop_area=AREA, validation=0.0)
-    source = sources.load(data).train
+    source = run_splits.load(data).train
     layout = BatchLayout(case.batch, case.batch, 0, 1)
     steps = len(source) // case.batch
     turn = iter(range(10**9))

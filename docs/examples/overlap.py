@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import ssl_vit
-from ssl_vit.data import sources
+from ssl_vit.data import run_splits
 from ssl_vit.data.decoding import decode
 from ssl_vit.errors import report_errors
 
@@ -36,7 +36,7 @@ def read_split(place, test):
     else:
         recipe = ssl_vit.resolve(f"recipe=mpp {place}")
     data = recipe.data.model_copy(update={"validation": 0.0, "share": 1.0, "stream": False})
-    splits = sources.load(data, test=test)
+    splits = run_splits.load(data, test=test)
     return splits.test if test else splits.train
 
 

@@ -4,7 +4,7 @@ from ..errors import UserError
 from ..recipe import declaration
 from ..recipe.schema import Data
 from .labels import same_numbers
-from .sources import Splits
+from .run_splits import Splits
 
 # Classes without names are counted by the highest label: one of 999,999,999 would make a head of a
 # billion of them

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from .layout import inspect
+from .run_splits import Splits
 from .source import Raw, Source, Store, file_bytes
-from .sources import Splits
 
 WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
 ROWS = 256  # read at a time

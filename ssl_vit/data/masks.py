@@ -16,9 +16,9 @@ from . import decoding, transforms
 from .batch_layout import BatchLayout
 from .batching import ImageDataset, Samples, Unreadable
 from .loaders import EVALUATION_KEY, batch_bytes, image_loader, shared_samples
+from .run_splits import Splits
+from .shares import permuted
 from .source import Source
-from .sources import Splits
-from .splits import permuted
 
 CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
 MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as numbers of instances

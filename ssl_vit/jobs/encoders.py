@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..data import layout, loaders, sources
+from ..data import layout, loaders, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..data.open import open_splits
@@ -196,16 +196,16 @@ def find_images(one: NamedEncoder, given: Mapping[str, str], split: str | None =
     for text in guesses:
         print(f"warning: {text}", flush=True)
     source = without_lists(source, "the figures")
-    print(f"labels      {sources.describe_labels(source, data)}", flush=True)
+    print(f"labels      {run_splits.describe_labels(source, data)}", flush=True)
     return ImageSet(source, data.name, name)
 
 
 def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
     """The test images, else the held-out ones; which they are; and what was guessed."""
     try:
-        splits = sources.load(data, test=not data.stream)
+        splits = run_splits.load(data, test=not data.stream)
     except layout.NoTestSplit:
-        splits = sources.load(data)
+        splits = run_splits.load(data)
     if splits.test is not None:
         return splits.test, "test images", splits.guesses
     held_out = TRAINING if data.validation == 0 else "held-out images"

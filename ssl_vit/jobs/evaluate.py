@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import costs
-from ..data import class_numbers, masks, sources
+from ..data import class_numbers, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..errors import UserError
 from ..evaluation import features
@@ -48,7 +48,7 @@ def evaluate(run: Run) -> Result | None:
         return current.hold_run() or _measure(run, current.accelerator, splits)
 
 
-def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) -> Result | None:
+def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
     images, facts = _open_images(recipe, accelerator, splits)
@@ -102,7 +102,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: sources.Splits) 
 
 
 def _open_images(
-    recipe: Recipe, accelerator: WatchedAccelerator, splits: sources.Splits
+    recipe: Recipe, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[EvaluationImages, dict[str, Any]]:
     """The images as all processes read them, and what environment.json records of them.
 
@@ -262,7 +262,7 @@ def _right(
     return right
 
 
-def _print_banner(run: Run, splits: sources.Splits, pool: str, seen: list[SeenImages]) -> None:
+def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:
     recipe, data = run.recipe, run.recipe.data
     feature = feature_text(pool, recipe.probe.layer)
     if recipe.probe.feature == "hidden":

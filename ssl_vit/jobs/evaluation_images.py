@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..data import loaders, masks, sources
+from ..data import loaders, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable
 from ..data.source import Source
@@ -25,7 +25,7 @@ class EvaluationImages:
     measured on, are named, each once (`said`); more than data.unreadable are a UserError."""
 
     recipe: Recipe
-    splits: sources.Splits
+    splits: run_splits.Splits
     classes: int
     accelerator: WatchedAccelerator
     batch_layout: BatchLayout

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from ..data import check_pixels, fingerprints, sources, transforms
+from ..data import check_pixels, fingerprints, run_splits, transforms
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Unreadable, check_unreadable
 from ..data.loaders import evaluation_loader
@@ -115,7 +115,7 @@ class FeatureFolder:
     def _load_splits(self) -> dict[str, Source]:
         """The splits with images that the options name; rank 0 prints what is to be known of
         them."""
-        found = sources.every_part(self.data)
+        found = run_splits.every_part(self.data)
         filled = {name: source for name, source in found.splits.items() if len(source)}
         chosen = [named_split(name, filled) for name in self.options.split or filled]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in chosen}
@@ -123,7 +123,7 @@ class FeatureFolder:
             warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
             for text in (*found.guesses, *warnings):
                 print(f"warning: {text_line(text)}", flush=True)
-            about = sources.describe_labels(next(iter(splits.values())), self.data)
+            about = run_splits.describe_labels(next(iter(splits.values())), self.data)
             print(f"labels      {text_line(about)}", flush=True)
         return splits
 

@@ -19,8 +19,8 @@ from ..data import class_numbers, loaders
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, Unreadable, check_readable
 from ..data.files import FOLDERS
+from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
-from ..data.sources import Splits
 from ..errors import UserError
 from ..evaluation.beside import Right, fresh_network, pixel_reader
 from ..evaluation.features import feature_reader

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from .. import costs
-from ..data import fingerprints, sources
+from ..data import fingerprints, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.files import FOLDERS
 from ..data.pixel_values import pixel_type
@@ -27,7 +27,7 @@ from . import split_images
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
 
-def check_label_lists(recipe: Recipe, splits: sources.Splits) -> None:
+def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     """Check that lists of labels are learned with the sigmoid loss, and not probed.
 
     Raises:
@@ -117,7 +117,7 @@ def environment_facts(
     recipe: Recipe,
     accelerator: Accelerator,
     batch_layout: BatchLayout,
-    splits: sources.Splits,
+    splits: run_splits.Splits,
 ) -> dict[str, Any]:
     """What environment.json records beyond versions and hardware."""
     device = accelerator.device

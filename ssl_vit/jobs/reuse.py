@@ -108,8 +108,8 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
 
 @cache  # the runs of a study share their images
 def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, str]:
-    from ..data import fingerprints, sources  # a second of imports
+    from ..data import fingerprints, run_splits  # a second of imports
 
     data = Data(**json.loads(place))
-    splits = sources.load(data, test, seed=seed)
+    splits = run_splits.load(data, test, seed=seed)
     return fingerprints.fingerprint_splits(splits, data.path, masks, bool(data.group))

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..data import loaders
 from ..data.contents import hashes_of, is_among
+from ..data.run_splits import Splits
 from ..data.source import Source
-from ..data.sources import Splits
 from ..errors import UserError
 from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data import check_pixels, sources
+from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
 from ..errors import UserError
 from ..recipe.records.run import Result
@@ -29,17 +29,18 @@ class Session:
     watchdog: Watchdog
     stack: ExitStack  # what ends with the session
 
-    def load_splits(self, test: bool) -> sources.Splits:
+    def load_splits(self, test: bool) -> run_splits.Splits:
         """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach
         all. What the recipe leaves to be measured on the training images is measured, and values
         that do not suit the recipe are warned of or refused.
 
         Raises:
-            UserError: as `sources.load`; where test images are missing it says how to go without.
+            UserError: as `run_splits.load`; where test images are missing it says how to go
+                without.
         """
         recipe = self.run.recipe
 
-        def load() -> sources.Splits:
+        def load() -> run_splits.Splits:
             splits = split_images.load(recipe, test)
             check_pixels.complete(recipe.data, splits.train)
             return splits

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from .. import formatting
-from ..data import batching, class_numbers, loaders, sources
+from ..data import batching, class_numbers, loaders, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..data.source import Source
@@ -49,7 +49,7 @@ class Job:
     run: Run
     accelerator: distributed.WatchedAccelerator
     batch_layout: BatchLayout
-    splits: sources.Splits
+    splits: run_splits.Splits
     state: State
     sharding: dict[str, Any]  # how the weights are distributed
     trained_on: TrainedOn
@@ -98,7 +98,7 @@ class Job:
         print(f"warning: {text}", flush=True)
 
 
-def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: sources.Splits) -> Job:
+def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits) -> Job:
     """Build model, optimiser, strategy and evaluators, and open the run folder.
 
     The order is fixed: the seed's initial weights are drawn first.
@@ -203,7 +203,7 @@ def _collapse(job: Job) -> CollapseEvaluator | None:
 def _build_state(
     objective: Objective,
     recipe: Recipe,
-    splits: sources.Splits,
+    splits: run_splits.Splits,
     batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
 ) -> State:

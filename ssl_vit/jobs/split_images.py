@@ -3,13 +3,13 @@ can ask before it starts."""
 
 from contextlib import suppress
 
-from ..data import sources
+from ..data import run_splits
 from ..data.layout import NoTestSplit
 from ..errors import UserError
 from ..recipe.schema import Recipe, chosen_on_held_out
 
 
-def load(recipe: Recipe, test: bool) -> sources.Splits:
+def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     """Load the splits.
 
     Args:
@@ -17,11 +17,11 @@ def load(recipe: Recipe, test: bool) -> sources.Splits:
         test: load the test split too.
 
     Raises:
-        UserError: as `sources.load`; where test images are missing it says what can be given.
+        UserError: as `run_splits.load`; where test images are missing it says what can be given.
     """
-    first = max(sources.PREVIEW, recipe.eval.images, recipe.probe.images)
+    first = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
-        return sources.load(recipe.data, test, first, recipe.seed)
+        return run_splits.load(recipe.data, test, first, recipe.seed)
     except NoTestSplit as error:
         raise UserError(with_remedy(recipe, error, untested=True)) from None
 
@@ -38,7 +38,7 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
     return "; ".join(found)
 
 
-def held_out_images(recipe: Recipe, splits: sources.Splits) -> int:
+def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
     """How many held-out images a run is measured on while it trains."""
     return min(recipe.eval.images, len(splits.validation))
 
@@ -48,7 +48,7 @@ def held_out_split(recipe: Recipe) -> str:
     return "train" if recipe.data.validation == 0 else "validation"
 
 
-def measured_on(recipe: Recipe, splits: sources.Splits) -> dict[str, int]:
+def measured_on(recipe: Recipe, splits: run_splits.Splits) -> dict[str, int]:
     """{split: how many of its images metrics are measured, or something is chosen, on}."""
     found = {}
     if recipe.trains:

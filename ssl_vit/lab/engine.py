@@ -37,7 +37,7 @@ from ..runs import identity as run_identity
 from ..runs.folder import Run
 
 if TYPE_CHECKING:
-    from ..data.sources import Splits
+    from ..data.run_splits import Splits
     from ..jobs.step_time import StepTime
 
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
@@ -310,9 +310,9 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
     Raises:
         UserError: they cannot be read, or a split is not there.
     """
-    from ..data import sources  # takes seconds to import
+    from ..data import run_splits  # takes seconds to import
 
-    return sources.load(data, test)
+    return run_splits.load(data, test)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:

@@ -6,7 +6,7 @@ import torch
 
 from helpers.options import altered
 from ssl_vit import costs
-from ssl_vit.data import batching, sources
+from ssl_vit.data import batching, run_splits
 from ssl_vit.models import attention, encoder
 from ssl_vit.objectives import building
 from ssl_vit.recipe.load import resolve
@@ -28,7 +28,7 @@ SMALL = (
 )
 def test_training_images_are_those_that_a_run_finds(words):
     data = Data(**{"validation": "validation"} | words)
-    assert costs.training_images(data) == len(sources.load(data).train)
+    assert costs.training_images(data) == len(run_splits.load(data).train)
 
 
 def held(words, size, fused=False):
@@ -46,7 +46,7 @@ def held(words, size, fused=False):
         optim.build(objective, recipe.optim),
     )
     images = batching.ImageDataset(
-        sources.load(recipe.data).train, recipe.data, train=True, views=compared_views(recipe)
+        run_splits.load(recipe.data).train, recipe.data, train=True, views=compared_views(recipe)
     )
     batch = images.__getitems__(batching.samples_at(0, size, 50_000, 0))
     own, kept = {p.untyped_storage().data_ptr() for p in objective.parameters()}, {}

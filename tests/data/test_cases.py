@@ -16,7 +16,7 @@ from helpers.images import images, parquet, png, tar
 from helpers.sources import content, load, opened, refusal
 from helpers.tables import cells
 from helpers.tables import parquet as table
-from ssl_vit.data import decoding, sources
+from ssl_vit.data import decoding, run_splits
 from ssl_vit.recipe.schema import Data
 
 
@@ -69,7 +69,7 @@ def test_names_in_tables_and_metadata_are_equal_whatever_their_unicode_form(tmp_
 def test_a_share_by_name_is_the_same_in_a_copy_and_from_the_folder_of_the_split(tmp_path, words):
     def tested(path: Path) -> set[bytes]:
         data = Data(name="own", path=str(path), test=0.3, validation=0, **words)
-        return {*content(sources.load(data, test=True).test)}
+        return {*content(run_splits.load(data, test=True).test)}
 
     for form in ("NFC", "NFD"):
         for number in range(30):

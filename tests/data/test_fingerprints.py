@@ -10,7 +10,7 @@ import pytest
 from helpers.images import NAMED, png, tar
 from helpers.sources import load
 from helpers.tables import cells, parquet
-from ssl_vit.data import fingerprints, sources, streaming
+from ssl_vit.data import fingerprints, run_splits, streaming
 from ssl_vit.recipe.schema import Data
 
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -108,7 +108,7 @@ def test_a_streams_first_images_and_all_its_files_count(
 
     def prints(root: Path, first: int = 10) -> dict[str, str]:
         data = Data(name="own", path=str(root), stream=True, validation=0.0)
-        return fingerprints.fingerprint_splits(sources.load(data, first=first), data.path)
+        return fingerprints.fingerprint_splits(run_splits.load(data, first=first), data.path)
 
     known = prints(tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -132,6 +132,6 @@ def test_a_streams_files_count_also_behind_links(tmp_path: Path) -> None:
 
 def test_the_embedded_set_is_sampled() -> None:
     def of_shapes(size: int) -> dict[str, str]:
-        return fingerprints.fingerprint_splits(sources.load(Data(size=size)))
+        return fingerprints.fingerprint_splits(run_splits.load(Data(size=size)))
 
     assert of_shapes(16) == of_shapes(16) != of_shapes(32)

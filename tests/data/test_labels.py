@@ -22,7 +22,7 @@ from helpers.options import altered
 from helpers.runs import run
 from helpers.sources import noisy
 from helpers.tables import cells, parquet
-from ssl_vit.data import batching, columns, labels, loaders, resident, sources
+from ssl_vit.data import batching, columns, labels, loaders, resident, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.open import open_splits
 from ssl_vit.data.source import Source, labelled_images, without_lists
@@ -111,7 +111,7 @@ def data_of(place: Path, column: str, **words) -> Data:
 
 
 def source_of(place: Path, column: str = "many", **words) -> Source:
-    return sources.load(data_of(place, column, **words)).train
+    return run_splits.load(data_of(place, column, **words)).train
 
 
 def test_lists_are_read_as_they_are_written(place) -> None:
@@ -394,7 +394,7 @@ def test_joint_training_and_plugins_take_lists_where_they_learn_them(
     def check(*more: str, objective: str = "joint") -> None:
         recipe = resolve(options(tiny, place, "recipe=joint", "data.label_column=many", *more))
         recipe.objective = objective
-        resources.check_label_lists(recipe, sources.load(recipe.data))
+        resources.check_label_lists(recipe, run_splits.load(recipe.data))
 
     monkeypatch.setitem(declaration.objectives(), "counted", Counted())
     check()

@@ -12,8 +12,8 @@ from ssl_vit.data import loaders
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.resident import NotResident, decode_split
+from ssl_vit.data.shares import permuted
 from ssl_vit.data.source import Source
-from ssl_vit.data.splits import permuted
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
 from ssl_vit.recipe.load import resolve

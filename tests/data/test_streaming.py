@@ -16,7 +16,7 @@ from helpers.images import images, numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
 from helpers.tables import parquet as write_table
-from ssl_vit.data import decoding, loaders, sources, streaming
+from ssl_vit.data import decoding, loaders, run_splits, streaming
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
@@ -44,7 +44,7 @@ def data(place: Path, **more) -> Data:
 
 def reading(place: Path, batch_layout: BatchLayout, window: int = 8, **more) -> StreamReader:
     """With windows of so many images of all processes."""
-    found = sources.load(data(place, **more)).stream
+    found = run_splits.load(data(place, **more)).stream
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loaders, "WINDOW", window)
@@ -114,14 +114,16 @@ def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:
     first, second = ([(s, r) for _, s, r in some[0][at : at + 25]] for at in (0, 25))
     assert sorted(first) == sorted(second) and first != second
     assert some[0] != some[1]
-    orders = [sources.load(data(folder), seed=seed).stream._order(0).tolist() for seed in range(20)]
+    orders = [
+        run_splits.load(data(folder), seed=seed).stream._order(0).tolist() for seed in range(20)
+    ]
     assert len({tuple(order) for order in orders}) > 5
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_images_are_those_of_the_shards(folder: Path, workers: int) -> None:
     """Decoded by the loader: each index has the image and the label of its place."""
-    splits = sources.load(data(folder))
+    splits = run_splits.load(data(folder))
     batch_layout, starts = BatchLayout(5, 5, 0, 1), np.cumsum((0, *SIZES))
     some = reading(folder, batch_layout)
     places = {index: int(starts[shard]) + row for index, shard, row in drawn(some, 0, 5)}
@@ -144,7 +146,7 @@ def test_what_is_read_in_place_is_not_streamed(tmp_path: Path, kind: str) -> Non
         table = parquet(tmp_path / "train.parquet", range(4))
         datasets.Dataset.from_parquet(str(table)).save_to_disk(tmp_path / "own")
     with pytest.raises(UserError, match=rf"^data\.stream=true: .* holds {kind}, .*read in place"):
-        sources.load(data(tmp_path / "own", validation=0.0))
+        run_splits.load(data(tmp_path / "own", validation=0.0))
 
 
 def test_an_image_that_cannot_be_read_does_not_end_a_stream(tmp_path: Path) -> None:

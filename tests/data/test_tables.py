@@ -10,7 +10,7 @@ from helpers.channel_images import CHANNELS, values
 from helpers.images import NAMED, png
 from helpers.sources import content, everything, load, opened, refusal
 from helpers.tables import cells, parquet
-from ssl_vit.data import class_numbers, fingerprints, sources
+from ssl_vit.data import class_numbers, fingerprints, run_splits
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.tables import array_cell
 from ssl_vit.errors import UserError
@@ -292,7 +292,7 @@ def test_labels_are_turned_off_in_a_stream_too(tmp_path):
     path = labelled(tmp_path / "own" / "train.parquet", range(12))
     for words in ({"path": str(path)}, {"path": str(path.parent), "stream": True}):
         shown, hidden = (
-            sources.load(Data(name="own", labels=labels, validation=0.0, **words))
+            run_splits.load(Data(name="own", labels=labels, validation=0.0, **words))
             for labels in (True, False)
         )
         assert set(content(shown.train).values()) == {0, 1}

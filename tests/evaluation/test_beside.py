@@ -11,7 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from helpers.images import images
 from helpers.options import LOADED, TINY, altered
 from helpers.runs import Killed, run
-from ssl_vit.data import loaders, sources
+from ssl_vit.data import loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.evaluation import beside
 from ssl_vit.jobs import evaluate as evaluate_job
@@ -127,9 +127,9 @@ def test_knn_is_measured_while_training_beside_fresh_weights_and_pixels(probed: 
     # at the end alone: it would take more than its share of 4 steps
     assert [row["step"] for row in probed.rows() if "probe/knn" in row] == [4]
     data = probed.recipe.data
-    splits, layout = sources.load(data), BatchLayout(16, 16, 0, 1)
+    splits, layout = run_splits.load(data), BatchLayout(16, 16, 0, 1)
 
-    def pixels(source: sources.Source, most: int) -> tuple[np.ndarray, np.ndarray]:
+    def pixels(source: run_splits.Source, most: int) -> tuple[np.ndarray, np.ndarray]:
         seen = loaders.held_out_batches(source, data, layout, most)
         x = torch.cat([beside.pixel_reader(data)(batch.image) for batch in seen])
         index, label = (torch.cat([getattr(b, name) for b in seen]) for name in ("index", "label"))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import ssl_vit
 from helpers.options import altered
-from ssl_vit.data import masks, sources
+from ssl_vit.data import masks, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
@@ -141,7 +141,7 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
 
 
 def loaded(data: Data, rank: int = 0, processes: int = 1, split: str = "train"):
-    source = getattr(sources.load(data, test=True), split)
+    source = getattr(run_splits.load(data, test=True), split)
     layout = BatchLayout(3 * processes, 3, rank, processes)
     return list(masks.loader(source, data, layout, 0, None))
 
@@ -181,7 +181,7 @@ def test_masks_are_the_same_shared_and_on_several_processes(colored: Path) -> No
     def data(**settings) -> Data:
         return Data(name="x", path=str(colored), size=16, eval_crop=1.0, **settings)
 
-    whole = sources.load(data(), test=True).train
+    whole = run_splits.load(data(), test=True).train
     assert whole.masks.column == "mask"
     few = masks.chosen(whole, 5)
     kept = [whole.fetch_masks(np.array([row]))[0] for row in few.store_rows()]

@@ -14,7 +14,7 @@ from helpers.options import TINY, altered
 from helpers.runs import run
 from helpers.sources import listed
 from helpers.tables import image, table
-from ssl_vit.data import loaders, sources
+from ssl_vit.data import loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.data.source import Source
@@ -79,7 +79,7 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*COMMON, *FEW, f"init={runs['mpp'].folder}", f"out={tmp_path}"]
-    splits = sources.load(resolve(words).data, test=True)
+    splits = run_splits.load(resolve(words).data, test=True)
     assert splits.test is not None
     alone, few, drawn = measured([*words, "name=alone", "probe.measures=[few_shot]"], monkeypatch)
     both, all_, whole = measured(
@@ -156,7 +156,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
     result, _, first = measured([*words, "name=hidden", "probe.feature=hidden"], monkeypatch)
     _, _, plain = measured([*words, "name=plain"], monkeypatch)
     recipe = resolve(words)
-    splits = sources.load(recipe.data, test=True)
+    splits = run_splits.load(recipe.data, test=True)
     assert splits.test is not None
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(trained.folder)))

@@ -9,7 +9,7 @@ from helpers.options import TINY, altered
 from helpers.runs import Killed, run
 from helpers.tables import TRAIN, image, table
 from ssl_vit import rng
-from ssl_vit.data import loaders, sources
+from ssl_vit.data import loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
@@ -51,7 +51,7 @@ def test_training_does_not_notice_the_probes(tiny: list[str], probed: Run, more:
 def test_what_they_say_is_what_scikit_learn_says_of_the_export(probed: Run) -> None:
     result = probed.result()
     assert result is not None
-    recipe, splits = probed.recipe, sources.load(probed.recipe.data)
+    recipe, splits = probed.recipe, run_splits.load(probed.recipe.data)
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(probed.folder)))
     batch_layout = BatchLayout(16, 16, 0, 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers.options import ROOT
 from ssl_vit import costs, stats
-from ssl_vit.data import masks, pixel_values, sources
+from ssl_vit.data import masks, pixel_values, run_splits
 from ssl_vit.data.open import open_splits
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read, tasks
@@ -152,7 +152,7 @@ def encoded(options: Options, split: str, rows: int) -> list[bytes]:
 def drawn_rows(options: Options) -> dict[str, np.ndarray]:
     """The rows, of the splits that they are taken from, of the training, held-out and test images
     of a run with these options."""
-    found = sources.load(_data(options), test=True)
+    found = run_splits.load(_data(options), test=True)
     parts = {"train": found.train, "validation": found.validation, "test": found.test}
     return {name: part.store_rows() for name, part in parts.items() if part is not None}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ssl_vit import rng
-from ssl_vit.data import sources
+from ssl_vit.data import run_splits
 from ssl_vit.data.labels import Labels
 from ssl_vit.data.source import Source, Store
 from ssl_vit.errors import UserError
@@ -12,7 +12,7 @@ from ssl_vit.recipe.schema import Data
 
 
 def load(path, test=False, **words):
-    return sources.load(Data(name="own", path=str(path), **words), test=test)
+    return run_splits.load(Data(name="own", path=str(path), **words), test=test)
 
 
 def opened(path, **words):

@@ -95,7 +95,7 @@ LAB_MAY_IMPORT = {
             *("recipe.plugins", "recipe.probe", "recipe.recipe_files", "recipe.which_images"),
             "recipe.check",
             *("costs", "data.batch_layout", "data.class_numbers", "data.layout"),
-            *("data.sources", "hub_files", "jobs.step_time", "jobs.reuse", "jobs.split_images"),
+            *("data.run_splits", "hub_files", "jobs.step_time", "jobs.reuse", "jobs.split_images"),
             *("runs.environment", "runs.folder"),
         ),
         FACADE,

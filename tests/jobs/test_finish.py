@@ -15,7 +15,7 @@ from helpers.launching import launch_ranks, outcome
 from helpers.options import CLASSIFIER, altered
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
-from ssl_vit.data import loaders, sources, synthetic
+from ssl_vit.data import loaders, run_splits, synthetic
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.load import resolve
@@ -52,7 +52,7 @@ def test_the_feature_is_the_exports(pretrained: Path) -> None:
 def test_every_test_image_is_told_once_and_the_numbers_are_theirs(tuned: Path) -> None:
     predicted, made = np.load(tuned / "predictions.npz"), result(tuned)
     assert predicted["index"].tolist() == list(range(500)) and predicted["top5"].shape == (500, 5)
-    test = sources.load(recipe_of(tuned).data, test=True).test
+    test = run_splits.load(recipe_of(tuned).data, test=True).test
     assert test is not None
     assert predicted["label"].tolist() == test.fetch(np.arange(500))[1].tolist()
     right = predicted["top5"] == predicted["label"][:, None]
@@ -66,7 +66,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(tuned: Path)
     from transformers import AutoModelForImageClassification
 
     data = recipe_of(tuned).data
-    test = sources.load(data, test=True).test
+    test = run_splits.load(data, test=True).test
     drawn = next(iter(loaders.evaluation_loader(test, data, BatchLayout(8, 8, 0, 1), 0)))
     pixels = drawn.image / 127.5 - 1
     model = timm.create_model(f"local-dir:{tuned}/export", pretrained=True).eval()
@@ -117,7 +117,7 @@ def test_totals_count_what_the_weights_came_from_which_are_known_again(
 
 def test_a_share_is_the_same_subset_for_every_seed_and_inside_a_larger_one() -> None:
     def names(share: float) -> list[str]:
-        train = sources.load(Data(size=16, share=share)).train
+        train = run_splits.load(Data(size=16, share=share)).train
         return [train.name(row) for row in range(len(train))]
 
     tenth, half = names(0.1), names(0.5)
@@ -125,7 +125,7 @@ def test_a_share_is_the_same_subset_for_every_seed_and_inside_a_larger_one() -> 
 
 
 def test_nothing_held_out_trains_on_everything() -> None:
-    splits = sources.load(Data(size=16, share=0.01, validation=0.0))
+    splits = run_splits.load(Data(size=16, share=0.01, validation=0.0))
     train, held_out = ({one.name(row) for row in range(len(one))} for one in splits[:2])
     assert len(train) == 500 and held_out <= train
 

@@ -13,8 +13,8 @@ from helpers.images import put, two_classes
 from helpers.options import LOADED, TINY, TUNE, altered
 from helpers.runs import run
 from ssl_vit.data.labels import Labels
+from ssl_vit.data.run_splits import load
 from ssl_vit.data.source import Source
-from ssl_vit.data.sources import load
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import head_classes
 from ssl_vit.pages import run_page

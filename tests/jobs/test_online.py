@@ -8,13 +8,13 @@ import pytest
 from helpers.images import images
 from helpers.options import SHORT, TINY, altered
 from helpers.runs import run
-from ssl_vit.data import sources
+from ssl_vit.data import run_splits
 from ssl_vit.jobs.online import label_doubt
 from ssl_vit.recipe.images import Data
 
 
 def doubt(root: Path) -> str:
-    return label_doubt(sources.load(Data(path=str(root))).train.whole())
+    return label_doubt(run_splits.load(Data(path=str(root))).train.whole())
 
 
 def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:

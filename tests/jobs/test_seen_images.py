@@ -15,7 +15,7 @@ from helpers.images import put
 from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
 from helpers.runs import cut_off, result, run
-from ssl_vit.data import batching, contents, loaders, sources
+from ssl_vit.data import batching, contents, loaders, run_splits
 from ssl_vit.data.resident import ResidentDataset, decode_split
 from ssl_vit.jobs import cli, seen_images, trained_on
 from ssl_vit.recipe.load import resolve
@@ -126,7 +126,7 @@ def test_batches_have_the_hashes_of_the_images_that_are_used(
     place = shutil.copytree(place, tmp_path / "IMAGES")
     (place / "a" / "0.png").write_bytes(b"no image")
     data = Data(name="x", path=str(place), size=16, mixup=0.5, validation=0.0)
-    source = sources.load(data).train
+    source = run_splits.load(data).train
     images = batching.ImageDataset(source, data, train=True)
     if resident:
         images = ResidentDataset(source, data, decode_split(source, data, 1e9, 1))
@@ -251,7 +251,7 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
 def test_of_images_that_are_not_measured_nothing_is_told(runs: dict[str, Path]) -> None:
     """A run that is measured on nothing was told to have seen "none of the  images"."""
     recipe = resolve([*TUNE, f"init={runs['apart']}"])
-    splits = sources.load(recipe.data, test=True)
+    splits = run_splits.load(recipe.data, test=True)
     (found,) = seen_images.seen_images(recipe, seen_images.MeasuredImages(recipe, splits))
     assert found.of.keys() == {"test", "validation"} and not sum(found.images.values())
     recipe.data.validation = 0.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from helpers.images import put
-from ssl_vit.data import sources
+from ssl_vit.data import run_splits
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
 from ssl_vit.lab.study.read import Study, build
@@ -161,13 +161,13 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
         put(tmp_path / kind, 60)
     place = {"data.path": str(tmp_path), "data.test": 0.1, "data.validation": 0.1}
     calls: list[str] = []
-    load = sources.load
+    load = run_splits.load
 
-    def counted(*given: Any, **named: Any) -> sources.Splits:
+    def counted(*given: Any, **named: Any) -> run_splits.Splits:
         calls.append(f"{given} {named}")
         return load(*given, **named)
 
-    monkeypatch.setattr(sources, "load", counted)
+    monkeypatch.setattr(run_splits, "load", counted)
     chosen = "the best of what is tried is chosen on them"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
     assert [line.split("; on fewer")[0] for line in lines] == [

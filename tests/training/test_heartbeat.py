@@ -30,7 +30,7 @@ from pathlib import Path
 from torch.distributed import distributed_c10d
 from ssl_vit.recipe import schema
 from ssl_vit.recipe.operation import Compute
-from ssl_vit.data import batching, sources
+from ssl_vit.data import batching, run_splits
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs import cli, evaluate
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
@@ -79,7 +79,7 @@ def fail(kind):
     raise ERRORS[kind]
 
 def prepare_slowly():
-    load = sources.load
+    load = run_splits.load
 
     def late(*values):
         group = distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
@@ -91,7 +91,7 @@ def prepare_slowly():
         return load(*values)
 
     if os.environ["RANK"] == "0":
-        sources.load = late
+        run_splits.load = late
 
 def stop_in_evaluation():
     def stopped(*values):

@@ -15,7 +15,7 @@ from helpers.images import images, png
 from helpers.options import altered
 from helpers.sources import content, everything, load, numbers, refusal
 from helpers.tables import cells, parquet
-from ssl_vit.data import class_numbers, sources, synthetic
+from ssl_vit.data import class_numbers, run_splits, synthetic
 from ssl_vit.data.open import Found
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
@@ -27,7 +27,7 @@ def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            sources, "open_splits", lambda data: Found({"train": numbers(length)}, [], [])
+            run_splits, "open_splits", lambda data: Found({"train": numbers(length)}, [], [])
         )
         return load("anywhere", validation=share)
 
@@ -37,14 +37,14 @@ def rows_of(splits):
 
 
 def test_the_embedded_set_is_drawn():
-    splits = sources.load(Data(size=32))
+    splits = run_splits.load(Data(size=32))
     assert (len(splits.train), len(splits.validation)) == (50_000, 5_000)
     rows = np.array([7, 4999])
     image, label = splits.validation.fetch(rows)
     assert np.array_equal(image, synthetic.render(rows, 32, "validation"))
     assert np.array_equal(label, synthetic.labels(rows))
     with pytest.raises(UserError, match="data=shapes is drawn in 3"):
-        sources.load(Data(channels=4))
+        run_splits.load(Data(channels=4))
 
 
 def test_a_test_split_is_not_held_out_unasked(tmp_path):
@@ -151,7 +151,7 @@ def test_what_is_not_there_is_one_line(tmp_path, make, words, says):
     make(tmp_path / "own")
     data = Data(name="own", path=str(tmp_path / "own"), **words)
     with pytest.raises(UserError) as caught:
-        sources.load(data, test="test" in words)
+        run_splits.load(data, test="test" in words)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -159,10 +159,10 @@ def test_what_is_not_there_is_one_line(tmp_path, make, words, says):
 def test_a_split_that_is_both_for_testing_and_held_out_is_said(words, tmp_path):
     two_splits(tmp_path / "own")
     data = Data(name="own", path=str(tmp_path / "own"), **words)
-    (guess,) = sources.load(data, test=True).guesses
+    (guess,) = run_splits.load(data, test=True).guesses
     assert guess.startswith(f"data.test={words.get('test', 'test')}: its images are the held-out")
     assert not load(tmp_path / "own", test=True).guesses
-    assert not sources.load(data).guesses
+    assert not run_splits.load(data).guesses
 
 
 def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
@@ -176,7 +176,7 @@ def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
         line = f"test: 4 images from {tmp_path}, its split val; there is no test split, so a share"
         assert any(note.startswith(line) for note in splits.notes)
     assert content(splits.test).keys() == tested
-    said = sources.load(Data(name="own", path=str(tmp_path), test="val"), test=True)
+    said = run_splits.load(Data(name="own", path=str(tmp_path), test="val"), test=True)
     assert content(said.test).keys() == tested and len(said.validation) == 1
 
 
@@ -189,19 +189,19 @@ def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):
 
 def test_a_data_set_that_is_not_in_the_cache_names_the_offline_mode():
     with pytest.raises(UserError, match=r"^data.hub=someone/images: HF_HUB_OFFLINE is set, and it"):
-        sources.load(Data(name="hub", hub="someone/images"))
+        run_splits.load(Data(name="hub", hub="someone/images"))
 
 
 def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkeypatch):
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
     1,020."""
     splits = {"train": numbers(7169), "test": numbers(1020)}
-    monkeypatch.setattr(sources, "open_splits", lambda data: Found(splits, [], []))
+    monkeypatch.setattr(run_splits, "open_splits", lambda data: Found(splits, [], []))
     data = Data(name="flowers102", path="anywhere", validation=0.0)
     with pytest.raises(UserError, match=r"data=flowers102: .* 7,169 .* authors' division 1,020"):
-        sources.load(data)
+        run_splits.load(data)
     splits["train"] = numbers(1020)
-    assert len(sources.load(data).train) == 1020
+    assert len(run_splits.load(data).train) == 1020
 
 
 def test_a_run_says_at_the_start_what_it_took_for_what(tmp_path, tiny, capsys):
@@ -279,10 +279,10 @@ def test_a_label_far_above_the_number_of_classes_is_one_line(tmp_path, kind):
 
 
 def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "PREVIEW", 6)
+    monkeypatch.setattr(run_splits, "PREVIEW", 6)
     labelled(tmp_path / "own" / "train.parquet", [0, 1, 0, 1, 0, 1, 7, 0])
     place = Data(name="own", path=str(tmp_path / "own"), stream=True, validation=0.0)
-    found = sources.load(place, first=6)
+    found = run_splits.load(place, first=6)
     assert class_numbers.num_classes(found, place, "mpp") == 0 and len(found.stream.take(8)) == 8
     assert class_numbers.num_classes(found, place, "supervised") == 2
     with pytest.raises(UserError, match=r"label 7 in row 6 is none of 2 classes; data\.classes="):

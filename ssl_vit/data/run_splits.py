@@ -13,8 +13,8 @@ from . import layout
 from .files import FOLDERS
 from .layout import HELD_OUT, ROLE, NoTestSplit
 from .open import Found, open_splits, open_streams
+from .shares import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .source import Source
-from .splits import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .streaming import PREVIEW, Stream
 
 # Training images of the split that papers report on, for sets that are also published with another:

@@ -11,9 +11,9 @@ from helpers.images import images, numbered, parquet, png
 from helpers.sources import content
 from helpers.tables import cells
 from helpers.tables import parquet as write_table
-from ssl_vit.data import fingerprints, sources
+from ssl_vit.data import fingerprints, run_splits
+from ssl_vit.data.run_splits import Splits
 from ssl_vit.data.source import Groups
-from ssl_vit.data.sources import Splits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
@@ -40,7 +40,7 @@ def classes(tmp_path: Path) -> Path:
 
 
 def load(place: Path, test: float | str = 0.2, **words) -> Splits:
-    return sources.load(Data(name="own", path=str(place), test=test, **words), test=True)
+    return run_splits.load(Data(name="own", path=str(place), test=test, **words), test=True)
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.2, [6, 4, 2]), (0.5, [15, 10, 5])])
@@ -107,7 +107,7 @@ def test_all_runs_have_the_same_test_images(tmp_path: Path, kind: str) -> None:
         assert content(found.test).keys() == whole
         assert not whole & (content(found.train).keys() | content(found.validation).keys())
     assert content(load(place, 0.1).test).keys() < content(load(place, 0.3).test).keys()
-    blind = sources.load(Data(name="own", path=str(place), test=0.2))
+    blind = run_splits.load(Data(name="own", path=str(place), test=0.2))
     assert blind.test is None
     assert not whole & {*content(blind.train), *content(blind.validation)}
     assert any(note.startswith(f"test: {len(whole)} images taken") for note in blind.notes)
@@ -129,7 +129,7 @@ def test_fingerprints_tell_test_shares_and_groups(classes: Path, tmp_path: Path)
 def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> None:
     images(tmp_path / "own", train__ant=10, train__bee=10, test__ant=3, test__bee=3)
     data = Data(name="own", path=str(tmp_path / "own"), test=0.2)
-    found = sources.every_part(data).splits
+    found = run_splits.every_part(data).splits
     assert found.keys() == {"train", "test", "test_share"} and len(found["test"]) == 6
     assert len(found["train"]) + len(found["test_share"]) == 20
 
@@ -218,7 +218,7 @@ def test_of_groups_that_are_too_large_only_the_default_share_takes_one(tmp_path:
     line = r"^data\.test=0\.05: the smallest group of data\.group=place has 10 images, more than"
     with pytest.raises(UserError, match=line):
         load(place, 0.05, group="place")
-    found = sources.load(Data(name="own", path=str(place), group="place"))
+    found = run_splits.load(Data(name="own", path=str(place), group="place"))
     assert len(found.validation) == 10
 
 
