@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from helpers import made_studies
 from helpers.options import TINY, altered
@@ -34,6 +33,7 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import MEASURES
 from ssl_vit.recipe.records.run import Measured
 from ssl_vit.runs import console
+from ssl_vit.training.distributed import WatchedAccelerator
 
 # The evaluate tool's and those of a test split, which need images and a classifier to be made
 TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
@@ -84,7 +84,7 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
 def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
     recipe.probe.measures = MEASURES
-    names = OnlineProbes([], [], recipe.probe, "avg", 2, Accelerator(cpu=True)).names()
+    names = OnlineProbes([], [], recipe.probe, "avg", 2, WatchedAccelerator(cpu=True)).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
@@ -166,9 +166,11 @@ def test_one_row_shows_a_metric_everywhere(
 
     # card
     text = card.write(run, run.folder / "export")
-    assert ["confusion", "25.00%", "17.20% to 34.84%", "validation", "90"] in table(text, "measure")
+    assert ["confused views", "25.00%", "17.20% to 34.84%", "validation", "90"] in table(
+        text, "measure"
+    )
     (row,) = table(text, "baseline")[1:]
-    assert row == ["guessing blindly", "-50.00 points", "-", "confusion", "25.00%", "75.00%"]
+    assert row == ["guessing blindly", "-50.00 points", "-", "confused views", "25.00%", "75.00%"]
     assert re.search(r"type: accuracy\n\s+value: 0.25\n\s+name: confusion", text)
 
     # runs tool

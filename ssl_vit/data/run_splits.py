@@ -164,12 +164,12 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
-    """The split that data.test= names or, where there is none of its role and data.validation=null
-    leaves it free, the validation split; None where there is neither, and for a share."""
+    """The split that data.test= names or, where there is none of its role and data.validation=
+    names none either, the validation split; None where there is neither, and for a share."""
     if not isinstance(data.test, str):
         return None
     named = layout.choose(data.test, splits)
-    free = ROLE.get(data.test) == "test" and data.validation is None
+    free = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
     return _by_default(train, splits) if named is None and free else named
 
 

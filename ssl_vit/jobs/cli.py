@@ -15,7 +15,7 @@ from ..recipe.load import recipe_file, resolve, warmup_notice
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
-from ..recipe.which_images import OTHERS, crop_notice, image_notice
+from ..recipe.which_images import OTHERS, crop_notice, image_notice, size_notice
 from ..runs import trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
@@ -94,7 +94,10 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if options:
         run.recipe_file = recipe_file(options, recipe)
         taken = image_notice(options, recipe)
-        _print(taken, crop_notice(options, recipe), warmup_notice(options, recipe))
+        _print(
+            *(taken, size_notice(options, recipe), crop_notice(options, recipe)),
+            warmup_notice(options, recipe),
+        )
     run.reconcile()
     result = run.result()
     if result is not None and (again := reuse.measured_again(run)):

@@ -108,7 +108,7 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
         if text := no_nearer(found, among.pairs):
-            print(f"warning: {text}")
+            print(f"note        {text}")
     if among.command:
         print(f"compare     {among.command}")
     write_atomically(folder / PAGE, _page(answers, among))
@@ -116,16 +116,17 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """How many of a query's best neighbours are no nearer than images at random, of which 1% of the
-    pairs are as similar; empty where all are nearer, or that is not known."""
+    """How many of a query's best neighbours are no nearer to it than 1% of all pairs of images are
+    to one another; empty where all are nearer, or that is not known. Of few images, and of a query
+    in a sparse place, also neighbours that are alike may be such."""
     above = sum(one.similarity > pairs.high for one in found) if pairs else len(found)
     if pairs is None or above == len(found):
         return ""
-    level = f"{pairs.high:.4f}, which 1% of pairs of images at random exceed"
+    level = f"{pairs.high:.4f}, which 1% of all pairs of images exceed"
     text = (
         f"of these {len(found):,} images {above or 'none'} exceed{'' if above > 1 else 's'} {level}"
     )
-    return f"{text}; {'the others' if above else 'they'} are no nearer than images at random"
+    return f"{text}; being the nearest does not make {'the others' if above else 'them'} alike"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:

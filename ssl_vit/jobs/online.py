@@ -6,6 +6,7 @@ SHARE of the run's work.
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ from . import split_images
 
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
 FEWEST = 20  # labelled held-out images, of which something can be said
+DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
 FEW = 5  # images: classes of fewer are hardly classes
 # Images that k-NN learns from and is measured on, at least, where there are as many
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
@@ -78,6 +80,8 @@ def label_doubt(source: Source) -> str:
     without doubt, and for other labels."""
     if source.labels.source != FOLDERS:
         return ""
+    if source.classes and all(DATE.fullmatch(name) for name in source.classes):
+        return "all are named as years or dates are"
     label_N = source.label_of(np.arange(len(source)))
     median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
     if median >= FEW:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..metrics import (
     FRESH,
+    GUESSING,
     IN_ITS_PLACE,
     PIXELS,
     SHARE,
@@ -64,6 +65,7 @@ NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or
 # Of a fine-tuned run, which guessing says nothing of
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
+NO_BETTER = "no better than guessing"  # though better than fresh weights
 
 
 class BaselineComparison(NamedTuple):
@@ -135,21 +137,27 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
     """Which features of the encoder are better or worse than those of fresh weights, by paired
     differences whose interval does not include zero; empty where none was measured, and none where
     the images that are measured on chose the weights."""
-    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
+    guessed = {one.measure for one in fought if _is_of(one.baseline, GUESSING) and one.verb != WON}
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN, NO_BETTER)}
     for one in fought:
         if _is_fresh(one.baseline) and one.difference is None:
             return f"No verdict on its features: {NO_VERDICT}."
         if _is_fresh(one.baseline):
-            by_verb[one.verb].append(find_metric(one.measure).words)
+            # fresh weights that are below guessing are easily beaten
+            verb = NO_BETTER if one.verb == WON and one.measure in guessed else one.verb
+            by_verb[verb].append(find_metric(one.measure).words)
     said = {
         WON: "features of this encoder are better than untrained ones",
         LOST: "features of this encoder are worse than untrained ones",
         OPEN: "features of this encoder cannot be told from untrained ones",
+        NO_BETTER: "features of this encoder cannot be told from guessing",
     }
     sentences = [f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found]
-    pixels = [one for one in fought if one.baseline.rpartition("/")[2].startswith(PIXELS)]
-    if sentences and any(one.difference and one.verb == LOST for one in pixels):
+    pixels = {one.verb for one in fought if _is_of(one.baseline, PIXELS) and one.difference}
+    if sentences and LOST in pixels:
         sentences.append("By k-NN the pixels at 8 x 8 are better.")
+    elif sentences and OPEN in pixels:
+        sentences.append("By k-NN they cannot be told from the pixels at 8 x 8.")
     return " ".join(sentences)
 
 
@@ -160,7 +168,12 @@ def fresh_value(measure: str, metrics: Mapping[str, Measured]) -> float | None:
 
 
 def _is_fresh(baseline: str) -> bool:
-    return baseline.rpartition("/")[2].startswith(FRESH)
+    return _is_of(baseline, FRESH)
+
+
+def _is_of(baseline: str, start: str) -> bool:
+    """Whether a baseline is measured in the encoder's place, as `start` of IN_ITS_PLACE says."""
+    return baseline.rpartition("/")[2].startswith(start)
 
 
 def _task_verdict(fought: Sequence[BaselineComparison]) -> str:

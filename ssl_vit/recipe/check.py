@@ -219,7 +219,8 @@ def _held_out(r: Recipe) -> None:
 
 def _labels(r: Recipe) -> None:
     if not r.data.labels and uses_labels(r):
-        text = "the run learns labels or is measured on them; expected true"
+        text = "the run learns labels or is measured on them; expected true, of images"
+        text += " that have some; others are looked at with tools/embed.py and tools/figures.py"
         raise r.error("data.labels", text)
     if r.eval.test and not learns_labels(r):
         learning = [part for part in r.declared.parts if declaration.objective(part).labels]

@@ -4,7 +4,7 @@ initial weights, or the recipe file's. No torch here."""
 from collections.abc import Collection, Iterable, Mapping
 
 from ..formatting import crop_text
-from . import recipe_files, schema, words
+from . import export_files, recipe_files, schema, words
 from .images import CROPPING, MIXING, OF_PIXELS, PREPROCESSING, READING, Data
 from .init_source import InitSource
 from .keys import Values
@@ -63,6 +63,20 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     text = "how its own evaluation cuts images is not known, or not to be had here"
     return f"warning: init={source.place}: {text}; {cut} is used; for another data.eval_crop="
+
+
+def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
+    """A line that says that the initial weights are of another image size than the run's; None
+    where they are not, or options name the size. As `crop_notice`."""
+    source = recipe.init_source
+    if source.is_scratch or "data.size" in words.parse(options):
+        return None
+    folder = source.fetch_export("config.json", "preprocessor_config.json")
+    size = None if folder is None else export_files.image_size(folder)
+    if size in (None, recipe.data.size):
+        return None
+    text = f"of images of {size} px, brought to {recipe.data.size} px"
+    return f"size        the weights are {text}; data.size={size} keeps theirs"
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:

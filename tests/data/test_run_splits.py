@@ -178,6 +178,9 @@ def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
     assert content(splits.test).keys() == tested
     said = run_splits.load(Data(name="own", path=str(tmp_path), test="val"), test=True)
     assert content(said.test).keys() == tested and len(said.validation) == 1
+    # a larger share, as the few-images warning advises, ended in "no such split" for the test
+    more = run_splits.load(Data(name="own", path=str(tmp_path), validation=0.2), test=True)
+    assert content(more.test).keys() == tested and len(more.validation) == 12
 
 
 def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from helpers.exactness import Unbroken, assert_two_processes_learn_as
@@ -22,6 +21,7 @@ from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.collapse_alarm import CollapseAlarm
+from ssl_vit.training.distributed import WatchedAccelerator
 
 ALARM = "features may be collapsing"
 
@@ -166,7 +166,7 @@ def looked_at(size: int, **own: object) -> tuple[CollapseEvaluator, MaskedSelfDi
         Batch(*(torch.from_numpy(part[at : at + size]) for part in parts))
         for at in range(0, 64, size)
     ]
-    return CollapseEvaluator(batches, "token", Accelerator(cpu=True)), objective
+    return CollapseEvaluator(batches, "token", WatchedAccelerator(cpu=True)), objective
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])

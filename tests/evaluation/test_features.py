@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from helpers.options import TINY, altered
@@ -27,6 +26,7 @@ from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
+from ssl_vit.training.distributed import WatchedAccelerator
 
 COMMON = ["recipe=evaluate", "data.size=16", "compute.threads=1", "compute.precision=float32"]
 FEW = ["data.share=0.5", "probe.shots=[1,3]", "probe.trials=2"]
@@ -105,7 +105,7 @@ def broken(unreadable: set[int]) -> Source:
 
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
-    accelerator = Accelerator(cpu=True)
+    accelerator = WatchedAccelerator(cpu=True)
     layout = BatchLayout(7, 7, 0, 1)
 
     def draw(

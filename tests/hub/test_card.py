@@ -129,7 +129,7 @@ TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "one's own": (
         {"name": "cifar10", "path": "/home/me/cifar10"},
-        f"read from {OWN_MACHINE}. A part",
+        f"read from {OWN_MACHINE}. Split `validation` was held out",
         "not known to ssl_vit; they are for their owner to say.",
     ),
     "shares": (

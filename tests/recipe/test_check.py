@@ -135,7 +135,7 @@ BROKEN = [
 IGNORED = [
     ("recipe=mpp mae.rate=0.5", "mae.rate=0.5: objective=mpp has no use for it"),
     ("recipe=supervised target=pixels", "target=pixels: objective=supervised has no use for it"),
-    ("recipe=mpp data.classes=5", "data.classes=5: objective=mpp has no use for it"),
+    ("recipe=mpp data.classes=5 eval.knn=false", "data.classes=5: objective=mpp has no use for it"),
     (
         "recipe=joint joint.supervised=0 supervised.pool=avg",
         "supervised.pool=avg: objective=joint has no use for it with joint.supervised=0",
@@ -206,7 +206,7 @@ def test_every_relation_and_every_kind_of_ignored_option_is_among_these(answers)
 def test_a_share_for_testing_is_drawn_by_labels_that_the_objective_does_not_read(
     tmp_path: Path,
 ) -> None:
-    images = f"recipe=mpp data.path={tmp_path} data.label_column=kind"
+    images = f"recipe=mpp data.path={tmp_path} eval.knn=false data.label_column=kind"
     assert error_of(images).startswith("data.label_column=kind: objective=mpp has no use for it")
     assert resolve([*images.split(), "data.test=0.2"]).data.label_column == "kind"
 

@@ -205,7 +205,7 @@ WRONG = {
     "optim.lr=inf": "a number",
     "corruption.mask=-0.1": "at least 0",
     "optim.steps=0": "above 0",
-    "optim.warmup=-1": "optim.steps=",
+    "optim.warmup=-1": "at least 0",
     "compute.patience=9.9": "at least 10",
     "optim.betas=[0.9]": "2 numbers",
     "optim.betas=[0.9,1.0]": "below 1",

@@ -97,4 +97,3 @@ def test_a_gpu_that_emulates_bfloat16_gets_float32(monkeypatch, has: bool, preci
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert distributed._native_precision(torch.device("cuda")) == precision
-    assert distributed._native_precision(torch.device("mps")) == "float32"
