@@ -16,6 +16,7 @@ from ..recipe import recipe_files, records
 from ..recipe.identity import computed_values, differences
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
+from ..recipe.load import POOL
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe
 from ..runs.identity import runs_before
@@ -47,7 +48,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         and MEASURE in one.result.metrics
     ]
     if not alike or MEASURE not in result.metrics:
-        return NOT_KNOWN
+        return f"{NOT_KNOWN}{_other_pooling(neighbours, recipe)}"
     # that of the same seed, if there is one
     other = min(alike, key=lambda one: (one.recipe.seed != recipe.seed, one.folder))
     own, value = result.metrics[MEASURE].value, other.result.metrics[MEASURE].value
@@ -65,6 +66,16 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         f"{NOT_KNOWN}, as training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
         f" ({other.folder.name}: {there}), here {own:.1%} ({here} with its pre-training)"
     )
+
+
+def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
+    """What keeps a run from scratch from standing beside it that reads another feature of an image,
+    as one has it by default that is not told otherwise; empty where there is none."""
+    for one in neighbours:
+        if one.recipe.init == SCRATCH and one.differ - {"init", "seed"} == {POOL}:
+            there, here = one.recipe.value(POOL), recipe.value(POOL)
+            return f", as {one.folder.name} has {POOL}={there}; with {POOL}={here} it compares"
+    return ""
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:

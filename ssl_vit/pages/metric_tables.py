@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ..formatting import FEW_IMAGES
 from ..metrics import (
     FRESH,
     GUESSING,
@@ -92,7 +93,9 @@ class BaselineComparison(NamedTuple):
         ends = interval(self.measure, self.entry, self.measured_on) or (here, here)
         if row.in_per_cent and ends[0] <= self.there <= ends[1]:
             return OPEN
-        return WON if (here > self.there) == row.higher and here != self.there else LOST
+        if number(self.measure, here) == number(self.measure, self.there):
+            return OPEN  # as 4.136 against 4.136
+        return WON if (here > self.there) == row.higher else LOST
 
     @property
     def values(self) -> tuple[str, str]:
@@ -177,13 +180,15 @@ def _is_of(baseline: str, start: str) -> bool:
 
 
 def _task_verdict(fought: Sequence[BaselineComparison]) -> str:
-    """Which baselines of its own task the model beats, and which it does not; of several sets of
-    images also on which."""
+    """Which baselines of its own task the model beats, and which it does not; of few images, and of
+    several sets of them, also on which."""
     own = [one for one in fought if not is_in_its_place(one.baseline)]
     several = len({one.entry.split for one in own}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in own:
-        where = f" on {_images(one.entry.split, one.measured_on or {})}" if several else ""
+        split, measured_on = one.entry.split, one.measured_on or {}
+        is_few = measured_on.get(split, FEW_IMAGES) < FEW_IMAGES
+        where = f" on {_images(split, measured_on)}" if several or is_few else ""
         by_verb[one.verb].append(f"{one.called} ({' against '.join(one.values)}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
     return f"At its own task the model {', and '.join(parts)}." if parts else ""

@@ -60,6 +60,16 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
     assert "from scratch had 3 tries and " in text and "no tuning" not in text
 
 
+def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
+    """By default it has the class token, and what starts from MAE the mean: it was passed over in
+    silence."""
+    run = run_at(tmp_path, "tuned", "supervised.pool=avg", init="runs/mae")
+    run_at(tmp_path, "plain")
+    assert beside(run).endswith(
+        "plain has supervised.pool=token; with supervised.pool=avg it compares"
+    )
+
+
 def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:
     """Any recipe file counted as naming init=, and fine-tuning began from scratch in silence."""
     mine = tmp_path / "mine.yaml"

@@ -191,7 +191,18 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "At its own task the model beats the loss of guessing (1.357 against 1.386 on 9 held-out"
         " images) and guessing (52.72% against 25.00% on 239 test images)."
     )
-    assert " on " not in metric_tables.verdict(fought[:1])
+    assert " on 9 held-out images" in metric_tables.verdict(fought[:1])  # few
+    assert " on " not in metric_tables.verdict(fought[1:])
+
+
+def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
+    """ "The model beats the training colours' entropy (4.136 against 4.136)"."""
+    entries = {
+        "loss_masked": Measured(value=4.1361, split="validation", n=900),
+        "entropy": Measured(value=4.1364, split="validation", n=900),
+    }
+    (one,) = metric_tables.comparisons(entries, {"validation": 200})
+    assert one.verb == metric_tables.OPEN
 
 
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
