@@ -50,7 +50,9 @@ def run_plugin(plugin: str | None) -> None:
     module.__dict__[CONTENT] = content
     before = {*declaration.objectives(), *declaration.targets()}
     try:
-        spec.loader.exec_module(module)
+        # not by the loader: its compiled copy would be taken for that of a file of the same size
+        # that was changed within a second
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         schema.all_keys()  # its keys are none of others
     except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
         for declared in {*declaration.objectives(), *declaration.targets()} - before:

@@ -2,7 +2,9 @@
 initial weights, or the recipe file's. No torch here."""
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
+from ..errors import UserError
 from ..formatting import crop_text
 from . import export_files, recipe_files, schema, words
 from .images import CROPPING, MIXING, OF_PIXELS, PREPROCESSING, READING, Data
@@ -58,8 +60,9 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     own = recipe_files.load(recipe_files.find_recipe(given["recipe"])).own
     if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*given, *own}:
         return None
-    if {*CROPPING} & {*source.described_values()}:
-        return None
+    with suppress(UserError):  # of weights that are gone, as of a run that is pulled
+        if {*CROPPING} & {*source.described_values()}:
+            return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     text = "how its own evaluation cuts images is not known, or not to be had here"
     return f"warning: init={source.place}: {text}; {cut} is used; for another data.eval_crop="
@@ -71,8 +74,10 @@ def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     source = recipe.init_source
     if source.is_scratch or "data.size" in words.parse(options):
         return None
-    folder = source.fetch_export("config.json", "preprocessor_config.json")
-    size = None if folder is None else export_files.image_size(folder)
+    size = None
+    with suppress(UserError, OSError, ValueError):  # of weights that are gone, or another program's
+        if folder := source.fetch_export("config.json", "preprocessor_config.json"):
+            size = export_files.image_size(folder)
     if size in (None, recipe.data.size):
         return None
     text = f"of images of {size} px, brought to {recipe.data.size} px"

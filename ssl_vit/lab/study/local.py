@@ -173,7 +173,7 @@ class _Processes:
         self.took = {name: result(self.folder, name).seconds for name in done}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
-        self.stopped = False  # by a signal
+        self.signals = 0  # that came
 
     def run(self) -> dict[str, str]:
         """Run the tasks that have not finished; {task: why} of those that failed or were left out.
@@ -186,23 +186,21 @@ class _Processes:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     stack.callback(signal.signal, number, signal.signal(number, self._stop))
             stack.callback(self._end)
-            while not self.stopped and (self.running or self._waiting()):
+            while not self.signals and (self.running or self._waiting()):
                 self._reap()
                 self._start()
                 self._report()
                 time.sleep(0.05)
             if self.running:
                 _say("stopping", "what runs has two minutes to save; a second signal kills it")
-        if self.stopped:
+        if self.signals:
             raise KeyboardInterrupt
         return self.failed
 
     def _stop(self, number: int, frame: Any) -> None:
-        """Handle a signal. The first ends the loop of `run`: raised at once, it could pass by a
-        process that is being started. The second ends the time that tasks have to save."""
-        if self.stopped:
-            raise KeyboardInterrupt
-        self.stopped = True
+        """Handle a signal. The first ends the loop of `run`, the second the time that tasks have to
+        save. Raised at once, it could pass by a process that is being started or ended."""
+        self.signals += 1
 
     def _end(self) -> None:
         """End what still runs: it saves, or is killed."""
@@ -211,7 +209,9 @@ class _Processes:
         try:
             for child in children:
                 child.terminate()
-            while time.monotonic() < until and any(child.poll() is None for child in children):
+            while self.signals < 2 and any(child.poll() is None for child in children):
+                if time.monotonic() >= until:
+                    break
                 time.sleep(0.05)
         finally:
             for child in children:
@@ -230,7 +230,7 @@ class _Processes:
         for task in self._waiting():
             if missing := unreachable(task, self.tasks, [*self.failed]):
                 self._fail(task.name, f"needs {missing}", "left out")
-            if self.stopped or len(self.running) >= self.parallel or not {*task.needs} <= over:
+            if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= over:
                 continue
             held = early and engine.is_written(self.folder / task.name)
             if task.name not in self.failed and not held:
