@@ -158,7 +158,7 @@ def test_one_row_shows_a_metric_everywhere(
     # page and index
     run_page.write(run.folder)
     page = (run.folder / "report.html").read_text()
-    assert "beats guessing blindly (25.00% against 75.00%)" in page
+    assert "beats guessing blindly (25.00% against 75.00% on 90 held-out images)" in page
     assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
