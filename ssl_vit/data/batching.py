@@ -4,7 +4,7 @@ Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, s
 computed directly.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -239,13 +239,12 @@ class ImageDataset(Dataset):
         )
 
 
-def check_readable(batches: Iterable[Batch], data: Data) -> None:
+def check_readable(batches: Sequence[Batch], data: Data) -> None:
     """`check_unreadable` of all images of these batches, each of which was read once.
 
     Raises:
         UserError: too many of them cannot be read.
     """
-    batches = list(batches)
     unreadable = [text for batch in batches for text in batch.unreadable]
     if unreadable:
         check_unreadable(

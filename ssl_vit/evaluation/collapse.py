@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from ..callbacks import Row
 from ..data.batching import Batch
 from ..objectives.base import Objective
+from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from .features import feature_reader, gathered
 from .probes import effective_rank
@@ -32,7 +32,7 @@ class CollapseEvaluator:
         accelerator: of the run.
     """
 
-    def __init__(self, batches: list[Batch], pool: str, accelerator: Accelerator) -> None:
+    def __init__(self, batches: list[Batch], pool: str, accelerator: WatchedAccelerator) -> None:
         self.batches = batches
         self.pool = pool
         self.accelerator = accelerator

@@ -258,6 +258,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     """
     recipe = one.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(recipe.seed)  # of what the weights do not hold
     if one.source.is_scratch:
         network = initial_network(
             one.made, recipe.model, recipe.data, recipe.seed, class_token=False

@@ -106,9 +106,12 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     if accelerator.is_main_process and job.collapse:
         callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _check_first_features(job, callbacks)
-    for batch in job.held_out.batches:
-        for name in batch.unreadable:
-            callbacks.warn(f"a held-out image was replaced by the next: {name}")
+    held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
+    for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
+        callbacks.warn(f"a held-out image was replaced by the next: {name}")
+    probed = (*job.online.probes.train, *job.online.probes.held_out) if job.online else ()
+    for name in dict.fromkeys(name for batch in probed for name in batch.unreadable):
+        callbacks.warn(f"an image is left out of the probes: {name}")
     saver = checkpoint.Saver(run.checkpoints, job.recipe.checkpoint, run.write_log, callbacks.warn)
     best = best_checkpoint.BestSoFar(job, saver)
     first = saved = state.step

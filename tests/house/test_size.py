@@ -37,7 +37,7 @@ BUDGETS = {
         "house": 500,
         "hub": 1190,
         "inspection": 430,
-        "jobs": 2480,
+        "jobs": 2500,
         "lab": 4440,
         "models": 1220,
         "objectives": 2500,

@@ -25,6 +25,27 @@ def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:
     assert doubt(tmp_path / "enough") == ""
 
 
+def test_years_and_dates_are_no_classes(tmp_path: Path) -> None:
+    """k-NN was measured by the years of photographs, with a verdict."""
+    images(tmp_path / "photos", **{"2024": 9, "2025-01-07": 9})
+    assert "years or dates" in doubt(tmp_path / "photos")
+    images(tmp_path / "numbers", **{"2024": 9, "12": 9})
+    assert doubt(tmp_path / "numbers") == ""
+
+
+def test_an_image_that_probes_leave_out_is_named(tmp_path: Path) -> None:
+    """The next one stood in its place, with its label, and nothing was said."""
+    images(tmp_path / "IMAGES", a=60, b=60)
+    for name in ("a", "b"):
+        (tmp_path / "IMAGES" / name / "broken.png").write_bytes(b"no image")
+    more = ("eval.knn=true", "data.validation=0.3", "data.unreadable=0.5")
+    words = [f"data.path={tmp_path}/IMAGES", f"out={tmp_path}", "name=run", "eval.every=2", *more]
+    done = run(altered(TINY, *SHORT, *words, "eval.images=100"))
+    text = done.log.read_text()
+    assert text.count("an image is left out of the probes: ") == 2
+    assert done.result().metrics["probe_knn"].n <= 36
+
+
 @pytest.mark.parametrize(
     ("count", "more", "says"),
     [

@@ -17,7 +17,7 @@ from ssl_vit.jobs import draw_figures
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study import check, read, tasks
 from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.which_images import crop_notice
+from ssl_vit.recipe.which_images import crop_notice, size_notice
 
 PRETRAINED = altered(TINY, *SHORT, "eval.every=2", "name=mine")
 
@@ -251,6 +251,18 @@ def test_a_crop_that_cannot_be_had_is_said(
     notice = crop_notice(options, ssl_vit.resolve(options))
     assert (notice is not None) == is_said
     assert notice is None or "data.eval_crop=" in notice
+
+
+@pytest.mark.parametrize("words", [[], ["data.size=96"]])
+def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path) -> None:
+    """With data.path= an encoder of 32 px was measured at 64 px without a word."""
+    place = export(tmp_path / "timm", crop_pct=0.9)
+    options = ["recipe=evaluate", f"init={place}", "model=vit_ti16", *words]
+    recipe = ssl_vit.resolve(options)
+    recipe.data.size = 96
+    notice = size_notice(options, recipe)
+    assert (notice is None) == bool(words)
+    assert notice is None or "data.size=224 keeps" in notice
 
 
 def test_labels_that_only_k_nn_reads_can_be_named(tmp_path: Path) -> None:
