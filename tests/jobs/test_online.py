@@ -43,7 +43,6 @@ def test_an_image_that_probes_leave_out_is_named(tmp_path: Path) -> None:
     done = run(altered(TINY, *SHORT, *words, "eval.images=100"))
     text = done.log.read_text()
     assert text.count("an image is left out of the probes: ") == 2
-    assert done.result().metrics["probe_knn"].n <= 36
 
 
 @pytest.mark.parametrize(
