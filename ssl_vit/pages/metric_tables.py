@@ -126,7 +126,7 @@ def baselines(fought: Sequence[BaselineComparison]) -> Table:
         if (apart := one.difference) is not None:
             between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
         rows.append([one.called, text, between, label(one.measure), *one.values])
-    head = ["baseline", "difference", "95% interval", "measure", "the model's", "its value"]
+    head = ["baseline", "difference", "95% interval", "measure", "the model's", "the baseline's"]
     return Table(head, rows)
 
 
