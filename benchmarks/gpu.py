@@ -1,19 +1,24 @@
 """The first minutes on a GPU, in one call: what is right, how fast a step is, what whole runs do.
 
     python benchmarks/gpu.py out=FOLDER                      (FOLDER: $OUT, else runs/gpu)
-    python benchmarks/gpu.py out=FOLDER only=vit_s16,corruption limit=540
+    python benchmarks/gpu.py out=FOLDER only=vit_s16,corruption limit=480
+    python benchmarks/gpu.py out=FOLDER images=CIFAR10       (a folder with its train shard, train-*.parquet)
     python benchmarks/gpu.py device=cpu                      (rehearsal, tiny)
 
 In this order: corruption and targets on the device and compiled against those of the CPU, losses and
-gradients in float32 and bfloat16; a step of masked patch prediction with S/16 and B/16 (images/s,
-memory, share of the device's rate); runs by the tools (no synchronisation between logging steps,
-nothing recompiled, repeated, stopped and resumed, ZeRO 2 and FSDP2 on one process). `only=` takes the
-checks with one of these texts in their names. Every result is written to FOLDER/gpu.json at once, so
-that a call that is cut off leaves what it measured; a check that raises is recorded and the next one
-goes on; after `limit` seconds none is begun.
+gradients in float32 and bfloat16; a step of MPP with S/16 and B/16, of MAE with B/16, of DINO with
+S/16 and ten crops (images/s, memory, share of the device's rate; beside the same network in a plain
+loop, and for MPP the matrix products and the attention alone); a run that reads JPEGs of 500 x 375
+(its share of waiting for data); with `images=` a run of MAE with ViT-Ti/4 and its k-NN line; runs by
+the tools (no synchronisation between logging steps, nothing recompiled, repeated, stopped and
+resumed, ZeRO 2 and FSDP2 on one process). Crops are made on the CPU, whatever the device. `only=`
+takes the checks with one of these texts in their names. Every result is written to FOLDER/gpu.json
+at once, so that a call that is cut off leaves what it measured; a check that raises is recorded and
+the next one goes on; after `limit` seconds none is begun.
 """
 
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -26,29 +31,33 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the tools do
 
+import numpy as np
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
-from step import commit, spread
+from step import Floor, commit, passes, spread
 from torch import Tensor
 
 from ssl_vit import costs
 from ssl_vit.data.batching import Batch
 from ssl_vit.formatting import process_environment
 from ssl_vit.jobs.session import session
-from ssl_vit.jobs.setup import loop_settings, set_up
+from ssl_vit.jobs.setup import Job, loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import Recipe, compared_views
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 
@@ -61,15 +70,37 @@ WAYS = [
 OBJECTIVES = ("mpp", "simmim", "supervised", "joint")
 # Largest relative differences of float32: products are summed in another order
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-3
-# model -> image side and batch; the second size of each fits where the first does not
-CASES = {
-    ("vit_s16", 1024): 224,
-    ("vit_s16", 512): 224,
-    ("vit_b16", 512): 224,
-    ("vit_b16", 256): 224,
-}
-REHEARSAL = {("vit_n8", 32): 32}
-WARM_UP, TIMED, ROUNDS = 5, 10, 6  # steps; fewer rounds have no 95% interval
+
+
+class Case(NamedTuple):
+    """A step that is timed."""
+
+    recipe: str
+    model: str
+    side: int  # of an image, in pixels
+    batch: int
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.recipe} {self.model}, batch {self.batch}"
+
+
+MAE = ("mae.width=512", "mae.depth=8", "mae.heads=16")  # He et al., 2022, figure 5
+# Ten crops, and prototypes, of Caron et al., 2021: recipes/dino_s16.yaml
+DINO = ("views.local=8", "views.local_size=96", "dino.prototypes=65536")
+CASES = (
+    Case("mpp", "vit_s16", 224, 512),
+    Case("mpp", "vit_b16", 224, 256),
+    Case("mae", "vit_b16", 224, 512, MAE),
+    Case("dino", "vit_s16", 224, 128, DINO),
+)
+LOCAL = ("views.local=2", "views.local_size=16")
+REHEARSAL = (
+    Case("mpp", "vit_n8", 32, 32),
+    Case("mae", "vit_n8", 32, 32),
+    Case("dino", "vit_n8", 32, 32, LOCAL),
+)
+WARM_UP, TIMED, ROUNDS = 5, {"cuda": 10, "cpu": 1}, 6  # steps; fewer rounds have no 95% interval
 STEPS = 20  # of a run
 RUN = {"recipe": "mpp", "optim.steps": STEPS, "optim.warmup": 2, "log.every": 1, "eval.every": 10}
 RUN |= {"eval.images": 256, "checkpoint.every": 10, "compute.compile": "false"}
@@ -193,39 +224,56 @@ def loss_and_gradients(objective: Objective, batch: Batch) -> tuple[float, dict[
     return float(loss.detach()), {n: w.grad.float() for n, w in weights if w.grad is not None}
 
 
-def measure_step(model: str, side: int, batch: int, device: str) -> dict[str, Any]:
-    """Milliseconds of a step of the training loop, images a second, and the share of the device's
-    rate."""
+def batch_for(recipe: Recipe) -> Batch:
+    """Random images as the recipe's objective gets them: with views where it compares views."""
+    count, side = recipe.optim.batch, recipe.data.size
+    batch = batch_of(count, side)
+    views = compared_views(recipe)
+    if views is None:
+        return batch
+    made = {"views": batch.image[:, None].repeat(1, 2, 1, 1, 1)}
+    if views.local:
+        local = batch_of(count * views.local, views.local_size).image
+        made["local"] = local.unflatten(0, (count, views.local))
+    return batch._replace(**made)
+
+
+def measure_step(case: Case, device: str) -> dict[str, Any]:
+    """Milliseconds of a step of the training loop, of a plain loop of the same network and, for
+    MPP, of the matrix products and the attention alone, all taking turns; images a second, and the
+    share of the device's rate."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"model={model}", f"data.size={side}", f"optim.batch={batch}", "recipe=mpp"]
-        words += [f"compute.batch={batch}", f"compute.compile={str(device == 'cuda').lower()}"]
-        words += ["compute.precision=bfloat16", "compute.workers=0", f"out={folder}", "name=run"]
+        words = [f"recipe={case.recipe}", f"model={case.model}", f"data.size={case.side}"]
+        words += [f"optim.batch={case.batch}", f"compute.batch={case.batch}", *case.options]
+        words += [f"compute.compile={str(device == 'cuda').lower()}", "compute.precision=bfloat16"]
+        words += ["compute.workers=0", f"out={folder}", "name=run"]
         run = Run(resolve(words))
         with session(run) as current:
-            splits = current.load_splits(test=False)
-            job = set_up(run, current.accelerator, splits)
-            images = on(device, batch_of(batch, side))
-
-            def steps(count: int) -> None:
-                job.state.step = 0
-                settings = dataclasses.replace(
-                    loop_settings(job.recipe), steps=count, log_every=count
-                )
-                batches = itertools.repeat(images)
-                loop.train(job.state, batches, settings)
-
+            job = set_up(run, current.accelerator, current.load_splits(test=False))
+            images = on(device, batch_for(run.recipe))
+            ways = {"step": trained(job, images)}
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            milliseconds(steps, WARM_UP, device)
-            times = [milliseconds(steps, TIMED, device) for _ in range(ROUNDS)]
-    per_second = 1000 * batch / statistics.median(times)
-    found: dict[str, Any] = {
-        "step, ms": spread(times),
-        "images/s": round(per_second, 1),
-        "TFLOP/s": round(costs.exaflop(run.recipe, 1) * per_second * 1e6, 2),
-    }
+            milliseconds(ways["step"], WARM_UP, device)
+            memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
+            ways["plain loop"] = plain_loop(job, images)
+            if case.recipe == "mpp":  # all tokens in all blocks: not what the others compute
+                ways["floor"] = floor(run.recipe, device)
+            times: dict[str, list[float]] = {name: [] for name in ways}
+            for turn in range(-1, ROUNDS):
+                for name, way in ways.items():
+                    took = milliseconds(way, TIMED[device], device)
+                    if turn >= 0:  # the first one warms up
+                        times[name].append(took)
+    per_second = 1000 * case.batch / statistics.median(times["step"])
+    found: dict[str, Any] = {f"{name}, ms": spread(taken) for name, taken in times.items()}
+    for name in list(times)[1:]:
+        ratios = [a / b for a, b in zip(times["step"], times[name], strict=True)]
+        found[f"step over {name}"] = spread(ratios)
+    found["images/s"] = round(per_second, 1)
+    found["TFLOP/s"] = round(costs.exaflop(run.recipe, 1) * per_second * 1e6, 2)
     if device == "cuda":
-        found["peak memory, GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        found["peak memory, GiB"] = round(memory, 2)
         table = yaml.safe_load((ROOT / "ssl_vit/lab/hardware.yaml").read_text())
         name = torch.cuda.get_device_name().lower()
         for key in (key for key in ("h200", "h100") if key in name):
@@ -233,7 +281,49 @@ def measure_step(model: str, side: int, batch: int, device: str) -> dict[str, An
     return found
 
 
-def milliseconds(steps: Callable[[int], None], count: int, device: str) -> float:
+Steps = Callable[[int], None]  # does so many steps
+
+
+def trained(job: Job, images: Batch) -> Steps:
+    """Steps of the training loop."""
+
+    def steps(count: int) -> None:
+        job.state.step = 0
+        settings = dataclasses.replace(loop_settings(job.recipe), steps=count, log_every=count)
+        loop.train(job.state, itertools.repeat(images), settings)
+
+    return steps
+
+
+def plain_loop(job: Job, images: Batch) -> Steps:
+    """What a user would write around the same network, compiled where the run's is: forward and
+    backward, the clipped norm, a fused AdamW."""
+    objective, precision = job.state.strategy.prepared, job.recipe.compute.precision
+    weights = [p for p in objective.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            with loop.autocast(precision, job.accelerator):
+                loss = objective(images).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return steps
+
+
+def floor(recipe: Recipe, device: str) -> Steps:
+    """The matrix products and the attention of all tokens in all blocks, in bfloat16 throughout."""
+    net = Floor(recipe).to(device, torch.bfloat16)
+    shape = (recipe.optim.batch, recipe.patches + 1, recipe.model.width)
+    x_BTD = torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True)
+    run = passes(net, lambda: net(x_BTD).float().sum(), recipe, device)
+    return lambda count: [run() for _ in range(count)] and None
+
+
+def milliseconds(steps: Steps, count: int, device: str) -> float:
     """Of one step, over so many: by CUDA events, or by the clock."""
     if device == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -284,6 +374,36 @@ class Runs:
             self.finish(self.start("-m", "ssl_vit", "pretrain", *words))
         return self.out / name
 
+    def from_files(self) -> dict[str, Any]:
+        """MPP on JPEGs of 500 x 375 with the default number of workers: images a second of the last
+        rows, and the share of the time in which the step waited for them."""
+        cuda = self.device == "cuda"
+        folder = self.out / "photographs"
+        size = write_photographs(folder / "train" / "one", 4096 if cuda else 32)
+        own = {"data.path": folder, "log.every": 10, "eval.every": 40, "optim.steps": 40}
+        own |= {"checkpoint.every": 40}
+        if cuda:
+            own |= {"model": "vit_s16", "data.size": 224, "optim.batch": 512}
+            own |= {"compute.compile": "true"}
+        rows = read_rows(self.train("from_files", own))
+        rates = [row["images_per_s"] for row in rows if "images_per_s" in row][-2:]
+        waits = [row["data_wait"] for row in rows if "data_wait" in row][-2:]
+        return {"images/s": rates, "data wait": waits, "bytes an image": size}
+
+    def learns(self, images: str) -> dict[str, Any]:
+        """MAE with ViT-Ti/4 on real images, a fifth of them kept apart for the test, and its k-NN
+        beside fresh weights: one run, so no claim."""
+        own = {"recipe": "mae", "model": "vit_ti4", "data.size": 32, "data.path": images}
+        own |= {"data.test": 0.2, "log.every": 100, "checkpoint.every": 10_000}
+        steps = 2000 if self.device == "cuda" else 20
+        own |= {"optim.steps": steps, "optim.warmup": steps // 10, "optim.batch": 512}
+        own |= {"eval.every": steps // 2, "eval.images": 2000, "compute.compile": "true"}
+        if self.device == "cpu":
+            own |= {"model": "vit_n4", "optim.batch": 32, "compute.compile": "false"}
+        result = json.loads((self.train("learns", own) / "result.json").read_text())
+        knn = {name: value for name, value in result["metrics"].items() if "knn" in name}
+        return {"seconds of training": result["seconds"], "steps": steps} | knn
+
     def watched(self, name: str, within: tuple[int, int], own: dict[str, Any]) -> dict[str, Any]:
         facts = self.out / f"{name}.json"
         given = [str(facts), *map(str, within), *self.words(name, own)]
@@ -333,9 +453,32 @@ class Runs:
         return found | {"holds": sharded and worst < 1e-3}
 
 
+def write_photographs(folder: Path, count: int) -> int:
+    """So many JPEGs of 500 x 375, ImageNet's most frequent size: large shapes with fine detail over
+    them, in about as many bytes as its images have (110 kB). Returns the mean number of bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(i: int) -> int:
+        random = np.random.default_rng(i)
+        layers = []
+        for width, height in ((20, 15), (250, 188)):
+            pixels = random.integers(256, size=(height, width, 3), dtype=np.uint8)
+            layers.append(Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC))
+        file = io.BytesIO()
+        Image.blend(*layers, 0.35).save(file, "JPEG", quality=90)
+        (folder / f"{i:05d}.jpg").write_bytes(file.getvalue())
+        return len(file.getvalue())
+
+    with ThreadPoolExecutor() as pool:
+        return round(statistics.mean(pool.map(write, range(count))))
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def losses(folder: Path) -> list[float]:
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [row["loss"] for row in rows if "loss" in row]
+    return [row["loss"] for row in read_rows(folder) if "loss" in row]
 
 
 def relative(one: Path, other: Path) -> float:
@@ -352,18 +495,20 @@ def apart(one: Path, other: Path) -> dict[str, Any]:
     }
 
 
-def find_checks(device: str, out: Path) -> dict[str, Check]:
-    """All, by name, in their order; small ones on a CPU."""
+def find_checks(device: str, out: Path, images: str = "") -> dict[str, Check]:
+    """All, by name, in their order; small ones on a CPU. `images` names a folder of real ones."""
     checks: dict[str, Check] = {
         "corruption": lambda: corruption_is_equal(device),
         "targets": lambda: targets_are_equal(device),
     }
     for name in OBJECTIVES:
         checks[f"gradients {name}"] = lambda name=name: gradients_are_close(name, device)
-    for (model, batch), side in (CASES if device == "cuda" else REHEARSAL).items():
-        case = (model, side, batch, device)
-        checks[f"step {model}, batch {batch}"] = lambda case=case: measure_step(*case)
+    for case in CASES if device == "cuda" else REHEARSAL:
+        checks[f"step {case}"] = lambda case=case: measure_step(case, device)
     runs = Runs(device, out / "runs")
+    checks["from files"] = runs.from_files
+    if images:
+        checks["learns"] = lambda: runs.learns(images)
     return checks | {
         "no synchronisation": runs.no_synchronisation,
         "nothing recompiled": runs.nothing_recompiled,
@@ -402,9 +547,9 @@ def main(words: Iterable[str]) -> int:
     device = given.get("device", "cuda")
     out = Path(given.get("out") or os.environ.get("OUT") or "runs/gpu").resolve()
     wanted = given.get("only", "").split(",")
-    every = find_checks(device, out).items()
+    every = find_checks(device, out, given.get("images", "")).items()
     checks = {name: check for name, check in every if any(text in name for text in wanted)}
-    holds = run_checks(checks, out / "gpu.json", device, float(given.get("limit", 540)))
+    holds = run_checks(checks, out / "gpu.json", device, float(given.get("limit", 450)))
     print(f"{out / 'gpu.json'}: {'all hold' if holds else 'NOT all hold'}")
     return 0 if holds else 1
 

@@ -12,7 +12,10 @@ import pytest
 from helpers.options import ROOT
 
 # All of them: python benchmarks/gpu.py device=cpu
-CHOSEN = ["targets", "gradients mpp", "step vit_n8, batch 32", "no synchronisation"]
+CHOSEN = [
+    *("targets", "gradients mpp", "step mpp vit_n8, batch 32", "step dino vit_n8, batch 32"),
+    *("from files", "no synchronisation"),
+]
 
 
 @pytest.fixture
@@ -31,7 +34,10 @@ def test_a_check_of_each_kind_holds(gpu, tmp_path: Path) -> None:
     assert gpu.run_checks(chosen, tmp_path / "gpu.json", "cpu", limit=540)
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert list(found["results"]) == CHOSEN and found["device"] == "cpu"
-    assert found["results"]["step vit_n8, batch 32"]["images/s"] > 0
+    for name in CHOSEN[2:4]:
+        assert found["results"][name]["images/s"] > 0
+        assert "step over plain loop" in found["results"][name]
+    assert found["results"]["from files"]["data wait"][0] > 0
 
 
 def test_its_runs_find_what_it_found_itself(gpu, monkeypatch, tmp_path: Path) -> None:
