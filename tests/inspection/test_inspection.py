@@ -427,7 +427,7 @@ def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
             "certainty": np.full((2, 8, 8), np.nan),
             "drawn": np.array("certainty: how sure"),
         },
-        "predicted": {"image": shown_BHWC, "other": shown_BHWC},
+        "predicted": {"image": shown_BHWC, "other": shown_BHWC, "drawn": np.array("")},
     }
     draw = partial(collection.FIGURES[name].draw, [("run", data[name])])
     found = np.asarray(Image.open(io.BytesIO(drawing.rendered(draw)["png"])))

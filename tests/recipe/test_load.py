@@ -178,6 +178,9 @@ def test_a_number_is_taken_for_a_text_where_a_text_is_expected(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("objective: mpp\nname: 2024\n")
     assert resolve([f"recipe={path}"]).name == "2024"
+    path.write_text("objective: mpp\nname: 007\noptim.steps: 0200\n")
+    found = resolve([f"recipe={path}"])
+    assert (found.name, found.optim.steps) == ("007", 200)
 
 
 NO_WHOLE = "a whole number above 0"
