@@ -167,7 +167,7 @@ def test_another_target_is_learned() -> None:
     """Adam on one batch: the loss falls by a third."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    built = declaration.target("grid_color").build(4, [0.5] * 3, [0.5] * 3)
+    built = declaration.target("grid_color").build(4, [0.5] * 3, [0.5] * 3, (0, 255))
     objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
     given, losses = batch(2), []
