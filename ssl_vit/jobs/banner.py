@@ -74,9 +74,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     found = costs.work(recipe)
-    # docs/extend.md says how they are counted
-    why = "its step fails on torch's meta device, which holds no values"
-    work = f"multiply-adds {formatting.NOT_COUNTED}: {why} ({found.uncounted})"
+    why = f"without values a step fails: {found.uncounted}"  # docs/extend.md
+    work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
     if found.forward is not None:
         work = f"{found.forward / 1e9:.3g}G multiply-adds an image"
     patches = "no patches"

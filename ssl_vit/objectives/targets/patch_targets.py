@@ -125,9 +125,9 @@ class Target(nn.Module, ABC):
         """{"loss": (B, K), optionally "accuracy": (B, K)}; the loss is the mean over the patch's
         outputs."""
 
-    @abstractmethod
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`."""
+        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`; by
+        default none."""
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
@@ -299,9 +299,6 @@ class NormalizedPixels(Target):
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         return {"loss": (output_BKA - truth_BK).square().mean(-1)}
-
-    def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Nothing: each patch is its own measure."""
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = C P^2
