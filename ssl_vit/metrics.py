@@ -67,7 +67,7 @@ class Metric:
 
     def text(self, value: float) -> str:
         """A value on the terminal."""
-        return f"{value:.1%}" if self.in_per_cent else f"{value:.3f}"
+        return f"{value:.1%}" if self.in_per_cent else f"{value:#.4g}".rstrip(".")
 
 
 @dataclass(frozen=True)

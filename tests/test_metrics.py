@@ -150,7 +150,7 @@ def test_one_row_shows_a_metric_everywhere(
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     # terminal
-    speed = {"images_per_s": 9.0, "data_wait": 0.0}
+    speed = {"lr": 0.1, "images_per_s": 9.0, "data_wait": 0.0}
     assert "  confused views 50.0%  " in console._summary(rows[0] | speed)
     assert metrics.format_metrics(values, values) == "confused views 25.0% (to beat 75.0%)"
     assert metrics.format_baselines(values) == "confused views 75.0% (guessing blindly)"

@@ -39,6 +39,7 @@ class Work(NamedTuple):
         forward: of the objective's forward pass, for a batch of optim.batch images; None of
             one that needs values, as a plugin's may.
         training: of its forward and backward pass.
+        uncounted: the error by which those two are None.
     """
 
     parameters: int
@@ -47,6 +48,7 @@ class Work(NamedTuple):
     features: int
     forward: float | None
     training: float | None
+    uncounted: str = ""
 
 
 _WORK: dict[str, Work] = {}

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..data.augment import VIEWS
 from ..data.batching import Batch
 from ..data.pixel_values import pixel_type
+from ..errors import one_line, printable
 from ..models.encoder import Backbone, build_backbone
 from ..objectives import building
 from ..objectives.base import Objective
@@ -30,14 +31,13 @@ def count(recipe: Recipe) -> Work:
     with FlopCounterMode(display=False) as features, torch.no_grad():
         encoder.eval().feature(_batch(recipe, 1).image)
     network.train()
-    forward, training = _step(network, recipe) if isinstance(network, Objective) else (None, None)
+    step = _step(network, recipe) if isinstance(network, Objective) else (None, None)
     return Work(
-        parameters=_total(network.parameters()),
-        trained=_total(one for one in network.parameters() if one.requires_grad),
-        encoder=_total(encoder.parameters()),
-        features=features.get_total_flops() // 2,
-        forward=forward,
-        training=training,
+        _total(network.parameters()),
+        _total(one for one in network.parameters() if one.requires_grad),
+        _total(encoder.parameters()),
+        features.get_total_flops() // 2,
+        *step,
     )
 
 
@@ -89,17 +89,17 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
     return sum(one.numel() for one in parameters)
 
 
-def _step(network: Objective, recipe: Recipe) -> tuple[float | None, float | None]:
+def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
     """Multiply-adds of an image in a forward pass, and with the backward pass; None of an objective
-    that needs values, which are not there."""
+    that needs values, which are not there, and its error."""
     batch = _batch(recipe, recipe.optim.batch)
     try:
         with FlopCounterMode(display=False) as counter, torch.device("meta"):
             loss = network(batch).loss
             forward = counter.get_total_flops()
             loss.backward()
-    except Exception:  # whatever a network that needs values raises
-        return None, None
+    except Exception as error:  # whatever a network that needs values raises
+        return None, None, printable(one_line(error))
     images = 2 * recipe.optim.batch
     return forward / images, counter.get_total_flops() / images
 

@@ -11,19 +11,21 @@ session of whoever trains in a notebook.
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..callbacks import Callback, Row
 from ..formatting import process_command, process_environment
 from ..objectives.base import Objective
-from ..runs.checkpoint_files import STEP, list_checkpoints
+from ..recipe import export_files
+from ..runs.checkpoint_files import STEP, list_checkpoints, remove, step_of
 from ..runs.files import sweep
 from ..runs.folder import Run
 from . import manifest
 
 POLL_SECONDS = 0.1
-MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached
+MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached, the newest
 
 
 class Pusher(Callback):
@@ -34,9 +36,14 @@ class Pusher(Callback):
         self.run = run
         self.process: subprocess.Popen | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an upload is."""
+        return self.process is not None and self.process.poll() is None
+
     def start(self) -> None:
         """Start an upload in the background, unless one is running."""
-        if self.process is None or self.process.poll() is not None:
+        if not self.is_running:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("w") as log:
                 self.process = subprocess.Popen(
@@ -70,7 +77,7 @@ class Pusher(Callback):
     def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Wait for the upload that is running; whether it ended by itself. A commit is whole or
         absent, so it may be killed at any time."""
-        while self.process and self.process.poll() is None:
+        while self.process and self.is_running:
             if should_stop() or time.monotonic() > until:
                 self.process.kill()
                 self.process.wait()
@@ -99,11 +106,14 @@ class Milestones:
         run = self.pusher.run
         run.outbox.mkdir(exist_ok=True)
         sweep(run.outbox, STEP)  # of a killed export
-        if len(list_checkpoints(run.outbox)) >= MAX_PENDING:
-            self.pusher.warn(
-                f"the milestone of step {step} is left out: {MAX_PENDING} wait for the Hub"
-            )
-        else:
-            self.export(run.outbox / f"step-{step:09d}", objective)
+        waiting = list_checkpoints(run.outbox)
+        if len(waiting) >= MAX_PENDING:
+            # the first may be what an upload has begun with
+            oldest = waiting[1 if self.pusher.is_running else 0]
+            with suppress(OSError):  # an upload has ended, and removed it
+                remove(oldest, export_files.WRITTEN)
+                text = f"the milestone of step {step_of(oldest):,} is given up"
+                self.pusher.warn(f"{text}: {MAX_PENDING} wait for the Hub")
+        self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()
         return ()

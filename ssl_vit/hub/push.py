@@ -11,7 +11,6 @@ with Xet (huggingface_hub 2.4, _upload_pipeline.py) it commits in batches by num
 of which only the first is checked against `parent_commit`.
 """
 
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,12 +19,14 @@ from typing import Any, TypeVar
 
 from .. import hub_files
 from ..errors import UserError
+from ..recipe import export_files
 from ..recipe.identity import computed_values, counts, differences, facts
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build, without_private
 from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..recipe.words import typed
+from ..runs.checkpoint_files import remove
 from ..runs.folder import Run
 from . import manifest
 from .payload import Upload, identity, open_run, uploads
@@ -83,7 +84,8 @@ def _push(run: Run, say: Say) -> None:
             continue
         manifest.record(run, upload, commit)
         if milestone:
-            shutil.rmtree(milestone, ignore_errors=True)
+            with suppress(OSError):  # another push removes it, too
+                remove(milestone, export_files.WRITTEN)
         say(f"pushed      {hub.repo}: {upload.branch} is at commit {commit[:12]}")
     if failed:
         raise failed[0]

@@ -32,6 +32,8 @@ MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
 SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
+# Of an objective whose teacher is exported
+TEACHER_ALONE = "the teacher, which is exported, in place of the encoder that learned beside it"
 MOST_CLASSES = 12  # that a legend names
 
 
@@ -305,12 +307,17 @@ def _predicted(subject: Subject) -> Arrays:
         raise UnavailableError(subject.unknown or "its objective has no figure of its own")
     if isinstance(subject.objective, PatchPrediction):
         raise UnavailableError("figure reconstruction shows its predictions")
-    return predictions(subject.objective, subject.shown)
+    # an export holds one encoder, which is the teacher's and its own here
+    is_teacher = subject.objective.exported is not subject.objective.encoder
+    drawn = TEACHER_ALONE if is_teacher else ""
+    return {**predictions(subject.objective, subject.shown), "drawn": np.array(drawn)}
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
     """The columns that an objective makes of images; of one encoder, as fresh weights have none."""
-    return panels([PanelGroup(label, arrays) for label, arrays in data])
+    ((label, arrays),) = data
+    columns = {title: images for title, images in arrays.items() if title != "drawn"}
+    return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
 
 
 def _reconstruction(subject: Subject) -> Arrays:

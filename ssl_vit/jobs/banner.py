@@ -74,7 +74,8 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     found = costs.work(recipe)
-    work = f"multiply-adds {formatting.NOT_COUNTED}"
+    why = f"without values a step fails: {found.uncounted}"  # docs/extend.md
+    work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
     if found.forward is not None:
         work = f"{found.forward / 1e9:.3g}G multiply-adds an image"
     patches = "no patches"
@@ -122,6 +123,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         yield "probes", job.online.describe()
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
+    device = f"{batch_layout.processes} x {device}, {formatting.sharded(job.sharding)}"
     yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}

@@ -130,6 +130,7 @@ def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
         command = shell_command("python", *tool_command("evaluate"), *options)
         raise UserError(f"objective=probe trains nothing; type {command}")
+    _check_init_given(recipe, options, only_tested=True)
 
 
 def _check_finetune(recipe: Recipe, options: list[str]) -> None:
@@ -149,13 +150,15 @@ def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
         )
 
 
-def _check_init_given(recipe: Recipe, options: list[str]) -> None:
+def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = False) -> None:
     """Check that init= is given, by a word or in the recipe's file: scratch as a default would hide
-    a forgotten option."""
+    a forgotten option. `only_tested`: where the file says eval.test=true, as those of fine-tuning
+    do; training from scratch is what other recipes are for."""
     texts = words.parse(options)
     if not recipe.init_source.is_scratch or "init" in texts:
         return
-    if "init" not in recipe_files.file_values(recipe_files.find_recipe(texts.get("recipe"))):
+    values = recipe_files.file_values(recipe_files.find_recipe(texts.get("recipe")))
+    if "init" not in values and (values.get("eval.test") or not only_tested):
         raise UserError(f"init= is missing; {CHOICES}")
 
 

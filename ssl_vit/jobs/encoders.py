@@ -221,7 +221,10 @@ def named_split(name: str, splits: Mapping[str, Source]) -> str:
     filled = [each for each, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
     if chosen is None:
-        raise UserError(f"split={name}: no such split with images; {suggest(name, filled)}")
+        text = f"split={name}: no such split with images; {suggest(name, filled)}"
+        if layout.role(name) == "validation" not in map(layout.role, filled):
+            text += "; without one a run holds out a share of train"
+        raise UserError(text)
     return chosen
 
 

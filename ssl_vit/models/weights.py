@@ -322,8 +322,8 @@ def export(
     classes: Sequence[str] = (),
 ) -> None:
     """Write config.json and model.safetensors, as timm's "local-dir:" reads them, and
-    heads.safetensors; config.json has the digests of both. An existing folder is removed once the
-    new one is written: a kill between the two leaves none, which the resumed run writes again.
+    heads.safetensors; config.json has the digests of both. An existing folder is replaced once the
+    new one is written.
 
     Args:
         folder: where to.
@@ -348,7 +348,6 @@ def export(
             (beside / name).write_bytes(content)
         config = export_files.with_digests(config, files)
         (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _config(

@@ -45,8 +45,8 @@ class Settings:
     def build_target(self, encoder: Encoder) -> Target:
         """What is predicted of a patch of the encoder."""
         declared = declaration.target(self.target)
-        more = (self.pixel_range,) if declared.any_channels else ()
-        return cast(Target, declared.build(encoder.patch_size, self.mean, self.std, *more))
+        pixels = (self.mean, self.std, self.pixel_range)
+        return cast(Target, declared.build(encoder.patch_size, *pixels))
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:

@@ -4,7 +4,7 @@
 Everything is a function of the samples' keys, so the same samples are corrupted identically on any
 device and any number of processes.
 
-Legend: B batch, N patches, K = num_corrupted(rate, N) corrupted patches of each image, D width,
+Legend: B batch, N patches, K = selected_count(rate, N) corrupted patches of each image, D width,
 M rectangles.
 """
 
@@ -37,11 +37,6 @@ class Corruption(NamedTuple):
     source_BK: Tensor
 
 
-def num_corrupted(rate: float, patches: int) -> int:
-    """K: how many patches of each image are corrupted."""
-    return selected_count(rate, patches)
-
-
 def sample(
     key_B: Tensor,
     patches: int,
@@ -64,7 +59,7 @@ def sample(
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
     order_BN = corruption_order(key_B1, patches, shape, side).argsort(dim=1, stable=True)
-    corrupted_BK = order_BN[:, : num_corrupted(rate, patches)]
+    corrupted_BK = order_BN[:, : selected_count(rate, patches)]
     kind_BK = _kinds(key_B1, corrupted_BK, mask, random)
     return Corruption(corrupted_BK, kind_BK, _sources(key_B1, corrupted_BK, patches, source))
 

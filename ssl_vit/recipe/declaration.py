@@ -147,13 +147,16 @@ class TargetDeclaration(ABC):
     metrics: tuple[Metric | Baseline, ...] = ()
 
     @abstractmethod
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
+    def build(
+        self, patch: int, mean: list[float], std: list[float], pixel_range: tuple[int, int]
+    ) -> Any:
         """It as a module (objectives.targets.patch_targets.Target).
 
         Args:
             patch: side of a patch in pixels.
             mean, std: normalise the model's input, one value a channel.
-            more: with `any_channels` one argument, (the lowest, the highest) value of a pixel.
+            pixel_range: the values of a pixel that stand for 0 and 1; without `any_channels`
+                (0, 255).
         """
 
 

@@ -13,6 +13,7 @@ from .keys import Values
 from .model import GIVEN, Model
 from .records import export
 
+WRITTEN = ("config.json", "model.safetensors", "heads.safetensors")  # the files of an export
 # The model's keys in a config.json of transformers' ViT
 VIT_KEYS = {
     "patch": "patch_size",

@@ -370,6 +370,12 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     return UserError(f"{start}expected {expected}")
 
 
+class OddNumber(int):
+    """A whole number of a file whose digits are another text than it has: 007 is a name, too."""
+
+    text: str
+
+
 def convert(key: Key, value: Any) -> Any:
     """A value of a file or of Python as its key takes it: of a key that is a whole number 1e6 as
     1,000,000, of one that is a text a name such as 2024 as a text, a path as a text."""
@@ -381,7 +387,7 @@ def convert(key: Key, value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and int in types and float not in types:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and types <= {str, type(None)}:
-        return str(value)
+        return value.text if isinstance(value, OddNumber) else str(value)
     if isinstance(value, Path) and Path not in types:
         return str(value)
     return value

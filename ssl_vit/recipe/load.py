@@ -116,7 +116,8 @@ def _with_data(
 
 
 def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """A line that says that the warm-up was cut with the steps; None where it was not.
+    """A line that says that the warm-up was cut with the steps, or that it was not and takes more
+    than a tenth of them now; else None.
 
     Args:
         options: those that `resolve` made the recipe of.
@@ -124,10 +125,15 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     """
     given = words.parse(options)
     known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
-    before = known.get("optim.warmup", 0)
-    if "optim.warmup" in given or before == recipe.optim.warmup or not recipe.trains:
+    before, steps, warmup = known.get("optim.warmup", 0), recipe.optim.steps, recipe.optim.warmup
+    if "optim.warmup" in given or not recipe.trains:
         return None
-    return f"warm-up     {recipe.optim.warmup:,} steps, a tenth; the recipe has {before:,} for more"
+    if before != warmup:
+        return f"warm-up     {warmup:,} steps, a tenth; the recipe has {before:,} for more"
+    if 10 * warmup <= steps or steps >= known.get("optim.steps", 0):
+        return None
+    text = f"{warmup:,} steps of {steps:,}, as the recipe has for {known['optim.steps']:,}"
+    return f"warm-up     {text}; a tenth is optim.warmup={steps // 10}"
 
 
 def _described(source: InitSource) -> Values:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import yaml
 
 from ..errors import UserError
-from .keys import Values
+from .keys import OddNumber, Values
 from .names import LONGEST_NAME, is_path
 
 DEEPEST = 32  # levels of a YAML value; a recipe has three
@@ -63,7 +63,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        return int(str(node.value))
+        found = OddNumber(str(node.value))
+        found.text = str(node.value)
+        return int(found) if found.text == str(int(found)) else found
 
 
 class _Dumper(yaml.SafeDumper):
@@ -85,6 +87,7 @@ for _kind, _form, _first in (
         _class.add_implicit_resolver(
             f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), _first
         )
+_Dumper.add_representer(OddNumber, _Dumper.represent_int)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 
 

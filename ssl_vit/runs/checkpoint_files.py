@@ -1,6 +1,7 @@
 """The folders of checkpoints: their names and how they are removed. No torch."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from . import files
@@ -20,8 +21,15 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a kill leaves none with missing files."""
+def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
+    """Remove a checkpoint, or another folder of a step. It is renamed first, so that a kill leaves
+    none with missing files. Files other than those that were `written` stay, in NAME.kept."""
+    others = [] if path.is_symlink() or not path.is_dir() else list(path.iterdir())
+    for other in others:
+        if other.name not in written and not other.name.startswith("."):
+            kept = path.with_name(f"{path.name}.kept")
+            kept.mkdir(exist_ok=True)
+            other.rename(kept / other.name)
     hidden = path.with_name(f".{path.name}.0")  # no process has that number
     path.rename(hidden)
     files.remove(hidden)

@@ -44,8 +44,8 @@ def _summary(row: Row) -> str:
     speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
     if "memory_gib" in row:
         speed += f"  peak {row['memory_gib']:.1f} GiB"
-    loss = f"loss {row['loss']:.3f}" if "loss" in row else "no labels seen"
-    return "  ".join([loss, *measured[:1], speed])
+    loss = f"loss {find_metric('loss').text(row['loss'])}" if "loss" in row else "no labels seen"
+    return "  ".join([loss, *measured[:1], f"lr {row['lr']:.1e}", speed])
 
 
 @dataclass(eq=False, repr=False)

@@ -23,7 +23,8 @@ def remove(path: Path) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """The path of an unfinished file or folder, which becomes `path` at the end of the body; after
-    an error it is removed, which gives a full disk its room back.
+    an error it is removed, which gives a full disk its room back. What others put into a folder
+    that is replaced goes over to the new one.
 
     Raises:
         OSError: it cannot be written; it names `path`.
@@ -32,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         remove(beside)
         yield beside
-        beside.replace(path)
+        _into_place(beside, path)
     except BaseException as error:
         with suppress(OSError):
             remove(beside)
@@ -40,6 +41,25 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def _into_place(beside: Path, path: Path) -> None:
+    """Rename a file or folder to `path`, in place of what is there. POSIX renames over no folder
+    that holds something: between two renames there is none, and a reader tries again."""
+    try:
+        beside.replace(path)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    old = path.with_name(f".{path.name}.0")  # no process has that number
+    remove(old)
+    path.rename(old)
+    beside.rename(path)
+    for one in old.iterdir():
+        if not (path / one.name).exists():
+            one.rename(path / one.name)
+    remove(old)
 
 
 def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:

@@ -36,9 +36,15 @@ BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for which processes wait for others at the start
 
 
+class FailedError(Exception):
+    """What failed on one process, raised on all; it names the process."""
+
+
 class WatchedAccelerator(Accelerator):
     """Accelerate's, watched: `tick` is called before each collective; loaders are iterated through
     `watch_loader`."""
+
+    is_together = False  # whether the body of `together` is running
 
     tick: Callable[[], None] = staticmethod(lambda: None)
     watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
@@ -46,13 +52,45 @@ class WatchedAccelerator(Accelerator):
     )
 
     def reduce(self, *values: Any, **settings: Any) -> Any:
-        self.tick()
+        self._begin()
         return super().reduce(*values, **settings)
 
     def gather_parts(self, parts: list[T]) -> list[T]:
         """The parts of all processes, in the order of their ranks; any Python objects."""
-        self.tick()
+        self._begin()
         return gather_object(parts)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Raise on all processes what the body raises on one. Before each of its collectives, and
+        at its end, they tell each other whether one has failed: none waits for it.
+
+        Raises:
+            FailedError: of several processes of the first.
+        """
+        self.is_together = True
+        try:
+            yield
+            self._tell("")
+        except FailedError:
+            raise
+        except Exception as error:
+            self._tell(repr(error))
+        finally:
+            self.is_together = False
+
+    def _tell(self, failure: str) -> None:
+        """Raises FailedError if a process has told a failure; as `together`."""
+        self.tick()
+        for rank, text in enumerate(gather_object([failure])):
+            if text:
+                raise FailedError(f"{text} on process {rank}" if self.num_processes > 1 else text)
+
+    def _begin(self) -> None:
+        """Before a collective."""
+        if self.is_together:
+            self._tell("")
+        self.tick()
 
 
 @contextmanager

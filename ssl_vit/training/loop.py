@@ -24,7 +24,7 @@ from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.workers import Interrupted
 from ..objectives.base import Objective, Output
 from ..recipe.schema import Data
-from . import optim
+from . import distributed, optim
 from .state import State
 
 
@@ -301,7 +301,7 @@ def evaluate(
     evaluator: Evaluator, state: State, row: Row, settings: LoopSettings, callbacks: Callbacks
 ) -> Row:
     """Run an evaluator on the objective in evaluation mode; {name: value}, with a warning if it
-    fails, of what it had measured before."""
+    fails on any process, of what it had measured before. All processes call it."""
     found: Row = {}
     device = state.accelerator.device
     with state.evaluation_model() as model:
@@ -310,10 +310,12 @@ def evaluate(
                 torch.no_grad(),
                 autocast(settings.precision, state.accelerator),
                 torch.random.fork_rng([device] if device.type == "cuda" else []),
+                state.accelerator.together(),
             ):
                 found.update(evaluator(state.step, row, model.eval()))
-        except Exception as error:
-            callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error!r}")
+        except distributed.FailedError as error:
+            if state.accelerator.is_main_process:
+                callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error}")
         finally:
             model.train()
     return found

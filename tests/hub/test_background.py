@@ -232,7 +232,7 @@ def test_an_upload_that_is_stopped_leaves_the_whole_or_the_former(
     assert pushed(server) == former | whole and not manifest.pending(run)
 
 
-def test_milestones_that_cannot_be_pushed_stay_few(
+def test_of_milestones_that_cannot_be_pushed_the_newest_are_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     pusher = background.Pusher(run)
@@ -242,6 +242,17 @@ def test_milestones_that_cannot_be_pushed_stay_few(
     for step in range(1, 8):
         assert milestones(step, {}, nn.Linear(2, 2)) == ()
     kept = sorted(path.name for path in run.outbox.iterdir())
-    assert kept == [f"step-{step:09d}" for step in range(1, 5)]
-    warned = [line for line in capsys.readouterr().out.splitlines() if "is left out" in line]
-    assert [int(re.findall(r"step (\d)", line)[0]) for line in warned] == [5, 6, 7]
+    assert kept == [f"step-{step:09d}" for step in range(4, 8)]
+    warned = [line for line in capsys.readouterr().out.splitlines() if "is given up" in line]
+    assert [int(re.findall(r"step (\d)", line)[0]) for line in warned] == [1, 2, 3]
+
+
+def test_a_milestone_that_is_being_uploaded_is_not_given_up(run: Run) -> None:
+    pusher = background.Pusher(run)
+    milestones = background.Milestones(pusher, lambda folder, trained: folder.mkdir())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as uploads:
+        pusher.process = uploads
+        for step in range(1, 8):
+            milestones(step, {}, nn.Linear(2, 2))
+        uploads.communicate(b"\n")
+    assert [path.name[-1] for path in sorted(run.outbox.iterdir())] == ["1", "5", "6", "7"]

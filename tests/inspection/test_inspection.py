@@ -311,7 +311,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
 def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     net = vit(patch_size=8, img_size=32)
-    target = declaration.target(name).build(8, [0.5] * 3, [0.5] * 3)
+    target = declaration.target(name).build(8, [0.5] * 3, [0.5] * 3, (0, 255))
     objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
@@ -427,7 +427,7 @@ def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
             "certainty": np.full((2, 8, 8), np.nan),
             "drawn": np.array("certainty: how sure"),
         },
-        "predicted": {"image": shown_BHWC, "other": shown_BHWC},
+        "predicted": {"image": shown_BHWC, "other": shown_BHWC, "drawn": np.array("")},
     }
     draw = partial(collection.FIGURES[name].draw, [("run", data[name])])
     found = np.asarray(Image.open(io.BytesIO(drawing.rendered(draw)["png"])))

@@ -31,6 +31,7 @@ MISTAKES = {
     "a word without a value": ("pretrain", ["help"], "key=value"),
     "a study": ("pretrain", ["recipe=study/gap"], "tools/study.py"),
     "no init": ("finetune", ["recipe=finetune"], "init= is missing"),
+    "no init for pre-training": ("pretrain", ["recipe=finetune"], "init= is missing"),
     "no init for evaluation": ("evaluate", ["recipe=evaluate"], "init= is missing"),
     "an objective without labels": ("finetune", ["init=scratch"], "expected objective=supervised"),
     "an evaluation that trains": ("evaluate", ["init=scratch"], "expected objective=probe"),

@@ -352,3 +352,5 @@ def test_what_another_figure_shows_is_named_where_it_is_asked_for(
     draw(f"init={folder}", *place, f"figures=filters,{lacks},{has}")
     assert f"left out    {lacks}: {folder.name}: figure {has} shows" in capsys.readouterr().out
     assert figures_in(tmp_path / "f") == {"filters", has}
+    if recipe == "ijepa":  # whose export has the teacher alone
+        assert "the teacher" in figures_recorded(tmp_path / "f")[has]["drawn"]

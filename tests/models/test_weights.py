@@ -128,10 +128,11 @@ def test_a_hash_tells_the_weights(tmp_path: Path) -> None:
 
 
 def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: Path) -> None:
-    """A full disk keeps the one that was there; what an earlier, killed process left goes."""
+    """In it and beside it. A full disk keeps the one that was there; what an earlier, killed process
+    left goes."""
     folder = tmp_path / "export"
     exported(folder, pool="token")
-    (folder / "stale").write_text("left over")
+    (folder / "own.txt").write_text("mine")
     for name in (".export.backup", ".export.4711"):
         (tmp_path / name).mkdir()
     before = (folder / "model.safetensors").read_bytes()
@@ -140,7 +141,7 @@ def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: 
     assert (folder / "model.safetensors").read_bytes() == before
     exported(folder, {"qk_norm": True})
     assert {p.name for p in tmp_path.iterdir()} == {"export", ".export.backup"}
-    files = {"config.json", "model.safetensors", "heads.safetensors"}
+    files = {"config.json", "model.safetensors", "heads.safetensors", "own.txt"}
     assert {p.name for p in folder.iterdir()} == files
     assert json.loads((folder / "config.json").read_text())["model_args"]["global_pool"] == "avg"
     assert load_file(folder / "heads.safetensors")["mask_token"].shape == (32,)

@@ -19,6 +19,7 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.corruption import KEEP, MASK, RANDOM
 from ssl_vit.recipe.schema import Data
+from ssl_vit.recipe.split_counts import selected_count
 
 SHAPES = [("patches", 1), ("patches", 2), ("blocks", 1)]
 SOURCES = pytest.mark.parametrize("source", ["image", "batch"])
@@ -126,7 +127,7 @@ def slow_apply(x_BND, drawn, mask_D):
     ],
 )
 def test_counts_worked_out_by_hand(rate, patches, count):
-    assert corruption.num_corrupted(rate, patches) == count
+    assert selected_count(rate, patches) == count
 
 
 def test_the_count_is_exact_and_a_half_rounds_up():
@@ -134,7 +135,7 @@ def test_the_count_is_exact_and_a_half_rounds_up():
     for patches in (1, 2, 7, 10, 16, 17, 25, 49, 64, 100, 196, 225, 400, 784, 1100):
         for text in (f"{n / 1000:.3f}" for n in range(1, 1001)):
             exact = math.floor(Decimal(text) * patches + Decimal("0.5"))
-            made = corruption.num_corrupted(float(text), patches)
+            made = selected_count(float(text), patches)
             assert made == max(1, exact), (text, patches)
 
 
@@ -151,7 +152,7 @@ def test_the_count_is_exact_and_a_half_rounds_up():
 def test_draw_is_the_slow_one(seed, count, grid, rate, shares, source, shape):
     key_B, patches = keys(count, seed), grid**2
     drawn = corruption.sample(key_B, patches, rate, *shares, source, *shape)
-    chosen = corruption.num_corrupted(rate, patches)
+    chosen = selected_count(rate, patches)
     assert all(t.shape == (count, chosen) and t.dtype == torch.int64 for t in drawn)
     slow = slow_draw(key_B, patches, chosen, *shares, source, *shape)
     assert torch.stack(drawn, -1).tolist() == [[list(row) for row in image] for image in slow]

@@ -15,6 +15,7 @@ from ssl_vit.objectives import corruption
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.recipe.schema import Data, Model
+from ssl_vit.recipe.split_counts import selected_count
 
 TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
 N = 16  # patches of a 16 px image
@@ -93,7 +94,7 @@ def slow_losses(objective, given):
 def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
     objective, given = mpp(rate, 0.4, 0.4, source), batch(6)
     rows = slow_losses(objective, given)
-    assert len(rows) == 6 * corruption.num_corrupted(rate, N)
+    assert len(rows) == 6 * selected_count(rate, N)
     loss = torch.stack([row[3] for row in rows]).mean()
     assert objective(given).loss.item() == pytest.approx(loss.item(), rel=1e-5)
     loss.backward()

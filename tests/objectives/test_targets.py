@@ -321,6 +321,17 @@ def test_normalized_pixels_are_patch_by_patch():
     torch.testing.assert_close(loss, zero)
 
 
+def test_neighbors_of_normalized_pixels_share_their_colour():
+    """Patches of one pixel, blue, red and red: a pure colour is (2, -1, -1) / sqrt(3) normalised.
+    The middle one is hidden; half blue and half red, less red, is (-1, 0, 1) sqrt(3) / 2."""
+    target = patch_targets.NormalizedPixels(1, [0.5] * 3, [0.5] * 3)
+    image = 255 * torch.tensor([[[[0, 1, 1]], [[0, 0, 0]], [[1, 0, 0]]]], dtype=torch.uint8)
+    hidden = torch.tensor([[False, True, False]])
+    assert target.baselines(image, hidden)["neighbors_error"][0, 1].item() == pytest.approx(1 / 2)
+    alone = target.baselines(image, torch.ones(1, 3, dtype=torch.bool))
+    torch.testing.assert_close(alone["neighbors_error"], alone["zero"])
+
+
 def test_a_normalized_patch_is_painted_without_its_brightness():
     """Mid-grey is the patch's mean: twice the contrast and other brightness look the same."""
     target = patch_targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from helpers.runs import run
-from ssl_vit.objectives.corruption import num_corrupted
 from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.split_counts import selected_count
 
 IMAGES = 1_281_167  # ImageNet's training images
 IMAGENET = {  # the mean and standard deviation of all
@@ -250,13 +250,13 @@ def test_as_many_patches_are_masked_as_in_maes_code_on_every_square_grid_at_75_p
     """Theirs keeps int(N * (1 - rate)) of N patches."""
     for side in range(2, 65):
         patches = side * side
-        assert num_corrupted(0.75, patches) == patches - int(patches * (1 - 0.75))
-    assert num_corrupted(0.9, 196) == 176 and 196 - int(196 * (1 - 0.9)) == 177
+        assert selected_count(0.75, patches) == patches - int(patches * (1 - 0.75))
+    assert selected_count(0.9, 196) == 176 and 196 - int(196 * (1 - 0.9)) == 177
 
 
 def test_simmims_code_masks_two_patches_more_at_224_px() -> None:
     """Theirs masks ceil(0.6 * 49) whole squares of four patches."""
-    assert (4 * math.ceil(0.6 * 49), num_corrupted(0.6, 196)) == (120, 118)
+    assert (4 * math.ceil(0.6 * 49), selected_count(0.6, 196)) == (120, 118)
 
 
 SMALL = [

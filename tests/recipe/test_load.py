@@ -135,8 +135,15 @@ def test_the_warmup_of_a_shortened_recipe_is_cut_and_that_is_said():
     assert resolve(words).optim.warmup == WARMUP // 10
     line = warmup_notice(words, resolve(words))
     assert f"{WARMUP // 10} steps" in line and f"{WARMUP} for more" in line
-    for kept in (["recipe=mpp"], [*words, "optim.warmup=2"], ["recipe=mpp", "optim.steps=100"]):
+    for kept in (
+        ["recipe=mpp"],
+        [*words, "optim.warmup=2"],
+        ["recipe=mpp", f"optim.steps={STEPS}0"],
+    ):
         assert warmup_notice(kept, resolve(kept)) is None
+    above = ["recipe=mpp", f"optim.steps={2 * WARMUP}"]  # which leaves half of them to it
+    assert f"{WARMUP} steps of {2 * WARMUP}," in warmup_notice(above, resolve(above))
+    assert resolve(above).optim.warmup == WARMUP
     assert refusal(*words, f"optim.warmup={WARMUP}").startswith(f"optim.warmup={WARMUP}: ")
 
 
@@ -178,6 +185,9 @@ def test_a_number_is_taken_for_a_text_where_a_text_is_expected(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("objective: mpp\nname: 2024\n")
     assert resolve([f"recipe={path}"]).name == "2024"
+    path.write_text("objective: mpp\nname: 007\noptim.steps: 0200\n")
+    found = resolve([f"recipe={path}"])
+    assert (found.name, found.optim.steps) == ("007", 200)
 
 
 NO_WHOLE = "a whole number above 0"

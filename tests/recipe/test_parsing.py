@@ -19,7 +19,7 @@ def test_plain_scalars_of_a_file_are_those_of_yaml_1_2(tmp_path: Path) -> None:
         "i: &own {j: 1, k: true}\nl: {<<: *own, j: TRUE}\nm:\n"
     )
     found = parsing.load_yaml(file)
-    assert type(found["b"]) is int
+    assert isinstance(found["b"], int)
     assert found == {
         "a": 2e-4,
         "b": 10,

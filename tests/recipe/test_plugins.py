@@ -26,23 +26,8 @@ from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
 PLUGIN = '''
 import torch
-from ssl_vit.recipe.declaration import ObjectiveDeclaration, TargetDeclaration, declare
+from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
 from ssl_vit.objectives.base import Objective, Output
-from ssl_vit.objectives.targets import patch_targets
-
-class Brightness(patch_targets.Pixels):
-    """The mean of each patch's pixels, one number."""
-    def __init__(self, patch, mean, std):
-        super().__init__(patch, mean, std)
-        self.num_outputs = 1
-    def ground_truth(self, image):
-        return super().ground_truth(image).mean(-1, keepdim=True)
-    def fit_baselines(self, images):
-        pass
-    def baselines(self, image, hidden):
-        return {"variance": self.ground_truth(image).square().mean(-1)}
-    def render(self, truth):
-        return (127.5 * (truth + 1)).clamp(0, 255).byte()[..., None, None].expand(*truth.shape[:2], 1, 1, 3)
 
 class Counted(Objective):
     """Labels, by a head for their classes."""
@@ -58,27 +43,21 @@ class Counted(Objective):
         loss = loss / (len(told) if batch.loss_denominator is None else batch.loss_denominator)
         return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
 
-class BrightnessTarget(TargetDeclaration):
-    name = "brightness"
-    sentence = "its mean brightness"
-    def build(self, patch, mean, std):
-        return Brightness(patch, mean, std)
-
 class CountedDeclaration(ObjectiveDeclaration):
     name = "counted"
     labels = True
     def build(self, settings, encoder, classes):
         return Counted(encoder, classes)
 
-declare(BrightnessTarget())
 declare(CountedDeclaration())
 '''
 
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Iterator[Path]:
-    file = tmp_path / f"own_{tmp_path.name}.py"
-    file.write_text(PLUGIN)
+    """The guide's target and an objective in one file."""
+    file = guides("brightness", tmp_path).rename(tmp_path / f"own_{tmp_path.name}.py")
+    file.write_text(file.read_text() + PLUGIN)
     yield file
     for name in ("brightness", "counted"):
         declaration.withdraw(name)
@@ -208,7 +187,8 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
         patch.setattr(plugins, "file_hash", lambda path: "another")
         with pytest.raises(UserError, match="the file has changed since this process ran it"):
             resolve([*words, f"plugin={plugin}"])
-    plugin.write_text(f"{PLUGIN}# another\n")
+    text = plugin.read_text()
+    plugin.write_text(f"{text}# another\n")
     differs = r"plugin=.*the file differs from"
     with pytest.raises(UserError, match=differs):
         cli.open_run(resolve([*words, f"plugin={plugin}"]))
@@ -218,7 +198,7 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     (run.folder / "result.json").unlink()
     with pytest.raises(UserError, match=differs):
         cli.open_run(resolve(words))
-    moved.write_text(PLUGIN)
+    moved.write_text(text)
     train_job.train(cli.open_run(resolve(words))[0])
     assert cli.open_run(resolve(words))[1] is not None
 

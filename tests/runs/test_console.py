@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def row(step: int, **more: float) -> Row:
-    measured = {"loss": 3.14159, "accuracy_masked": 0.25}
+    measured = {"loss": 3.14159, "accuracy_masked": 0.25, "lr": 0.00025}
     return {"step": step, **measured, "images_per_s": 1234.5, "data_wait": 0.07, **more}
 
 
@@ -66,8 +66,8 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(
     clock.now += 30
     lines.on_row(row(50, memory_gib=1.26))
     (text,) = printed(capsys)
-    assert text.split("  ")[-6:] == [
-        *("loss 3.142", "accuracy masked 25.0%", "1,234 images/s", "data wait 7%"),
+    assert text.split("  ")[-7:] == [
+        *("loss 3.142", "accuracy masked 25.0%", "lr 2.5e-04", "1,234 images/s", "data wait 7%"),
         *("peak 1.3 GiB", "left 2 min 30 s"),
     ]
     lines.on_row({"step": 60})  # without a loss

@@ -34,6 +34,19 @@ def test_a_write_that_fails_leaves_the_old_text(
     assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_is_replaced_whole_and_what_others_put_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    for text in ("old", "new"):
+        with files.replacing(path) as beside:
+            beside.mkdir()
+            (beside / "weights").write_text(text)
+            assert text == "old" or (path / "weights").read_text() == "old"
+        (path / "own.txt").touch()
+    assert (path / "weights").read_text() == "new"
+    assert {one.name for one in path.iterdir()} == {"weights", "own.txt"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_full_disk_leaves_the_old_content_and_nothing_beside_it(tmp_path: Path) -> None:
     path, long = tmp_path / "text", "new\n" * 1000
     files.write_atomically(path, "old\n")

@@ -50,7 +50,7 @@ def test_a_run_redraws_one_bar(
     for step in range(6, 1001):
         now[0] += 0.1
         bar.on_step(step)
-        bar.on_row({"step": step, "loss": 3.0, "images_per_s": 10.0, "data_wait": 0.0})
+        bar.on_row({"step": step, "loss": 3.0, "lr": 0.1, "images_per_s": 10.0, "data_wait": 0.0})
         if step == 500:
             assert 490 < int(outputs[0].partition('value="')[2].partition('"')[0]) <= 500
     assert len(outputs) == 1 and 'value="1000"' in outputs[0] and "loss 3.000" in outputs[0]

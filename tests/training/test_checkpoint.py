@@ -162,6 +162,13 @@ def test_a_kill_while_an_old_one_is_removed_leaves_no_half_of_it(
     assert {path.name for path in tmp_path.iterdir()} == {"step-000000030"}
 
 
+def test_a_file_of_the_users_outlives_the_checkpoint_that_it_lies_in(tmp_path: Path) -> None:
+    (save(tmp_path, 10) / "notes.txt").write_text("mine")
+    save(tmp_path, 20, keep=1)
+    assert steps(tmp_path) == [20]
+    assert (tmp_path / "step-000000010.kept" / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_newer_one_does_not_push_out_what_is_saved_now(tmp_path: Path, keep: int) -> None:
     """A run that went back over a damaged checkpoint writes lower steps than that one's."""

@@ -23,6 +23,22 @@ for options in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     train(Run(resolve(options)))
 """
+FAILING = """
+import json, os, sys
+from ssl_vit.evaluation.held_out import HeldOutEvaluator
+from ssl_vit.jobs.train import train
+from ssl_vit.runs.folder import Run
+from ssl_vit.recipe.load import resolve
+measure = HeldOutEvaluator.__call__
+def fails(self, step, row, objective):
+    if (step, os.environ["RANK"]) == (2, "1"):  # process 0 goes on to the sum over both
+        raise ValueError("a broken image")
+    yield from measure(self, step, row, objective)
+    if (step, os.environ["RANK"]) == (4, "0"):
+        raise ValueError("a full disk")
+HeldOutEvaluator.__call__ = fails
+train(Run(resolve(json.loads(sys.argv[1]))))
+"""
 LABELS = ["recipe=joint", "joint.mpp=0", "optim.steps=20"]
 # ways of cutting the batch of 16: by name; "two" is on two processes
 WAYS = {
@@ -245,3 +261,23 @@ def test_a_process_lost_while_they_find_one_another_is_reported_in_a_line(tiny: 
     assert statuses == [0, 2] and "Traceback" not in output, output
     last = output.splitlines()[-1]
     assert last.startswith("error on process 1: MASTER_ADDR:MASTER_PORT="), output
+
+
+def test_an_evaluator_that_fails_on_one_process_is_left_out_on_all(tmp_path: Path) -> None:
+    """The others would have waited for it, or have added the gradients of the next step to their
+    metrics. What is trained is the same."""
+    words = [*altered(TINY, "log.every=1", "optim.steps=6", "eval.every=2"), f"out={tmp_path}"]
+    pair = [[*words, "name=failing"], [*words, "name=whole"]]
+    for script, given in ((FAILING, pair[0]), (SERIES, [pair[1]])):
+        statuses, outputs = outcome(launch_ranks(2, "-c", script, json.dumps(given)))
+        assert statuses == [0, 0], outputs
+    log = (tmp_path / "failing" / "log.txt").read_text().splitlines()
+    failed = [line.partition("failed at ")[2] for line in log if "failed at" in line]
+    assert failed == [
+        "step 2: ValueError('a broken image') on process 1",
+        "step 4: ValueError('a full disk') on process 0",
+    ]
+    found, whole = rows(tmp_path / "failing"), rows(tmp_path / "whole")
+    assert [row["loss"] for row in found] == [row["loss"] for row in whole]
+    assert found[-1]["validation/loss"] == whole[-1]["validation/loss"]
+    assert "validation/loss" not in found[1]

@@ -4,6 +4,7 @@ from typing import Any
 
 from ...recipe.declaration import TargetDeclaration
 
+Ends = tuple[int, int]  # the values of a pixel that stand for 0 and 1
 BINS = 8  # of a channel: 3 bits
 # How NormalizedPixels are drawn
 NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
@@ -17,7 +18,7 @@ class MeanColor(TargetDeclaration):
     name = "mean_color"
     sentence = "its mean colour, 3 bits a channel (one of 512)"
 
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
+    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
         from .patch_targets import Colors
 
         return Colors(patch, self.cells)
@@ -34,34 +35,30 @@ class MeanChannels(TargetDeclaration):
     sentence = "the mean of each channel, 3 bits each (one of 8)"
     any_channels = True
 
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
+    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
         from . import mean_channels
 
-        return mean_channels.MeanChannels(patch, mean, std, *more)
+        return mean_channels.MeanChannels(patch, mean, std, pixel_range)
 
 
 class SquaredPixels(TargetDeclaration):
     name = "pixels"
     sentence = "its pixels, by squared error"
     any_channels = True
+    error = "square"  # of torch
 
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
+    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
+        import torch
+
         from .patch_targets import Pixels
 
-        return Pixels(patch, mean, std, *more)
+        return Pixels(patch, mean, std, pixel_range, error=getattr(torch, self.error))
 
 
-class AbsolutePixels(TargetDeclaration):
+class AbsolutePixels(SquaredPixels):
     name = "pixels_l1"
     sentence = "its pixels, by absolute error"
-    any_channels = True
-
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
-        from torch import abs as absolute
-
-        from .patch_targets import Pixels
-
-        return Pixels(patch, mean, std, *more, error=absolute)
+    error = "abs"
 
 
 class NormalizedPixels(TargetDeclaration):
@@ -70,10 +67,10 @@ class NormalizedPixels(TargetDeclaration):
     drawn = NORMALIZED
     any_channels = True
 
-    def build(self, patch: int, mean: list[float], std: list[float], *more: Any) -> Any:
+    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
         from . import patch_targets
 
-        return patch_targets.NormalizedPixels(patch, mean, std, *more)
+        return patch_targets.NormalizedPixels(patch, mean, std, pixel_range)
 
 
 DECLARATIONS = (

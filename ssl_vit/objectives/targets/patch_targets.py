@@ -74,16 +74,14 @@ def class_color(class_N: Tensor) -> Tensor:
     return (bins * 255 // 8 + 16).to(torch.uint8)
 
 
-def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the values, int64 (B, N, C), of each patch's uncorrupted neighbours, and how many
-    pixels they have, int64 (B, N).
+def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
+    """Which patches (the last dimension) are each patch's uncorrupted neighbours: bool (B, N, N).
 
-    Neighbours are the patches not in `corrupted_BN` (bool) on the nearest square ring around the
-    patch that has one. An image with every patch corrupted has none: sum 0 over one patch's pixels.
+    They are the patches not in `corrupted_BN` (bool) on the nearest square ring around the patch
+    that has one. An image with every patch corrupted has none.
     """
     rows = image_B3HW.shape[-2] // patch
     columns = image_B3HW.shape[-1] // patch
-    sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
     y, x = (
         rearrange(a, "h w -> (h w)")
         for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
@@ -93,9 +91,16 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple
     outside = rows + columns
     corrupted_B1N = corrupted_BN[:, None, :]
     ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
-    nearest_BNN = (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~corrupted_B1N
-    count_BN = nearest_BNN.sum(-1).clamp(min=1)
-    return (nearest_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
+    return (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~corrupted_B1N
+
+
+def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of the values, int64 (B, N, C), of each patch's `neighbors`, and how many pixels they
+    have, int64 (B, N); without any, sum 0 over one patch's pixels."""
+    near_BNN = neighbors(image_B3HW, patch, corrupted_BN)
+    sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
+    count_BN = near_BNN.sum(-1).clamp(min=1)
+    return (near_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
 
 
 def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
@@ -120,9 +125,9 @@ class Target(nn.Module, ABC):
         """{"loss": (B, K), optionally "accuracy": (B, K)}; the loss is the mean over the patch's
         outputs."""
 
-    @abstractmethod
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`."""
+        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`; by
+        default none."""
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
@@ -295,13 +300,19 @@ class NormalizedPixels(Target):
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         return {"loss": (output_BKA - truth_BK).square().mean(-1)}
 
-    def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Nothing: each patch is its own measure."""
-
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = C P^2
-        values, and 0 for a patch of one grey."""
-        return {"zero": self.ground_truth(image_B3HW).square().mean(-1)}
+        values, and 0 for a patch of one grey. `neighbors_error`: of predicting all pixels of a
+        channel as that channel's mean of the normalised neighbours, whose colour they share."""
+        truth_BNX = self.ground_truth(image_B3HW)
+        truth_BNXC = rearrange(truth_BNX, "b n (x c) -> b n x c", c=len(self.mean))
+        near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
+        near_BNC = near_BNN.to(truth_BNX) @ truth_BNXC.mean(2)
+        near_BNC = near_BNC / near_BNN.sum(-1, keepdim=True).clamp(min=1)
+        return {
+            "zero": truth_BNX.square().mean(-1),
+            "neighbors_error": (truth_BNXC - near_BNC[:, :, None]).square().mean((-2, -1)),
+        }
 
     def predict(self, output_BKA: Tensor) -> Tensor:
         return output_BKA.float()
