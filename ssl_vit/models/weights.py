@@ -337,7 +337,7 @@ def export(
     """
     sweep(folder.parent, re.compile(re.escape(folder.name)), delete=shutil.rmtree)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as beside:
+    with replacing(folder, export_files.WRITTEN) as beside:
         beside.mkdir()
         config = _config(encoder, model, data, pool, classes)
         state = exported_state(encoder)

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,10 +21,11 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Path]:
     """The path of an unfinished file or folder, which becomes `path` at the end of the body; after
-    an error it is removed, which gives a full disk its room back. What others put into a folder
-    that is replaced goes over to the new one.
+    an error it is removed, which gives a full disk its room back. A folder that is replaced goes
+    whole; with `written`, the names of all files that are ever written there, those of other names
+    go over to the new one.
 
     Raises:
         OSError: it cannot be written; it names `path`.
@@ -33,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         remove(beside)
         yield beside
-        _into_place(beside, path)
+        _into_place(beside, path, written)
     except BaseException as error:
         with suppress(OSError):
             remove(beside)
@@ -43,7 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def _into_place(beside: Path, path: Path) -> None:
+def _into_place(beside: Path, path: Path, written: Collection[str] | None) -> None:
     """Rename a file or folder to `path`, in place of what is there. POSIX renames over no folder
     that holds something: between two renames there is none, and a reader tries again."""
     try:
@@ -56,8 +57,8 @@ def _into_place(beside: Path, path: Path) -> None:
     remove(old)
     path.rename(old)
     beside.rename(path)
-    for one in old.iterdir():
-        if not (path / one.name).exists():
+    for one in old.iterdir() if written is not None else ():
+        if one.name not in written:
             one.rename(path / one.name)
     remove(old)
 

@@ -35,12 +35,16 @@ def test_a_write_that_fails_leaves_the_old_text(
 
 
 def test_a_folder_is_replaced_whole_and_what_others_put_there_stays(tmp_path: Path) -> None:
+    """But for a file of the old one that the new one lacks: it would pass for the new one's."""
     path = tmp_path / "export"
     for text in ("old", "new"):
-        with files.replacing(path) as beside:
+        with files.replacing(path, ("weights", "heads")) as beside:
             beside.mkdir()
             (beside / "weights").write_text(text)
-            assert text == "old" or (path / "weights").read_text() == "old"
+            if text == "old":
+                (beside / "heads").touch()
+            else:
+                assert (path / "weights").read_text() == "old"
         (path / "own.txt").touch()
     assert (path / "weights").read_text() == "new"
     assert {one.name for one in path.iterdir()} == {"weights", "own.txt"}
