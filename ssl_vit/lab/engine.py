@@ -133,8 +133,8 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     """The keys that decide what an objective predicts and how hard that is, as of an easier
-    corruption: those of its groups, and the sizes. One that is not known here, as without its
-    plugin, may have any group that not every recipe has.
+    corruption: those of its groups, and the sizes. Of one that is not known here, as without its
+    plugin, they are the groups of the recipe that not every recipe has.
 
     Args:
         values: {dotted key: value} of its recipe.
@@ -142,6 +142,7 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     declared = declaration.objectives().get(str(values.get("objective")))
     groups = {*declared.groups} if declared else _of_objectives()
     if declared is None:
+        groups &= {key.split(".")[0] for key in values}
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
     keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
@@ -151,8 +152,8 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
 
 def predicts_labels(objective: str) -> bool:
     """Whether labels are all that an objective predicts."""
-    declared = declaration.objectives().get(objective)
-    return declared is not None and declared.labels and not declared.parts
+    declared = declaration.known_or_bare(objective)
+    return declared.labels and not declared.parts
 
 
 def _of_objectives() -> set[str]:

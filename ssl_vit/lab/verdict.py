@@ -19,7 +19,7 @@ import pandas as pd
 
 from ..errors import UserError, suggest
 from ..formatting import NAMED, some
-from ..metrics import NUMBER, PROBED, find_metric, is_of_model, label
+from ..metrics import NUMBER, PROBED, find_metric, has_direction, is_of_model, label
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
 from ..recipe.records import Record, Whole
@@ -212,6 +212,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
+    if not has_direction(name):
+        text = "whether lower is better is not known; expected another in report.measures"
+        raise UserError(f"{results.folder}: {name}: {text}, or a Metric of the plugin")
     row = find_metric(name)
     split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
     in_percent = (100, " points", 2) if row.in_per_cent else ()

@@ -481,3 +481,9 @@ def test_a_name_that_chose_its_start_is_fresh_where_scratch_was_a_choice(tmp_pat
     found = decide(study(tmp_path / "s", content, measured))
     assert "chosen is 25.50 points below mae" in found.sentences[0]
     assert found.sentences[1:] == () if second is None else second in found.sentences[1]
+
+
+def test_a_measure_whose_better_side_is_not_known_decides_nothing(tmp_path):
+    """Of a plugin that declares no row of it the higher value was the better one."""
+    with pytest.raises(UserError, match="agreement: whether lower is better is not known"):
+        frozen(tmp_path / "made", metric="agreement")

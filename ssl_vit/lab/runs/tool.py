@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_bytes, plain_table, some, text_line
-from ...metrics import NUMBER, find_metric, has_row, is_of_model
+from ...metrics import find_metric, has_direction, is_of_model
 from ...pages.run_record import read_run
 from ...recipe.tool import parse
 from ...runs import notebook
@@ -128,7 +128,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         raise UserError(f"best={metric}: expected a metric of the model, not a baseline")
     if metric not in known:
         raise UserError(f"best={metric}: no run here has this metric; {suggest(metric, known)}")
-    if not has_row(metric) and find_metric(metric).unit == NUMBER:
+    if not has_direction(metric):
         text = "whether lower is better is not known here, as of a plugin's metric"
         raise UserError(f"best={metric}: {text}; the runs' pages show it")
     groups = listed.rank(runs, metric)

@@ -11,10 +11,10 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
-from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics
+from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, defaults
 from .. import engine
-from .read import REFERENCE, Study
+from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -65,26 +65,56 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             raise UserError(f"{place}: eval.test=false: {text}")
         if task.run == study.report.test and study.report.measures:
             _decides(study.report.measures[0], task, recipe)
-        if task.best and task.best[1].startswith(PROBED):
-            among, by = task.best
-            known = _online(found[among[0]])
-            if by not in known:
-                text = f"best.by: {by}: {tasks[among[0]].run} does not measure that"
-                raise UserError(f"{place}: {text}; {suggest(by, known)}")
+        best = study.runs[task.run].best
+        if best and task.best:
+            first = task.best[0][0]
+            try:
+                _chooses(best, tasks[first].tool, found[first])
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
     return found
 
 
-def _decides(measure: str, task: Task, recipe: Recipe) -> None:
-    """Check that a task of the test has the measure by which the report decides. Of an objective a
-    plugin may measure what it has not declared.
+def _chooses(best: Best, tool: str, recipe: Recipe) -> None:
+    """Check that a measure of tries says which of them is better; what pre-training reaches in its
+    own task says nothing of its features.
+
+    Args:
+        best: as in the study.
+        tool, recipe: of one of the tries.
 
     Raises:
-        UserError: it has not.
+        UserError: it does not.
+    """
+    known = _probed(recipe) if tool == "evaluate" else _online(recipe)
+    by = best.by or "accuracy"
+    if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
+        text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
+        wanted = f"expected best: {{of: {best.of}, by: {known[0] if known else 'MEASURE'}}}"
+        raise UserError(f"{text} features; {wanted}")
+    if by not in known and (tool == "evaluate" or by.startswith(PROBED)):
+        raise UserError(f"best.by: {by}: {best.of} does not measure that; {suggest(by, known)}")
+    _check_direction("best.by", by)
+
+
+def _check_direction(key: str, measure: str) -> None:
+    if not has_direction(measure):
+        text = "whether lower is better is not known; expected a metric, or a Metric of the plugin"
+        raise UserError(f"{key}: {measure}: {text}")
+
+
+def _decides(measure: str, task: Task, recipe: Recipe) -> None:
+    """Check that a task of the test has the measure by which the report decides, as far as that is
+    known of an objective, and that one of two values of it is the better.
+
+    Raises:
+        UserError: it has not, or that is not known.
     """
     if task.tool == "pretrain":
+        _check_direction("report.measures", measure)
         return
     known = _probed(recipe)
     others = [row.name for row in all_metrics() if not row.compared]  # of the features
