@@ -280,20 +280,30 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
     return reuse.check(Run(recipe))
 
 
-def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | None]:
-    """Training images, and images that a run sends through the encoder; None where it is not known
-    how many there are. Those of a folder on this machine are counted.
+class ImageCounts(NamedTuple):
+    """Training images, images that a run sends through the encoder, None where it is not known how
+    many there are; and where the first is from."""
+
+    trained: int | None
+    seen: int | None
+    source: str
+
+
+def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
+    """How many images a run has: of a folder on this machine those that are in it, else as they
+    were published.
 
     Args:
         recipe: of the run.
-        given: training images of a set that is neither known nor here.
+        given: training images, in place of both.
     """
     count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
-    path, unknown = recipe.data.path, count is None or seen is None
-    if unknown and path and exists(path) and not recipe.data.stream:
-        trained, every = _counted(json.dumps(recipe.data.model_dump()), not recipe.trains)
-        return count or trained, seen or every
-    return count, seen
+    path = recipe.data.path
+    if given is None and path and exists(path) and not recipe.data.stream:
+        data = recipe.data.model_dump() | {"share_seed": 0}  # any draw has as many
+        count, every = _counted(json.dumps(data), not recipe.trains)
+        return ImageCounts(count, seen if recipe.trains else every, "that are here")
+    return ImageCounts(count, seen, "as given" if given else "as published")
 
 
 @functools.cache  # many of a study's tasks have the same images

@@ -193,6 +193,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, *about))
+    sentences += results.plan.changes
     return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
 
 

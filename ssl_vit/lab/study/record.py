@@ -7,7 +7,7 @@ free name (pretrain-mpp-0-2), and the other run stays and is listed.
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
 from .launch import planned
-from .read import REFERENCE, Study
+from .read import REFERENCE, Study, settings_of
 from .tasks import Task, Tasks
 
 FILE = "study.json"
@@ -37,6 +37,8 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
+    decides: dict[str, Any]  # as `decides` gives it
+    changes: list[str]  # sentences about what of that was changed after runs had finished
 
     @property
     def by_name(self) -> Tasks:
@@ -58,8 +60,36 @@ def rule_of(study: Study) -> Rule | None:
     return Rule(report.test, first, arms, places, asked, measure)
 
 
-def content(study: Study, tasks: Tasks) -> dict[str, Any]:
-    """study.json of a study and its tasks."""
+def decides(study: Study) -> dict[str, Any]:
+    """{key of the file: value, as JSON has it} of what decides which values are chosen and what is
+    compared."""
+    report = study.report.model_dump(include={"test", "baseline", "measures", "pairs", "mean_over"})
+    found: dict[str, Any] = {"seeds": study.seeds, "match": study.match and study.match.exaflop}
+    found |= {f"axes.{axis}": [*names] for axis, names in study.axes.items()}
+    for name, run in study.runs.items():
+        found |= {f"runs.{name}.best": run.best and run.best.model_dump()}
+        found |= {f"runs.{name}.try": [one.tries for one in settings_of(study, name)]}
+    found |= {f"report.{key}": value for key, value in report.items()}
+    return dict(json.loads(json.dumps(found)))
+
+
+def changes(folder: Path, study: Study) -> list[str]:
+    """The changes that study.json tells of, and what of `decides` is another there though runs have
+    finished: who saw their results can change what is claimed."""
+    if not (folder / FILE).exists():
+        return []
+    before, now = read(folder), decides(study)
+    finished = sum((folder / task.name / "result.json").exists() for task in before.tasks)
+    was = before.decides
+    keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    if not finished or not keys:
+        return before.changes
+    count = f"{finished} of {len(before.tasks)} runs had finished"
+    return [*before.changes, f"The study was changed after {count}: {', '.join(keys)}."]
+
+
+def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str, Any]:
+    """study.json of a study and its tasks; `changed` as `changes` gives it."""
     rule = rule_of(study)
     return {
         "title": study.title,
@@ -68,6 +98,8 @@ def content(study: Study, tasks: Tasks) -> dict[str, Any]:
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
+        "decides": decides(study),
+        "changes": [*changed],
     }
 
 

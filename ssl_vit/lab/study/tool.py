@@ -81,7 +81,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         job = _job(request, tasks)
         for line in request.opening:
             print(line)
-        for line in [*request.cautions, *_unchecked(job)]:
+        changes = record.changes(job.folder, request.study)
+        for line in [*request.cautions, *_unchecked(job), *changes]:
             print(f"warning: {line}")
         for name, why in others.items():
             print(f"kept        {name}: {why}")
@@ -92,7 +93,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            record.write(job.folder, record.content(request.study, job.tasks))
+            record.write(job.folder, record.content(request.study, job.tasks, changes))
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
