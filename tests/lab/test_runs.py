@@ -165,7 +165,7 @@ def test_only_runs_of_one_question_are_ranked_together(
     runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
     assert f"left out    {SECOND}: stopped" in text and listed.CAUTION in text
-    assert "\nsplit=validation, data=shapes, n=24, objective=mpp, images=" in text
+    assert "\nsplit=validation, objective=mpp, data=shapes, data.size=" in text
 
 
 def test_a_loss_that_collapsed_features_have_ranks_nothing(

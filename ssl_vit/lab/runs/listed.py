@@ -331,7 +331,7 @@ class RankedGroup(NamedTuple):
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     """The finished and sound runs that have a metric, the best first, in groups that compare, the
     largest group first: one objective, data set and split, measured on the same images."""
-    groups: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
+    by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     known = [
         run
         for run in runs
@@ -339,28 +339,58 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     ]
     higher = find_metric(metric).higher
     for run in sorted(known, key=lambda run: run.measured[metric].value, reverse=higher):
-        groups.setdefault(tuple(_facts(run, metric).items()), []).append(run)
-    found = [RankedGroup(dict(facts), same) for facts, same in groups.items()]
+        by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
+    found = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
     return sorted(found, key=lambda group: -len(group.runs))
+
+
+def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
+    """What has to be equal for what is measured on a split to compare, as far as it is known: the
+    objective, and which images, how many, and of what size."""
+    environment = run.record.environment
+    images = environment.data.get(split)
+    if split == "validation":  # of which environment.data names the whole that they are a share of
+        images = environment.held_out or images
+    facts = {
+        "objective": run.record.values.get("objective"),
+        "data": run.record.values.get("data.name"),
+        "data.size": run.record.values.get("data.size"),
+        "n": f"{count:,}" if count else None,
+        "images": images,
+    }
+    return {key: format_value(value) for key, value in facts.items() if value is not None}
+
+
+def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
+    """The runs that may stand in one table: no two differ in what `_comparable` knows of a split.
+    The groups are in the order of their first runs."""
+    found: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
+    for run in runs:
+        counts = run.record.measured_on
+        splits = {one.split for one in run.measured.values()} or {"validation"}
+        own = {
+            (key if key in ("objective", "data", "data.size") else split, key): value
+            for split in splits
+            for key, value in _comparable(run, split, counts.get(split)).items()
+        }
+        for known, same in found:
+            if all(known.get(fact, value) == value for fact, value in own.items()):
+                known |= own
+                same.append(run)
+                break
+        else:
+            found.append((own, [run]))
+    return [same for _, same in found]
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What has to be equal for the values of a metric to compare. Of images that the objective
     corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
     split, environment = run.measured[metric].split, run.record.environment
-    values = run.record.values
-    images = environment.data.get(split)
-    if split == "validation":  # of which environment.data names the whole that they are a share of
-        images = environment.held_out or images
-    count, learned = run.count(metric), run.learned(split)
-    facts = {
-        "split": split,
-        "data": COLUMNS["data"].text(run),
-        "n": NONE if count is None else f"{count:,}",
-        "objective": COLUMNS["objective"].text(run),
-        "images": str(images or f"those of {run.name}, which are not known"),
-        LEARNED: f"{learned:,}" if learned else NONE,
-    }
+    values, learned = run.record.values, run.learned(split)
+    facts = {"split": split, **_comparable(run, split, run.count(metric))}
+    facts.setdefault("images", f"those of {run.name}, which are not known")
+    facts[LEARNED] = f"{learned:,}" if learned else NONE
     if split == "test":
         return facts
     known = {**defaults(), **values}
