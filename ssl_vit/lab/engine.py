@@ -51,6 +51,7 @@ NOT_TIMED = (
 
 # as they are
 cores = environment.cores
+cpu_model = environment.cpu_model
 exaflop = costs.exaflop
 from_init = run_identity.from_init
 is_written = lock.is_held
