@@ -88,7 +88,7 @@ class Baseline:
 # What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
 # images; and its name for readers
 FRESH, START, PIXELS, GUESSING = "fresh_", "start_", "pixels_", "guess_"
-IN_ITS_PLACE = {
+PROBE_BASELINES = {
     FRESH: "fresh weights",
     START: "the initial weights",
     PIXELS: "the pixels at 8 x 8",
@@ -201,7 +201,7 @@ def score(name: str, value: float) -> float:
 def find_baseline(name: str) -> Baseline | None:
     """The row of a full name; None for a metric's."""
     last = _last(name)
-    for start, called in IN_ITS_PLACE.items():
+    for start, called in PROBE_BASELINES.items():
         if last.startswith(start):
             return Baseline(last, called, (last.removeprefix(start),))
     return _baselines.get(last)

@@ -189,10 +189,10 @@ def test_one_row_shows_a_metric_everywhere(
     run_page.write(run.folder)
     page = (run.folder / "report.html").read_text()
     assert "beats guessing blindly (25.00% against 75.00% on 90 held-out images)" in page
-    assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
+    assert '"confused views, held-out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
-    assert "confused views, held out (n\u00a0=\u00a090)" in index and "25.00%" in index
+    assert "confused views, held-out (n\u00a0=\u00a090)" in index and "25.00%" in index
 
     # card
     text = card.write(run, run.folder / "export")

@@ -18,6 +18,7 @@ from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
 from ..recipe.check import OF_ONLINE_PROBES, has_use
+from ..recipe.check import check_place as check_place
 from ..recipe.identity import counts as counts
 from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, PREPROCESSING, READING
 from ..recipe.init_source import SCRATCH as SCRATCH

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..errors import UserError, suggest
-from ..formatting import NAMED, some
+from ..formatting import NAMED, SPLIT_NAMES, some
 from ..metrics import NUMBER, PROBED, find_metric, has_direction, is_of_model, label
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
@@ -43,7 +43,6 @@ from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 LOOKS = "looks.json"
-OF_SPLIT = {"validation": "held-out images", "train": "training images"}
 Asked = dict[Comparison, Pairs]  # {comparison: its pairs over seeds}
 
 
@@ -183,7 +182,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     )
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
-    opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
+    opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
     if fresh is None:

@@ -119,6 +119,10 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "run fin, arm a: best.by: accuracy: tries does not measure that; choices: knn": {
         "runs": runs(tries=KNN | {"try": {"data.share": [0.5, 1.0]}}, fin=FIN | {"best": "tries"})
     },
+    # each was run, and counted as another
+    "run pre, arm b: is the same run as at a; leave": {
+        "axes": {"arm": {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": "1e-1"}}}}
+    },
     "run tune, arm a: data.validation=0: its best values are chosen on held-out images": {
         "runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})
     },
@@ -190,8 +194,8 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     chosen = "the best of what is tried is chosen on them"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
     assert [line.split("; on fewer")[0] for line in lines] == [
-        "run pre, arm a: held out: 10 images",
-        "run tune, arm a: held out: 10 images",
+        "run pre, arm a: held-out: 10 images",
+        "run tune, arm a: held-out: 10 images",
         "run tune, arm a: test: 16 images",
     ]
     assert chosen in lines[1] and len({*calls}) == len(calls) == 2

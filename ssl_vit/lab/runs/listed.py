@@ -1,6 +1,7 @@
 """A run of a list: what its folder holds, whether that is whole, the columns of every list of runs,
 and which of their values compare. No torch here."""
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
-from ...formatting import duration, format_bytes, format_value, text_line
+from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
 from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
@@ -25,7 +26,6 @@ from ...recipe.schema import defaults
 from ...runs import seen_text
 from .. import engine
 
-SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
 NONE = "-"  # of what a run has not
 COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
@@ -274,9 +274,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     column."""
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     names = {name for name, _ in measured}
-    order = [
-        (name, split) for name in main_metrics() for split in SPLITS if (name, split) in measured
-    ]
+    order = [one for one in itertools.product(main_metrics(), SPLIT_NAMES) if one in measured]
     order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
@@ -298,7 +296,7 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
     where it was measured, stands beside it."""
     of = [run for run in runs if metric in run.measured]
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
-    head = f"{label(metric)}, {SPLITS[split]}"
+    head = f"{label(metric)}, {SPLIT_NAMES[split]}"
     if len(counts) == 1 and (n := counts.pop()):
         # of no-break spaces: a narrow column does not part it
         head = f"{head} (n\u00a0=\u00a0{n:,})"
@@ -311,7 +309,7 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
         return None if value(run) is None else run.fresh(metric)
 
     number = partial(metric_tables.number, metric)
-    beside = Column(f"{label(metric)} of fresh weights, {SPLITS[split]}", fresh, number)
+    beside = Column(f"{label(metric)} of fresh weights, {SPLIT_NAMES[split]}", fresh, number)
     measured = any(fresh(run) is not None for run in of)
     return [Column(head, value, number), *([beside] if measured else [])]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import option_text
+from ...formatting import option_text, some
 from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, defaults
 from .. import engine
@@ -18,6 +18,7 @@ from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
+OWN_KEYS = {"name": "", "hub.repo": None}  # keys that each task has of its own
 
 
 def _origin(task: Task, tasks: Tasks) -> Task | None:
@@ -29,6 +30,11 @@ def _origin(task: Task, tasks: Tasks) -> Task | None:
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """The options that name no other task."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
+
+
+def _references(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name another task."""
+    return {key: text for key, text in options.items() if REFERENCE.search(text)}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -48,9 +54,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
     Raises:
         UserError: options are wrong; or a run that the report compares measures no test images, or
-            one that is chosen from no held-out images or not the probe that chooses.
+            one that is chosen from no held-out images or not the probe that chooses; or two names
+            of an axis are of one run, whose result would count twice.
     """
     found: Recipes = {}
+    same: dict[str, Task] = {}
     resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
     judged = _judged(tasks)
     for task in tasks.values():
@@ -60,6 +68,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = engine.resolve(words, place, here)
         recipe = found[task.name] = resolved[key]
+        own = [task.tool, task.seed, task.best, task.tried, _references(task.options)]
+        other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
+        if other is not task and task.run == other.run:
+            text = f"is the same run as at {', '.join(other.at.values())}"
+            raise UserError(f"{place}: {text}; leave a name out, or the axis out of its `over`")
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
@@ -195,6 +208,22 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
         for text in texts:
             lines.setdefault(text, f"{place}: {text}")
     return list(lines.values())
+
+
+def not_here(found: Recipes) -> list[str]:
+    """A line about images that are not on this machine and so were not read; none where all are.
+
+    Raises:
+        UserError: a data set has no place.
+    """
+    away: dict[str, None] = {}
+    for data in (recipe.data for recipe in found.values()):
+        if data.path and not engine.exists(data.path):
+            away[data.path] = None
+        else:
+            engine.check_place(data)
+    text = "not checked, as they are not here: splits, labels and numbers of the images of"
+    return [f"{text} {some([*away])}"] if away else []
 
 
 def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:

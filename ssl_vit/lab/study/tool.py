@@ -29,7 +29,7 @@ from .request import Request, requested
 from .tasks import Tasks, unreachable, where
 
 CHECK = "--check"
-OF_ONE = ("only=", "index=")  # as an element of a job array has them
+ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
 
@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
         request = requested(words, stand_ins=True)
         print(of_request(request, PlanOptions(device=request.own.device)))
         return 0
-    if any(word.startswith(OF_ONE) for word in words):
+    if any(word.startswith(ARRAY_OPTIONS) for word in words):
         _become_one(words)
     return 1 if study(words).failed else 0
 
