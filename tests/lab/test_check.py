@@ -73,7 +73,7 @@ def test_in_place_of_the_best_values_stand_the_first_that_are_tried() -> None:
 
 
 def test_tries_that_learn_labels_or_say_by_what_are_chosen_from() -> None:
-    tries = PRE | {"try": TUNE["try"]}
+    tries = PRE | {"over": [], "try": TUNE["try"]}
     labels = own(tries, recipe="supervised")
     assert checked(runs=runs(tries=labels, fin=FIN | {"best": "tries"}))
     by_loss = FIN | {"best": {"of": "tries", "by": "loss"}}
@@ -114,7 +114,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     # the rate of the lowest loss: the one that predicts best, whatever its features are
     "run fin, arm a: best: tries: is a pre-training, whose own accuracy and loss say nothing of"
     " its features; expected best: {of: tries, by: probe_knn}": {
-        "runs": runs(tries=PRE | {"try": TUNE["try"]}, fin=FIN | {"best": "tries"})
+        "runs": runs(tries=PRE | {"over": [], "try": TUNE["try"]}, fin=FIN | {"best": "tries"})
     },
     "run fin, arm a: best.by: accuracy: tries does not measure that; choices: knn": {
         "runs": runs(tries=KNN | {"try": {"data.share": [0.5, 1.0]}}, fin=FIN | {"best": "tries"})

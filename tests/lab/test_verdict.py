@@ -495,6 +495,8 @@ def test_what_was_changed_of_a_study_with_results_is_told(tmp_path):
     folder = study(tmp_path / "made", TUNED, counted(RIGHT))
     other = read.build(changed(TUNED, report__baseline="mpp"), "x")
     assert record.changes(folder, read.build(TUNED, "x")) == []
+    tested = changed(TUNED, runs__final__seeds=[0, 1])
+    assert record.changes(folder, read.build(tested, "x"))[0].endswith(": runs.final.seeds.")
     (line,) = record.changes(folder, other)
     assert "15 of 15 runs" in line and line.endswith(": report.baseline.")
     tasks = results.load(folder).plan.by_name

@@ -15,17 +15,20 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, TypeAdapter
 
 from ...errors import UserError
+from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
+from ...recipe.parsing import flatten
 from ...recipe.records import Record, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
 from .launch import planned
-from .read import REFERENCE, Study, settings_of
+from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = "study.json"
+FOR_READERS = ("beside", "paper", "notes", "condition")  # of a report
 
 
 class StudyRecord(Record):
@@ -61,16 +64,13 @@ def rule_of(study: Study) -> Rule | None:
 
 
 def decides(study: Study) -> dict[str, Any]:
-    """{key of the file: value, as JSON has it} of what decides which values are chosen and what is
-    compared."""
-    report = study.report.model_dump(include={"test", "baseline", "measures", "pairs", "mean_over"})
-    found: dict[str, Any] = {"seeds": study.seeds, "match": study.match and study.match.exaflop}
-    found |= {f"axes.{axis}": [*names] for axis, names in study.axes.items()}
-    for name, run in study.runs.items():
-        found |= {f"runs.{name}.best": run.best and run.best.model_dump()}
-        found |= {f"runs.{name}.try": [one.tries for one in settings_of(study, name)]}
-    found |= {f"report.{key}": value for key, value in report.items()}
-    return dict(json.loads(json.dumps(found)))
+    """{dotted key of the file: value, as JSON has it}, of what its readers alone need not."""
+    found = json.loads(json.dumps(study.model_dump(exclude={"title", "places"})))
+    report = found["report"]
+    found["report"] = {key: report[key] for key in report if key not in FOR_READERS}
+    own = found.pop("runs").items()
+    runs = {f"runs.{name}.{key}": one for name, run in own for key, one in run.items()}
+    return {**flatten(found), **{key.replace(".tries", ".try"): one for key, one in runs.items()}}
 
 
 def changes(folder: Path, study: Study) -> list[str]:
@@ -85,7 +85,7 @@ def changes(folder: Path, study: Study) -> list[str]:
     if not finished or not keys:
         return before.changes
     count = f"{finished} of {len(before.tasks)} runs had finished"
-    return [*before.changes, f"The study was changed after {count}: {', '.join(keys)}."]
+    return [*before.changes, f"The study was changed after {count}: {some(keys)}."]
 
 
 def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str, Any]:
