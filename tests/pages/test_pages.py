@@ -541,7 +541,7 @@ def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
     index_page.write(tmp_path)
     (head, *rows) = Parsed((tmp_path / "index.html").read_text()).tables[0]
     found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held out")):
+    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held-out")):
         (own,) = (one for one in head if one.startswith(f"accuracy masked, {named}"))
         assert found[split][own] == "25.00%" and found[other][own] == "-"
 

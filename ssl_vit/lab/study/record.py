@@ -18,7 +18,6 @@ from ...errors import UserError
 from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.parsing import flatten
 from ...recipe.records import Record, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
@@ -68,9 +67,11 @@ def decides(study: Study) -> dict[str, Any]:
     found = json.loads(json.dumps(study.model_dump(exclude={"title", "places"})))
     report = found["report"]
     found["report"] = {key: report[key] for key in report if key not in FOR_READERS}
-    own = found.pop("runs").items()
-    runs = {f"runs.{name}.{key}": one for name, run in own for key, one in run.items()}
-    return {**flatten(found), **{key.replace(".tries", ".try"): one for key, one in runs.items()}}
+    flat = {key: found.pop(key) for key in ("seeds", "match")}
+    found |= {f"runs.{name}": own for name, own in found.pop("runs").items()}
+    for place, own in found.items():
+        flat |= {f"{place}.{key.replace('tries', 'try')}": one for key, one in own.items()}
+    return flat
 
 
 def changes(folder: Path, study: Study) -> list[str]:
