@@ -99,7 +99,7 @@ PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 # them reaches 9.8 points to each side
 FEW_IMAGES = 100
 NAMED = 4  # names that a note lists
-SPLIT_NAMES = {"validation": "held out", "train": "training images"}
+SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}  # ... images
 
 
 def shell_command(*words: Any) -> str:

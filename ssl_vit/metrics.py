@@ -88,7 +88,7 @@ class Baseline:
 # What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
 # images; and its name for readers
 FRESH, START, PIXELS, GUESSING = "fresh_", "start_", "pixels_", "guess_"
-IN_ITS_PLACE = {
+PROBE_BASELINES = {
     FRESH: "fresh weights",
     START: "the initial weights",
     PIXELS: "the pixels at 8 x 8",
@@ -97,22 +97,49 @@ IN_ITS_PLACE = {
 
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
+# Of these the rows that runs of plugins have recorded; None where runs disagree
+_recorded: dict[str, Metric | Baseline | None] = {}
 
 
 def register(*rows: Metric | Baseline) -> None:
-    """Add rows; the same one again is no error.
+    """Add rows, over those that runs have recorded; the same one again is no error.
 
     Raises:
         ValueError: the name is another row's.
     """
     for row in rows:
+        if row.name in _recorded:
+            _forget(row.name)
+            del _recorded[row.name]
         before = _metrics.get(row.name) or _baselines.get(row.name)
         if before not in (None, row):
             raise ValueError(f"{row.name}: the name of another metric or baseline")
-        if isinstance(row, Metric):
-            _metrics[row.name] = row
+        _add(row)
+
+
+def adopt(*rows: Metric | Baseline) -> None:
+    """Add rows that a run of a plugin has recorded, of names that have none here. Where runs
+    disagree on a name it has no row: of one of them it would be wrong."""
+    for row in rows:
+        if row.name not in _recorded and (row.name in _metrics or row.name in _baselines):
+            continue
+        if _recorded.setdefault(row.name, row) == row:
+            _add(row)
         else:
-            _baselines[row.name] = row
+            _recorded[row.name] = None
+            _forget(row.name)
+
+
+def _add(row: Metric | Baseline) -> None:
+    if isinstance(row, Metric):
+        _metrics[row.name] = row
+    else:
+        _baselines[row.name] = row
+
+
+def _forget(name: str) -> None:
+    _metrics.pop(name, None)
+    _baselines.pop(name, None)
 
 
 def all_metrics() -> list[Metric]:
@@ -159,6 +186,11 @@ def has_row(name: str) -> bool:
     return _find(_last(name)) is not None
 
 
+def has_direction(name: str) -> bool:
+    """Whether it is known if higher values are better: of a metric with a row, and of any loss."""
+    return has_row(name) or find_metric(name).unit == LOSS
+
+
 def score(name: str, value: float) -> float:
     """A value of the metric, turned so that of two the larger is the better; -inf if not finite."""
     if not math.isfinite(value):
@@ -169,7 +201,7 @@ def score(name: str, value: float) -> float:
 def find_baseline(name: str) -> Baseline | None:
     """The row of a full name; None for a metric's."""
     last = _last(name)
-    for start, called in IN_ITS_PLACE.items():
+    for start, called in PROBE_BASELINES.items():
         if last.startswith(start):
             return Baseline(last, called, (last.removeprefix(start),))
     return _baselines.get(last)

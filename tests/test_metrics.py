@@ -14,6 +14,7 @@ import torch
 from helpers import made_studies
 from helpers.options import TINY, altered
 from helpers.reports import table
+from helpers.run_pages import make_run
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
 from ssl_vit.data.batching import Batch
@@ -27,7 +28,8 @@ from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.patches import KINDS
-from ssl_vit.pages import metric_tables, run_page
+from ssl_vit.pages import metric_tables, run_page, run_wording
+from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import MEASURES
@@ -42,7 +44,7 @@ TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
-    for name in ("_metrics", "_baselines"):
+    for name in ("_metrics", "_baselines", "_recorded"):
         monkeypatch.setattr(metrics, name, getattr(metrics, name).copy())
 
 
@@ -122,6 +124,34 @@ def test_a_name_has_one_row(registry: None) -> None:
         Metric("alignment", unit=metrics.LOSS)
 
 
+def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
+    registry: None, tmp_path: Path
+) -> None:
+    """A page with bare names and no baseline, in lists the worst run as the best; two plugins that
+    turn one name both ways."""
+    rows: tuple[Metric | Baseline, ...] = (
+        Metric("mistaken", "views mistaken", higher=False, unit=metrics.SHARE),
+        Baseline("at_random", "drawing", ("mistaken",)),
+    )
+    declared = declaration.ObjectiveDeclaration()
+    declared.name, declared.title, declared.metrics = "of_a_plugin", "Views", rows
+    declaration.objectives()
+    declaration._OBJECTIVES["of_a_plugin"] = declared  # without `declare`, which adds its rows
+    recorded = json.loads(json.dumps(declaration.to_record("of_a_plugin", None)))
+    declaration.withdraw("of_a_plugin")
+    found = {"mistaken": 0.25, "at_random": 0.75}
+    entries = {key: {"value": x, "n": 90, "split": "validation"} for key, x in found.items()}
+    record = read_run(make_run(tmp_path / "a", found=entries, environment={"declared": recorded}))
+    assert "drawing (25.00% against 75.00%)" in run_wording.outcome(record)
+    assert find_metric("mistaken") == rows[0] and metrics.score("mistaken", 0.25) == -0.25
+    assert declaration.known_or_bare("of_a_plugin").title == "Views"
+    # what a plugin that runs declares is put over it
+    metrics.register(replace(rows[0], label="mistakes"))
+    assert find_metric("mistaken").label == "mistakes" and find_baseline("at_random") == rows[1]
+    metrics.adopt(Metric("turned"), Metric("turned", higher=False), Metric("turned"))
+    assert not metrics.has_direction("turned")
+
+
 def test_one_row_shows_a_metric_everywhere(
     registry: None, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -159,10 +189,10 @@ def test_one_row_shows_a_metric_everywhere(
     run_page.write(run.folder)
     page = (run.folder / "report.html").read_text()
     assert "beats guessing blindly (25.00% against 75.00% on 90 held-out images)" in page
-    assert '"confused views, held out"' in page and '"baseline: guessing blindly"' in page
+    assert '"confused views, held-out"' in page and '"baseline: guessing blindly"' in page
     index_page.write(tmp_path / "runs")
     index = (tmp_path / "runs" / "index.html").read_text()
-    assert "confused views, held out (n\u00a0=\u00a090)" in index and "25.00%" in index
+    assert "confused views, held-out (n\u00a0=\u00a090)" in index and "25.00%" in index
 
     # card
     text = card.write(run, run.folder / "export")

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import rng
 from ..callbacks import Row
 from ..data.batching import Batch
-from ..metrics import FRESH, IN_ITS_PLACE, PROBE, PROBED
+from ..metrics import FRESH, PROBE, PROBE_BASELINES, PROBED
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Measured
@@ -98,7 +98,7 @@ class OnlineProbes:
             try:
                 found[name] = dict(self._probe(features, name, probe))
             except Exception as error:  # as of the encoder's own, it ends no run
-                print(f"warning: {IN_ITS_PLACE[name]}: not measured: {error}", flush=True)
+                print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
         return found
 
     def metrics(self, split: str) -> dict[str, Measured]:

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..evaluation import features
 from ..evaluation.beside import ENCODER, compared, initial_network, pixel_reader
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import FRESH, IN_ITS_PLACE, PIXELS
+from ..metrics import FRESH, PIXELS, PROBE_BASELINES
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
@@ -258,7 +258,7 @@ def _right(
         except UserError as error:
             if name == ENCODER:
                 raise
-            print(f"warning: {IN_ITS_PLACE[name]}: not measured: {error}", flush=True)
+            print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
     return right
 
 

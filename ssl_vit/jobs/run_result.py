@@ -61,7 +61,7 @@ class RunResult(Result):
             if is_of_model(name) and (not self.steps or name.startswith(PROBED)):
                 text = metric_tables.beside_text(name, self.metrics, self.measured_on)
                 yield f"{find_metric(name).words:<11} {text}"
-        fought = [*metric_tables.comparisons(self.metrics, self.measured_on)]
+        compared = [*metric_tables.comparisons(self.metrics, self.measured_on)]
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
@@ -70,7 +70,7 @@ class RunResult(Result):
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:
-            yield from self._verdict(recipe, metric_tables.verdict(fought))
+            yield from self._verdict(recipe, metric_tables.verdict(compared))
 
     @property
     def _labelled(self) -> bool:
@@ -98,7 +98,7 @@ class RunResult(Result):
             own = {
                 each: value
                 for each, value in values.items()
-                if not each.startswith(PROBED) and not metric_tables.is_in_its_place(each)
+                if not each.startswith(PROBED) and not metric_tables.is_of_probe(each)
             }
             yield f"{name:<11} {format_metrics(own, own)}{of}"
 

@@ -18,6 +18,7 @@ from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
 from ..recipe.check import OF_ONLINE_PROBES, has_use
+from ..recipe.check import check_place as check_place
 from ..recipe.identity import counts as counts
 from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, PREPROCESSING, READING
 from ..recipe.init_source import SCRATCH as SCRATCH
@@ -51,6 +52,7 @@ NOT_TIMED = (
 
 # as they are
 cores = environment.cores
+cpu_model = environment.cpu_model
 exaflop = costs.exaflop
 from_init = run_identity.from_init
 is_written = lock.is_held
@@ -133,8 +135,8 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     """The keys that decide what an objective predicts and how hard that is, as of an easier
-    corruption: those of its groups, and the sizes. One that is not known here, as without its
-    plugin, may have any group that not every recipe has.
+    corruption: those of its groups, and the sizes. Of one that is not known here, as without its
+    plugin, they are the groups of the recipe that not every recipe has.
 
     Args:
         values: {dotted key: value} of its recipe.
@@ -142,6 +144,7 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     declared = declaration.objectives().get(str(values.get("objective")))
     groups = {*declared.groups} if declared else _of_objectives()
     if declared is None:
+        groups &= {key.split(".")[0] for key in values}
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
     keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
@@ -151,8 +154,8 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
 
 def predicts_labels(objective: str) -> bool:
     """Whether labels are all that an objective predicts."""
-    declared = declaration.objectives().get(objective)
-    return declared is not None and declared.labels and not declared.parts
+    declared = declaration.known_or_bare(objective)
+    return declared.labels and not declared.parts
 
 
 def _of_objectives() -> set[str]:
@@ -279,20 +282,30 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
     return reuse.check(Run(recipe))
 
 
-def image_counts(recipe: Recipe, given: int | None) -> tuple[int | None, int | None]:
-    """Training images, and images that a run sends through the encoder; None where it is not known
-    how many there are. Those of a folder on this machine are counted.
+class ImageCounts(NamedTuple):
+    """Training images, images that a run sends through the encoder, None where it is not known how
+    many there are; and where the first is from."""
+
+    trained: int | None
+    seen: int | None
+    source: str
+
+
+def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
+    """How many images a run has: of a folder on this machine those that are in it, else as they
+    were published.
 
     Args:
         recipe: of the run.
-        given: training images of a set that is neither known nor here.
+        given: training images, in place of both.
     """
     count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
-    path, unknown = recipe.data.path, count is None or seen is None
-    if unknown and path and exists(path) and not recipe.data.stream:
-        trained, every = _counted(json.dumps(recipe.data.model_dump()), not recipe.trains)
-        return count or trained, seen or every
-    return count, seen
+    path = recipe.data.path
+    if given is None and path and exists(path) and not recipe.data.stream:
+        data = recipe.data.model_dump() | {"share_seed": 0}  # any draw has as many
+        count, every = _counted(json.dumps(data), not recipe.trains)
+        return ImageCounts(count, seen if recipe.trains else every, "that are here")
+    return ImageCounts(count, seen, "as given" if given else "as published")
 
 
 @functools.cache  # many of a study's tasks have the same images

@@ -90,7 +90,8 @@ class RunEstimate:
         name, model: of the run and its encoder.
         parameters, encoder_parameters: that are trained, and of the encoder.
         patches: of an image, 0 of a convolutional network; `multiply_adds` of its forward pass.
-        steps, batch, training_images, epochs: its length.
+        steps, batch, training_images, epochs: its length; `images_source` says of the images
+            whether they were counted here.
         images: forward passes in all; `exaflop` their work.
         precision, device_batch: how it is trained.
         image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
@@ -115,6 +116,7 @@ class RunEstimate:
     steps: int
     batch: int
     training_images: int | None
+    images_source: str
     epochs: float | None
     images: int | None
     exaflop: float | None
@@ -168,7 +170,8 @@ class RunEstimate:
             return f"{length}: each image forward, once"
         epochs = "epochs not known: say images="
         if self.training_images:
-            epochs = f"epochs={self.epochs:.4g} of {self.training_images:,}"
+            images = f"{self.training_images:,} images {self.images_source}"
+            epochs = f"epochs={self.epochs:.4g} of {images}"
         return f"optim.steps={self.steps} x {self.batch} = {length}; {epochs}"
 
     def _memory(self) -> str:
@@ -263,7 +266,7 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         stage: engine.tensor_bytes(recipe, own.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
     }
-    count, images = engine.image_counts(recipe, own.images)
+    count, images, source = engine.image_counts(recipe, own.images)
     exaflop, trains = engine.exaflop(recipe, images), recipe.trains
     hours = None
     if here:
@@ -283,6 +286,7 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         steps=recipe.optim.steps if trains else 0,
         batch=recipe.optim.batch if trains else 0,
         training_images=count,
+        images_source=source,
         epochs=images / count if trains and images and count else None,
         images=images,
         exaflop=exaflop,

@@ -33,7 +33,7 @@ class PlanOptions(ToolOptions):
     epochs: float | None = key(None, "In place of optim.steps.", gt=0, lt=1e9, metavar="NUMBER")
     images: int | None = key(
         None,
-        "Training images, where the data set is neither known nor here.",
+        "Training images, in place of those that are here or were published.",
         ge=1,
         le=2**50,
         metavar="N",

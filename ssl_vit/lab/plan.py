@@ -78,7 +78,7 @@ def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
 def _steps(words: Iterable[str], recipe: Recipe, own: PlanOptions) -> int:
     """The optimiser steps of `epochs`."""
     where = f"epochs={own.epochs:g}"
-    count, _ = engine.image_counts(recipe, own.images)
+    count = engine.image_counts(recipe, own.images).trained
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"{where}: optim.steps= is given too; expected one of them")
     if not recipe.trains:

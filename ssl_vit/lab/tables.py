@@ -10,7 +10,7 @@ from .. import stats
 from ..formatting import text_line
 from ..metrics import (
     GUESSING,
-    IN_ITS_PLACE,
+    PROBE_BASELINES,
     find_baseline,
     find_metric,
     label,
@@ -211,7 +211,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
         scale, unit = (100, ", %") if find_metric(of).in_per_cent else (1, "")
         head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
-        if baseline is None or metric.startswith(tuple(IN_ITS_PLACE)):
+        if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
             if metric.startswith(GUESSING) or not find_metric(of).compared:
                 continue
             head = f"{label(of)} of {head}" if head else label(of)

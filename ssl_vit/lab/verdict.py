@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..errors import UserError, suggest
-from ..formatting import NAMED, some
-from ..metrics import NUMBER, PROBED, find_metric, is_of_model, label
+from ..formatting import NAMED, SPLIT_NAMES, some
+from ..metrics import NUMBER, PROBED, find_metric, has_direction, is_of_model, label
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
 from ..recipe.records import Record, Whole
@@ -43,7 +43,6 @@ from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 LOOKS = "looks.json"
-OF_SPLIT = {"validation": "held-out images", "train": "training images"}
 Asked = dict[Comparison, Pairs]  # {comparison: its pairs over seeds}
 
 
@@ -183,7 +182,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     )
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
-    opening += f" {measure.label} on {OF_SPLIT.get(measure.split, 'test images')},"
+    opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
     if fresh is None:
@@ -193,6 +192,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, *about))
+    sentences += results.plan.changes
     return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
 
 
@@ -212,6 +212,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
+    if not has_direction(name):
+        text = "whether lower is better is not known; expected another in report.measures"
+        raise UserError(f"{results.folder}: {name}: {text}, or a Metric of the plugin")
     row = find_metric(name)
     split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
     in_percent = (100, " points", 2) if row.in_per_cent else ()

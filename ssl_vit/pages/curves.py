@@ -152,7 +152,7 @@ def line(name: str, curve: Curve) -> Line:
 
 def written(name: str) -> str:
     """A metric's name for readers."""
-    return label(name.removeprefix(HELD_OUT)) + (", held out" if name.startswith(HELD_OUT) else "")
+    return label(name.removeprefix(HELD_OUT)) + (", held-out" if name.startswith(HELD_OUT) else "")
 
 
 def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:

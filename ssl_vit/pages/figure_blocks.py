@@ -24,8 +24,8 @@ SHOWN = {
     "reconstruction": "images, what was corrupted, what is predicted of it and what is"
     " true, with the error",
 }
-OF_OBJECTIVE = ("predictions", "predicted")  # figures that its declaration has the caption of
-OF_WEIGHTS = ("filters", "positions")  # no image is in them
+DECLARED_FIGURES = ("predictions", "predicted")  # figures that its declaration has the caption of
+WEIGHT_FIGURES = ("filters", "positions")  # no image is in them
 # What the objective predicts comes first
 ORDER = tuple(dict.fromkeys(("predictions", "reconstruction", "predicted", *FIGURES)))
 
@@ -65,11 +65,11 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
             named.append(f"{folder.name}/{path.name}")
             most += len(svg)
             continue
-        shown = objective if path.stem in OF_OBJECTIVE else SHOWN.get(path.stem, "")
+        shown = objective if path.stem in DECLARED_FIGURES else SHOWN.get(path.stem, "")
         caption = shown or otherwise
         if entry := recorded.get(path.stem):
             caption += f"; {entry.drawn}" if entry.drawn else ""
-            caption += "" if path.stem in OF_WEIGHTS else f". Images of {entry.images}"
+            caption += "" if path.stem in WEIGHT_FIGURES else f". Images of {entry.images}"
         title = path.stem.replace("_", " ").capitalize()
         caption = f"{title}: {caption}. ({folder.name}/{path.name})"
         yield Figure(f"{folder.name}/{path.name}", caption, svg, title)

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..formatting import FEW_IMAGES
+from ..formatting import FEW_IMAGES, SPLIT_NAMES
 from ..metrics import (
     FRESH,
     GUESSING,
-    IN_ITS_PLACE,
     PIXELS,
+    PROBE_BASELINES,
     SHARE,
     compared_with,
     find_baseline,
@@ -116,10 +116,10 @@ def comparisons(
             yield BaselineComparison(name, called, entry.value, measure, own, measured_on, apart)
 
 
-def baselines(fought: Sequence[BaselineComparison]) -> Table:
+def baselines(compared: Sequence[BaselineComparison]) -> Table:
     """The baselines beside the model's metrics."""
     rows = []
-    for one in fought:
+    for one in compared:
         share = find_metric(one.measure).in_per_cent
         value, between = one.entry.value - one.there, "-"
         text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
@@ -130,19 +130,21 @@ def baselines(fought: Sequence[BaselineComparison]) -> Table:
     return Table(head, rows)
 
 
-def verdict(fought: Sequence[BaselineComparison]) -> str:
+def verdict(compared: Sequence[BaselineComparison]) -> str:
     """What the baselines say of a model: of its features against those of fresh weights, and of its
     own task; empty where nothing was compared."""
-    return " ".join(filter(None, (features_verdict(fought), _task_verdict(fought))))
+    return " ".join(filter(None, (features_verdict(compared), _task_verdict(compared))))
 
 
-def features_verdict(fought: Sequence[BaselineComparison]) -> str:
+def features_verdict(compared: Sequence[BaselineComparison]) -> str:
     """Which features of the encoder are better or worse than those of fresh weights, by paired
     differences whose interval does not include zero; empty where none was measured, and none where
     the images that are measured on chose the weights."""
-    guessed = {one.measure for one in fought if _is_of(one.baseline, GUESSING) and one.verb != WON}
+    guessed = {
+        one.measure for one in compared if _is_of(one.baseline, GUESSING) and one.verb != WON
+    }
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN, NO_BETTER)}
-    for one in fought:
+    for one in compared:
         if _is_fresh(one.baseline) and one.difference is None:
             return f"No verdict on its features: {NO_VERDICT}."
         if _is_fresh(one.baseline):
@@ -156,7 +158,7 @@ def features_verdict(fought: Sequence[BaselineComparison]) -> str:
         NO_BETTER: "features of this encoder cannot be told from guessing",
     }
     sentences = [f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found]
-    pixels = {one.verb for one in fought if _is_of(one.baseline, PIXELS) and one.difference}
+    pixels = {one.verb for one in compared if _is_of(one.baseline, PIXELS) and one.difference}
     if sentences and LOST in pixels:
         sentences.append("By k-NN the pixels at 8 x 8 are better.")
     elif sentences and OPEN in pixels:
@@ -175,14 +177,14 @@ def _is_fresh(baseline: str) -> bool:
 
 
 def _is_of(baseline: str, start: str) -> bool:
-    """Whether a baseline is measured in the encoder's place, as `start` of IN_ITS_PLACE says."""
+    """Whether a baseline is measured in the encoder's place, as `start` of PROBE_BASELINES says."""
     return baseline.rpartition("/")[2].startswith(start)
 
 
-def _task_verdict(fought: Sequence[BaselineComparison]) -> str:
+def _task_verdict(compared: Sequence[BaselineComparison]) -> str:
     """Which baselines of its own task the model beats, and which it does not; of few images, and of
     several sets of them, also on which."""
-    own = [one for one in fought if not is_in_its_place(one.baseline)]
+    own = [one for one in compared if not is_of_probe(one.baseline)]
     several = len({one.entry.split for one in own}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in own:
@@ -194,9 +196,9 @@ def _task_verdict(fought: Sequence[BaselineComparison]) -> str:
     return f"At its own task the model {', and '.join(parts)}." if parts else ""
 
 
-def is_in_its_place(name: str) -> bool:
+def is_of_probe(name: str) -> bool:
     """Whether a metric is a probe's of something else than the encoder."""
-    return name.rpartition("/")[2].startswith(tuple(IN_ITS_PLACE))
+    return name.rpartition("/")[2].startswith(tuple(PROBE_BASELINES))
 
 
 def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images = None) -> str:
@@ -205,7 +207,7 @@ def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images 
     text = find_metric(name).text(entry.value)
     if found := interval(name, entry, measured_on):
         text += f" ({found.low:.1%} to {found.high:.1%})"
-    where = {"validation": "held-out", "train": "training"}.get(entry.split, entry.split)
+    where = SPLIT_NAMES.get(entry.split, entry.split)
     parts = [f"{text} of {entry.n or 0:,} {where} images"]
     for other in comparisons(metrics, measured_on):
         if other.measure != name:
@@ -220,7 +222,7 @@ def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images 
 
 def _images(split: str, measured_on: Mapping[str, int]) -> str:
     """As `9 held-out images`."""
-    name = {"validation": "held-out", "train": "training"}.get(split, split)
+    name = SPLIT_NAMES.get(split, split)
     return f"{measured_on[split]:,} {name} images" if split in measured_on else f"{name} images"
 
 

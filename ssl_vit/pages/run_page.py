@@ -117,8 +117,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     for one in record.seen:
         whose = "" if one.run == record.name else "Of its initial weights: "
         yield Text(f"{whose}{seen_text.sentence(one)}.")
-    if fought := list(metric_tables.comparisons(metrics, record.measured_on)):
-        yield metric_tables.baselines(fought)
+    if compared := list(metric_tables.comparisons(metrics, record.measured_on)):
+        yield metric_tables.baselines(compared)
     if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals are Wilson's, of a share of n independent images; of a share of patches,"

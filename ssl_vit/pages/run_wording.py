@@ -102,13 +102,13 @@ def outcome(record: RunRecord) -> str:
     named = [name for name in main_metrics() if name in metrics]
     main = [name for name in named if probed or metrics[name].split == "test"]
     found = [f"{_headline(record, name)}." for name in main[:1]]
-    fought = [*metric_tables.comparisons(metrics, record.measured_on)]
+    compared = [*metric_tables.comparisons(metrics, record.measured_on)]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
         found.append(text[0].upper() + text[1:])
-    elif fought:
-        found.append(metric_tables.verdict(fought))
-        if any(metric_tables.is_in_its_place(one.baseline) for one in fought):
+    elif compared:
+        found.append(metric_tables.verdict(compared))
+        if any(metric_tables.is_of_probe(one.baseline) for one in compared):
             found.append("Fine-tuning was not compared.")
     if record.result.not_compared:
         found.append(f"Its features were not compared: {record.result.not_compared}.")

@@ -10,14 +10,16 @@ import functools
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
 from ..metrics import Baseline, Metric, register
+from ..metrics import adopt as adopt_rows
 from .keys import Keys
 
 if TYPE_CHECKING:
+    from .records.run import Declared
     from .schema import Recipe
 
 G = TypeVar("G")
@@ -163,6 +165,8 @@ class TargetDeclaration(ABC):
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
 _OBJECTIVES: dict[str, ObjectiveDeclaration] = {}
 _TARGETS: dict[str, TargetDeclaration] = {}
+_RECORDED: dict[str, ObjectiveDeclaration] = {}  # what runs of plugins have recorded
+RECORDED = ("title", "figure", "labels", "no_measure")  # attributes that these have
 
 
 def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
@@ -224,13 +228,41 @@ def target(name: str) -> TargetDeclaration:
 
 
 def known_or_bare(name: str) -> ObjectiveDeclaration:
-    """The objective of that name; of one that is not known here, as a plugin's, a declaration of
-    its name and nothing else."""
-    found = objectives().get(name)
+    """The objective of that name; of one that is not known here, as a plugin's, what its runs have
+    recorded of it, else a declaration of its name and nothing else."""
+    found = objectives().get(name) or _RECORDED.get(name)
     if found is None:
         found = ObjectiveDeclaration()
         found.name = name
     return found
+
+
+def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
+    """What pages, lists and reports have to know of a plugin's objective and target, which they do
+    not run: `adopt` reads it from environment.json.
+
+    Raises:
+        UserError: there is no such objective.
+    """
+    found = objective(objective_name)
+    predicted = targets().get(target_name or "")
+    rows = [*found.metrics, *(predicted.metrics if predicted else ())]
+    return {
+        "objective": found.name,
+        **{key: getattr(found, key) for key in RECORDED},
+        "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],
+        "baselines": [asdict(row) for row in rows if isinstance(row, Baseline)],
+    }
+
+
+def adopt(recorded: "Declared") -> None:
+    """Know what `to_record` has written, where it is not known here."""
+    adopt_rows(*recorded.metrics, *recorded.baselines)
+    found = ObjectiveDeclaration()
+    for key in RECORDED:
+        setattr(found, key, recorded[key])
+    found.name = recorded.objective
+    _RECORDED[found.name] = found
 
 
 def describe_targets() -> str:

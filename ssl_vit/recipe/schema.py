@@ -173,8 +173,8 @@ class Recipe(Keys):
     @property
     def fine_tunes(self) -> bool:
         """Whether it is a fine-tuning: trained weights learn labels, and nothing else."""
-        found = declaration.objectives().get(self.objective)
-        learns = found is not None and found.labels and not found.parts and self.trains
+        found = declaration.known_or_bare(self.objective)
+        learns = found.labels and not found.parts and self.trains
         return learns and not self.init_source.is_scratch
 
     @property

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..callbacks import Row
 from ..errors import UserError
+from ..recipe import declaration
 from ..recipe.identity import FACTS
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
@@ -107,6 +108,8 @@ class Run:
         environment["recipe"] = recipe_hash(self.recipe)
         if self.recipe.plugin:
             environment["free"] = identity.free_keys(self.recipe)
+            target = getattr(self.recipe, "target", None)
+            environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
         if origin := self._first_recipe_file():
             environment["recipe_file"] = origin

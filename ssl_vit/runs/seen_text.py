@@ -3,9 +3,9 @@ measured on, in words. No torch here."""
 
 from collections.abc import Iterable, Sequence
 
+from ..formatting import SPLIT_NAMES
 from ..recipe.records.run import Environment, Result, SeenImages
 
-NAMES = {"test": "test", "validation": "held-out"}
 # Of the images of a split. Published sets have copies of training images among their test images:
 # so many change a share of them by 0.1 percentage points at most, and are said, not warned of.
 FEW_COPIES = 0.001
@@ -46,7 +46,7 @@ def cautions(seen: Iterable[SeenImages]) -> list[str]:
 
 
 def _named(splits: Iterable[str]) -> str:
-    return " and ".join(NAMES[split] for split in splits)
+    return " and ".join(SPLIT_NAMES[split] for split in splits)
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:
@@ -56,7 +56,7 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
     for split, count in images.items():
         among = f" of {of[split]:,}" if of.get(split, count) != count else ""
         if count:
-            texts.append(f"{count:,}{among} {NAMES[split]}")
+            texts.append(f"{count:,}{among} {SPLIT_NAMES[split]}")
     return " and ".join(texts)
 
 

@@ -301,6 +301,6 @@ def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     values |= {"pixel_accuracy": 0.6, "majority_pixel_accuracy": 0.5}
     assert [*filter(is_of_model, values)] == ["miou", "pixel_accuracy"]
     entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
-    fought = {one.measure: one.there for one in metric_tables.comparisons(entries)}
-    assert fought == {"miou": 0.1, "pixel_accuracy": 0.5}
+    compared = {one.measure: one.there for one in metric_tables.comparisons(entries)}
+    assert compared == {"miou": 0.1, "pixel_accuracy": 0.5}
     assert [row[2] for row in metric_tables.results(entries).rows] == ["-", "-"]

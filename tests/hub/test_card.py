@@ -89,9 +89,9 @@ def test_the_card_says_whether_the_baselines_are_beaten(
     values = {"loss_masked": 2.5, "accuracy_masked": 0.3, "entropy": 3.1, "commonest": 0.1}
     text = written(run, **values, neighbors=neighbors, top1=0.4, chance=0.1)
     assert f"{verdict} neighbours' mean (30.00% against {neighbors:.2%})" in text
-    fought = {row[0]: row for row in table(text, "baseline")}
-    assert fought["the neighbours' mean"][3:] == ["accuracy masked", "30.00%", f"{neighbors:.2%}"]
-    assert fought["guessing"][1:] == ["+30.00 points", "-", "top-1", "40.00%", "10.00%"]
+    compared = {row[0]: row for row in table(text, "baseline")}
+    assert compared["the neighbours' mean"][3:] == ["accuracy masked", "30.00%", f"{neighbors:.2%}"]
+    assert compared["guessing"][1:] == ["+30.00 points", "-", "top-1", "40.00%", "10.00%"]
     measured = {row[0]: row[1] for row in table(text, "measure")[1:]}
     assert measured["accuracy masked"] == "30.00%"
     assert not {"entropy", "commonest", "neighbors", "corrupted", "chance"} & measured.keys()

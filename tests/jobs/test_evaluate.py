@@ -30,7 +30,7 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     text = capsys.readouterr().out
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
-    own = {name for name in metrics if not metric_tables.is_in_its_place(name)}
+    own = {name for name in metrics if not metric_tables.is_of_probe(name)}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
     cli.evaluate(words)

@@ -72,6 +72,14 @@ def test_in_place_of_the_best_values_stand_the_first_that_are_tried() -> None:
     assert found["fin-a-0"].optim.lr == found["tune-a-0-lr=0.1"].optim.lr == 0.1
 
 
+def test_tries_that_learn_labels_or_say_by_what_are_chosen_from() -> None:
+    tries = PRE | {"over": [], "try": TUNE["try"]}
+    labels = own(tries, recipe="supervised")
+    assert checked(runs=runs(tries=labels, fin=FIN | {"best": "tries"}))
+    by_loss = FIN | {"best": {"of": "tries", "by": "loss"}}
+    assert checked(runs=runs(tries=tries, fin=by_loss))
+
+
 KNN = own(PROBE, probe__measures=["knn"])
 
 
@@ -99,6 +107,22 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "run fin, arm a: report.measures: top_1: it does not measure that; did you mean top1?": (
         measuring("top_1", FIN)
     ),
+    # as of a plugin's objective that declares no such metric
+    "report.measures: spread: whether lower is better is not known": {
+        "report": {"test": "pre", "measures": ["spread"]}
+    },
+    # the rate of the lowest loss: the one that predicts best, whatever its features are
+    "run fin, arm a: best: tries: is a pre-training, whose own accuracy and loss say nothing of"
+    " its features; expected best: {of: tries, by: probe_knn}": {
+        "runs": runs(tries=PRE | {"over": [], "try": TUNE["try"]}, fin=FIN | {"best": "tries"})
+    },
+    "run fin, arm a: best.by: accuracy: tries does not measure that; choices: knn": {
+        "runs": runs(tries=KNN | {"try": {"data.share": [0.5, 1.0]}}, fin=FIN | {"best": "tries"})
+    },
+    # each was run, and counted as another
+    "run pre, arm b: is the same run as at a; leave": {
+        "axes": {"arm": {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": "1e-1"}}}}
+    },
     "run tune, arm a: data.validation=0: its best values are chosen on held-out images": {
         "runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})
     },
@@ -124,7 +148,6 @@ def test_the_first_mistake_is_one_line_with_run_and_names(
         (FIN, "top5"),
         (FIN, "accuracy"),
         (PRE, "loss_masked"),
-        (PRE, "spread"),  # of a plugin's objective
     ],
 )
 def test_what_a_test_measures_can_decide(fin: dict[str, Any], measure: str) -> None:
@@ -171,8 +194,8 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     chosen = "the best of what is tried is chosen on them"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
     assert [line.split("; on fewer")[0] for line in lines] == [
-        "run pre, arm a: held out: 10 images",
-        "run tune, arm a: held out: 10 images",
+        "run pre, arm a: held-out: 10 images",
+        "run tune, arm a: held-out: 10 images",
         "run tune, arm a: test: 16 images",
     ]
     assert chosen in lines[1] and len({*calls}) == len(calls) == 2

@@ -43,3 +43,15 @@ def test_an_objective_that_is_not_known_is_told_apart_by_its_keys(tmp_path: Path
         (folder / "export").mkdir()
     facts = [listed._facts(run, "loss") for run in runs(tmp_path)]
     assert facts[0] == facts[2] and facts[0]["mine.rate"] == "1" and facts[1]["mine.rate"] == "2"
+
+
+def test_a_table_is_of_runs_of_one_size_and_of_the_same_images(tmp_path: Path) -> None:
+    """k-NN of 32 px beside that of 64, and of 500 test images beside that of 10,000."""
+    many, few = ({"measured_on": {"validation": 100, "test": n}} for n in (10_000, 500))
+    found = {"knn": Measured(value=0.5, split="test", n=500).content()}
+    make_run(tmp_path / "a", "data.size=64", found=found, environment=many)
+    make_run(tmp_path / "b", "data.size=64", environment=many)  # without a test: it fits both
+    make_run(tmp_path / "c", "data.size=64", found=found, environment=few)
+    make_run(tmp_path / "d", "data.size=32", found=found, environment=many)
+    names = [[run.name for run in same] for same in listed.groups(runs(tmp_path))]
+    assert names == [["a", "b"], ["c"], ["d"]]

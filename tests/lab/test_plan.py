@@ -121,6 +121,9 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
     assert (record["training_images"], record["steps"]) == (99, 198)
     assert planned("recipe=mpp", own, "images=1280", "epochs=50")[0]["steps"] == 500
     assert planned("recipe=evaluate", own)[0]["images"] == 120
+    # under the name of a published set, of which a folder may have a part
+    record, lines = planned("recipe=mpp", "data=imagenet", own, "data.size=64", "model.patch=8")
+    assert record["training_images"] == 99 and "99 images that are here" in row(lines, "length")
 
 
 def test_an_evaluation_is_one_pass_forward(planned: Planned) -> None:

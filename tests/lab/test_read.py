@@ -52,7 +52,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("runs/final/options/seed", 3, "runs.final.options: seed: 3: that is the study's seeds"),
     ("runs/final/best", "tunes", "runs.final.best: tunes: no such run"),
     ("runs/final/best", "pretrain", "runs.final.best: pretrain: expected a run that has `try`"),
-    ("runs/final/best", {"of": "tune"}, "runs.final.best.by: is missing"),
+    ("runs/final/best", {"by": "loss"}, "runs.final.best.of: is missing"),
     ("runs/final/best", {"of": "tune", "by": "top1"}, "runs.final.best.by: top1: is of the test"),
     ("runs/final/over", ["arms"], "runs.final.over: arms: no such axis; did you"),
     ("runs/final/over", ["arm", "arm"], "runs.final.over: arm is there twice"),

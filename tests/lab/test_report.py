@@ -374,7 +374,7 @@ def test_means_over_different_names_have_no_difference(reported):
     """Each arm lacks another of three sets, on which values are far apart: 10, 50 and 90%."""
     content = changed(
         FROZEN,
-        axes__set={name: {} for name in "abc"},
+        axes__set={name: {"probe": {"probe.steps": 10 + i}} for i, name in enumerate("abc")},
         runs__probe__over=["arm", "set"],
         report={"test": "probe", "baseline": "mpp", "mean_over": {"set": {"two": ["a", "b"]}}},
     )

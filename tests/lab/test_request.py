@@ -92,13 +92,14 @@ def test_values_that_are_tried_at_a_name_go_over_what_holds_for_all() -> None:
 
 def test_a_probe_that_chooses_is_measured() -> None:
     """Tries that all run before the run that takes the best of them fails."""
-    tries = own(PROBED, probe__measures=["linear"]) | {"try": TRY}
+    shared = {"over": [], "try": TRY}
+    tries = own(PROBED, probe__measures=["linear"]) | shared
     best = PRE | {"best": {"of": "tries", "by": "probe_knn"}}
     text = r"run pre: best\.by: probe_knn: tries does not measure that; .*probe_linear"
     with pytest.raises(UserError, match=text):
         asked(runs={"tries": tries, "pre": best, "fin": FIN})
     for tries in (PROBED, PRE):  # k-NN is measured without probe.every too
-        assert asked(runs={"tries": tries | {"try": TRY}, "pre": best, "fin": FIN}).tasks
+        assert asked(runs={"tries": tries | shared, "pre": best, "fin": FIN}).tasks
 
 
 # ---- options of the command line

@@ -165,7 +165,7 @@ def test_only_runs_of_one_question_are_ranked_together(
     runs_tool.main([str(runs), "best=loss"])
     text = capsys.readouterr().out
     assert f"left out    {SECOND}: stopped" in text and listed.CAUTION in text
-    assert "\nsplit=validation, data=shapes, n=24, objective=mpp, images=" in text
+    assert "\nsplit=validation, objective=mpp, data=shapes, data.size=" in text
 
 
 def test_a_loss_that_collapsed_features_have_ranks_nothing(
@@ -223,6 +223,8 @@ def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) ->
     assert found.frame["loss"][0] == loss and found.frame["state"][0] == "finished"
     assert found._repr_html_().count("<tr") == 3 and "<td>first</td>" in found._repr_html_()
     assert names(ssl_vit.list_runs(runs, best="loss").groups) == [["first", SECOND]]
+    replace(copied(runs, "third"), "seed: 0", "seed: 1")
+    assert [*ssl_vit.list_runs(runs, sort="name").frame["seed"]] == [0, 0, 1]
 
 
 def test_a_cleaned_run_reports_and_initialises(

@@ -288,8 +288,13 @@ def test_a_check_prints_tasks_and_hours_and_starts_nothing(
     assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"2422"]
     assert float(rows["pretrain"][2]) > 0 and rows["in"][:2] == ["all", "10"]
     assert not (tmp_path / "tiny").exists() and serial == []
-    with pytest.raises(UserError, match=r"run pretrain, arm mpp: data\.path="):
-        tool.main([*words, "--check", f"images={tmp_path}/nothing"])
+    # and with one that is not on this machine, of which it says what was not checked
+    assert tool.main([*words, "--check", f"images={tmp_path}/nothing"]) == 0
+    assert "not checked, as they are not here: splits, labels and numbers of the images of" in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(UserError, match="nothing: no such"):
+        tool.main([*words, f"images={tmp_path}/nothing"])
 
 
 def test_initial_weights_that_are_not_given_yet_are_no_fresh_ones(

@@ -19,6 +19,7 @@ from helpers.made_studies import (
 )
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
+from ssl_vit.lab.study import read, record
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
@@ -481,3 +482,27 @@ def test_a_name_that_chose_its_start_is_fresh_where_scratch_was_a_choice(tmp_pat
     found = decide(study(tmp_path / "s", content, measured))
     assert "chosen is 25.50 points below mae" in found.sentences[0]
     assert found.sentences[1:] == () if second is None else second in found.sentences[1]
+
+
+def test_a_measure_whose_better_side_is_not_known_decides_nothing(tmp_path):
+    """Of a plugin that declares no row of it the higher value was the better one."""
+    with pytest.raises(UserError, match="agreement: whether lower is better is not known"):
+        frozen(tmp_path / "made", metric="agreement")
+
+
+def test_what_was_changed_of_a_study_with_results_is_told(tmp_path):
+    """Another baseline, once it was seen which one gives a claim."""
+    folder = study(tmp_path / "made", TUNED, counted(RIGHT))
+    other = read.build(changed(TUNED, report__baseline="mpp"), "x")
+    assert record.changes(folder, read.build(TUNED, "x")) == []
+    tested = changed(TUNED, runs__final__seeds=[0, 1])
+    assert record.changes(folder, read.build(tested, "x"))[0].endswith(": runs.final.seeds.")
+    (line,) = record.changes(folder, other)
+    assert "15 of 15 runs" in line and line.endswith(": report.baseline.")
+    tasks = results.load(folder).plan.by_name
+    record.write(folder, record.content(other, tasks, [line]))
+    assert decide(folder).sentences[-1] == line
+    assert record.changes(folder, other) == [line]
+    for path in folder.glob("*/result.json"):
+        path.unlink()
+    assert record.changes(folder, read.build(TUNED, "x")) == [line], "nothing was seen yet"

@@ -263,8 +263,8 @@ def test_a_phone_shows_the_first_accuracy_and_the_loss_of_runs(browser, folder):
     with opened(browser, f"file://{folder}/index.html", viewport=PHONE) as page:
         heads = visible_heads(page, table_of_runs(page).first)
         assert [head.split(" (")[0] for head in heads[1:3]] == [
-            "accuracy masked, held out",
-            "loss, held out",
+            "accuracy masked, held-out",
+            "loss, held-out",
         ]
 
 
@@ -310,7 +310,7 @@ def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
             metrics = [
                 head
                 for head in heads
-                if head.partition(", ")[2].startswith(("held out", "test", "training"))
+                if head.partition(", ")[2].startswith(("held-out", "test", "training"))
             ]
             assert metrics and heads[1 : 1 + len(metrics)] == metrics
             assert {*metrics} <= {*visible_heads(page, table)}

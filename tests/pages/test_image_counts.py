@@ -186,13 +186,13 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "top1": Measured(value=0.5272, split="test", n=239),
         "chance": Measured(value=0.25, split="test", n=239),
     }
-    fought = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
-    assert metric_tables.verdict(fought) == (
+    compared = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
+    assert metric_tables.verdict(compared) == (
         "At its own task the model beats the loss of guessing (1.357 against 1.386 on 9 held-out"
         " images) and guessing (52.72% against 25.00% on 239 test images)."
     )
-    assert " on 9 held-out images" in metric_tables.verdict(fought[:1])  # few
-    assert " on " not in metric_tables.verdict(fought[1:])
+    assert " on 9 held-out images" in metric_tables.verdict(compared[:1])  # few
+    assert " on " not in metric_tables.verdict(compared[1:])
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:

@@ -161,7 +161,7 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
     accuracy = page.chart("Accuracy")["lines"]
     assert [line["name"] for line in accuracy][:2] == [
         "accuracy masked",
-        "accuracy masked, held out",
+        "accuracy masked, held-out",
     ]
     assert len(accuracy) == 4, "two curves and two baselines"
     assert page.chart("Memory, GiB")["lines"][0]["y"][-1] == 1.2
@@ -193,7 +193,7 @@ def test_what_has_one_value_is_a_number_and_no_curve(tmp_path):
     page = page_of(make_run(tmp_path / "made", metrics=made))
     numbers = {row[0]: row[1:] for row in page.table(["measure", "value", "steps"])}
     assert numbers["learning rate"] == ["2e-05", "10 to 120"]
-    assert numbers["loss, held out"] == ["4", "100"]
+    assert numbers["loss, held-out"] == ["4", "100"]
     assert numbers["accuracy"] == ["25.00%", "10 to 120"]
     assert numbers["norm of the gradient"] == ["nan", "10 to 120"]
     lines = [line for text in page.data for line in json.loads(text)["lines"]]
@@ -409,7 +409,7 @@ def test_warnings_and_skipped_updates(tmp_path):
 
 
 def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
-    captioned = {*figure_blocks.SHOWN, *figure_blocks.OF_OBJECTIVE}
+    captioned = {*figure_blocks.SHOWN, *figure_blocks.DECLARED_FIGURES}
     assert {*tools.FIGURES, "predictions"} == captioned
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
@@ -513,7 +513,7 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     assert "objective: mpp; data: shapes; model: vit_n8" in page.text
     assert [row[0] for row in other[1:]] == ["other"] and "mpp on cifar10" in page.text
     assert page.table(["study"]) == [["gap", "A gap made up", "39 of 39", "none yet"]]
-    lines = page.chart("loss, held out")["lines"]
+    lines = page.chart("loss, held-out")["lines"]
     assert [line["name"] for line in lines] == ["second #2", "first"]
     assert lines[0]["y"] == [4, 3]
     local = [one for one in page.linked if not one.startswith(("#", "data:"))]
@@ -541,7 +541,7 @@ def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
     index_page.write(tmp_path)
     (head, *rows) = Parsed((tmp_path / "index.html").read_text()).tables[0]
     found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held out")):
+    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held-out")):
         (own,) = (one for one in head if one.startswith(f"accuracy masked, {named}"))
         assert found[split][own] == "25.00%" and found[other][own] == "-"
 
@@ -591,7 +591,7 @@ def test_many_runs_fit_into_an_index(tmp_path):
     text = index_page.render(tmp_path, records, {})
     assert len(text) < 300_000
     page = Parsed(text)
-    assert len(page.chart("loss, held out")["lines"]) == index_page.CHARTED
+    assert len(page.chart("loss, held-out")["lines"]) == index_page.CHARTED
     assert f"The newest {index_page.CHARTED} runs that have a curve are drawn." in page.text
 
 
@@ -728,9 +728,9 @@ def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with(tmp_path):
     }
     assert found == {
         "Loss": [
-            "loss, held out",
-            "loss masked, held out",
+            "loss, held-out",
+            "loss masked, held-out",
             "baseline: the training colours' entropy",
         ],
-        "Loss by kind of patch": ["loss kept, held out"],
+        "Loss by kind of patch": ["loss kept, held-out"],
     }

@@ -1,5 +1,5 @@
-"""The page over all runs of a folder: its studies, and of the runs of one objective and data set a
-table and their curves in one chart. No torch here."""
+"""The page over all runs of a folder: its studies, and of the runs that compare a table and their
+curves in one chart. No torch here."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +11,7 @@ from ...pages.run_page import INDEX, PAGE, REFRESH
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
 from ..study.record import StudyRecord
-from . import search
+from . import listed, search
 from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, counted, named, of_page
 
 CHARTED = 8  # runs whose curves are in one chart, the newest: as many as it has colours
@@ -80,18 +80,20 @@ def _relative(folder: Path, other: Path) -> str:
 
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """A section for the runs of one objective and data set: the newest run first, and in the order
-    of their newest ones."""
-    groups: dict[str, list[ListedRun]] = {}
+    """A section for the runs that compare: the newest run first, and in the order of their newest
+    ones."""
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
-    for run in newest:
-        title = " on ".join(COLUMNS[key].text(run) for key in ("objective", "data"))
-        groups.setdefault(title, []).append(run)
+    groups = listed.groups(newest)
     most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
     return [
-        Section(title, [*_table(folder, same), *_charts(same, most)])
-        for title, same in groups.items()
+        Section(_title(same[0]), [*_table(folder, same), *_charts(same, most)]) for same in groups
     ]
+
+
+def _title(run: ListedRun) -> str:
+    """Of a group, by one of its runs; on how many images it was measured its table says."""
+    title = " on ".join(COLUMNS[key].text(run) for key in ("objective", "data"))
+    return f"{title} at {run.record.values.get('data.size', listed.NONE)} px"
 
 
 def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:

@@ -1,6 +1,7 @@
 """A run of a list: what its folder holds, whether that is whole, the columns of every list of runs,
 and which of their values compare. No torch here."""
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
-from ...formatting import duration, format_bytes, format_value, text_line
+from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
 from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
 from ...pages import metric_tables
 from ...pages.run_record import RunRecord
@@ -25,7 +26,6 @@ from ...recipe.schema import defaults
 from ...runs import seen_text
 from .. import engine
 
-SPLITS = {"test": "test", "train": "training images", "validation": "held out"}
 NONE = "-"  # of what a run has not
 COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
@@ -274,9 +274,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     column."""
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     names = {name for name, _ in measured}
-    order = [
-        (name, split) for name in main_metrics() for split in SPLITS if (name, split) in measured
-    ]
+    order = [one for one in itertools.product(main_metrics(), SPLIT_NAMES) if one in measured]
     order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
@@ -298,7 +296,7 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
     where it was measured, stands beside it."""
     of = [run for run in runs if metric in run.measured]
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
-    head = f"{label(metric)}, {SPLITS[split]}"
+    head = f"{label(metric)}, {SPLIT_NAMES[split]}"
     if len(counts) == 1 and (n := counts.pop()):
         # of no-break spaces: a narrow column does not part it
         head = f"{head} (n\u00a0=\u00a0{n:,})"
@@ -311,7 +309,7 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
         return None if value(run) is None else run.fresh(metric)
 
     number = partial(metric_tables.number, metric)
-    beside = Column(f"{label(metric)} of fresh weights, {SPLITS[split]}", fresh, number)
+    beside = Column(f"{label(metric)} of fresh weights, {SPLIT_NAMES[split]}", fresh, number)
     measured = any(fresh(run) is not None for run in of)
     return [Column(head, value, number), *([beside] if measured else [])]
 
@@ -331,7 +329,7 @@ class RankedGroup(NamedTuple):
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     """The finished and sound runs that have a metric, the best first, in groups that compare, the
     largest group first: one objective, data set and split, measured on the same images."""
-    groups: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
+    by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     known = [
         run
         for run in runs
@@ -339,28 +337,58 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     ]
     higher = find_metric(metric).higher
     for run in sorted(known, key=lambda run: run.measured[metric].value, reverse=higher):
-        groups.setdefault(tuple(_facts(run, metric).items()), []).append(run)
-    found = [RankedGroup(dict(facts), same) for facts, same in groups.items()]
+        by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
+    found = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
     return sorted(found, key=lambda group: -len(group.runs))
+
+
+def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
+    """What has to be equal for what is measured on a split to compare, as far as it is known: the
+    objective, and which images, how many, and of what size."""
+    environment = run.record.environment
+    images = environment.data.get(split)
+    if split == "validation":  # of which environment.data names the whole that they are a share of
+        images = environment.held_out or images
+    facts = {
+        "objective": run.record.values.get("objective"),
+        "data": run.record.values.get("data.name"),
+        "data.size": run.record.values.get("data.size"),
+        "n": f"{count:,}" if count else None,
+        "images": images,
+    }
+    return {key: format_value(value) for key, value in facts.items() if value is not None}
+
+
+def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
+    """The runs that may stand in one table: no two differ in what `_comparable` knows of a split.
+    The groups are in the order of their first runs."""
+    found: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
+    for run in runs:
+        counts = run.record.measured_on
+        splits = {one.split for one in run.measured.values()} or {"validation"}
+        own = {
+            (key if key in ("objective", "data", "data.size") else split, key): value
+            for split in splits
+            for key, value in _comparable(run, split, counts.get(split)).items()
+        }
+        for known, same in found:
+            if all(known.get(fact, value) == value for fact, value in own.items()):
+                known |= own
+                same.append(run)
+                break
+        else:
+            found.append((own, [run]))
+    return [same for _, same in found]
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What has to be equal for the values of a metric to compare. Of images that the objective
     corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
     split, environment = run.measured[metric].split, run.record.environment
-    values = run.record.values
-    images = environment.data.get(split)
-    if split == "validation":  # of which environment.data names the whole that they are a share of
-        images = environment.held_out or images
-    count, learned = run.count(metric), run.learned(split)
-    facts = {
-        "split": split,
-        "data": COLUMNS["data"].text(run),
-        "n": NONE if count is None else f"{count:,}",
-        "objective": COLUMNS["objective"].text(run),
-        "images": str(images or f"those of {run.name}, which are not known"),
-        LEARNED: f"{learned:,}" if learned else NONE,
-    }
+    values, learned = run.record.values, run.learned(split)
+    facts = {"split": split, **_comparable(run, split, run.count(metric))}
+    facts.setdefault("images", f"those of {run.name}, which are not known")
+    facts[LEARNED] = f"{learned:,}" if learned else NONE
     if split == "test":
         return facts
     known = {**defaults(), **values}

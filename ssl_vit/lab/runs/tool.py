@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_bytes, plain_table, some, text_line
-from ...metrics import NUMBER, find_metric, has_row, is_of_model
+from ...metrics import find_metric, has_direction, is_of_model
 from ...pages.run_record import read_run
+from ...recipe.schema import defaults
 from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
@@ -44,12 +45,16 @@ class RunTable:
 
     @property
     def frame(self) -> "DataFrame":
-        """A row a run: what --json has of it, and a column for each metric."""
+        """A row a run: what --json has of it, a column for each metric, and one for each key of the
+        recipe that changes what is computed and differs between these runs."""
         from pandas import DataFrame
 
-        return DataFrame(
-            [run.content() | {name: run.value(name) for name in run.measured} for run in self.runs]
-        ).drop(columns="metrics")
+        keys, rows = listed.differing(self.runs), []
+        for run in self.runs:
+            known = {**defaults(), **run.record.values}
+            settings = {key: known.get(key) for key in keys}
+            rows.append(run.content() | settings | {one: run.value(one) for one in run.measured})
+        return DataFrame(rows).drop(columns="metrics")
 
     def content(self) -> dict[str, Any]:
         """A dictionary, as --json prints it."""
@@ -128,7 +133,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         raise UserError(f"best={metric}: expected a metric of the model, not a baseline")
     if metric not in known:
         raise UserError(f"best={metric}: no run here has this metric; {suggest(metric, known)}")
-    if not has_row(metric) and find_metric(metric).unit == NUMBER:
+    if not has_direction(metric):
         text = "whether lower is better is not known here, as of a plugin's metric"
         raise UserError(f"best={metric}: {text}; the runs' pages show it")
     groups = listed.rank(runs, metric)

@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import option_text
-from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics
+from ...formatting import option_text, some
+from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, defaults
 from .. import engine
-from .read import REFERENCE, Study
+from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
+OWN_KEYS = {"name": "", "hub.repo": None}  # keys that each task has of its own
 
 
 def _origin(task: Task, tasks: Tasks) -> Task | None:
@@ -29,6 +30,11 @@ def _origin(task: Task, tasks: Tasks) -> Task | None:
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """The options that name no other task."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
+
+
+def _references(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name another task."""
+    return {key: text for key, text in options.items() if REFERENCE.search(text)}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -48,9 +54,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
     Raises:
         UserError: options are wrong; or a run that the report compares measures no test images, or
-            one that is chosen from no held-out images or not the probe that chooses.
+            one that is chosen from no held-out images or not the probe that chooses; or two names
+            of an axis are of one run, whose result would count twice.
     """
     found: Recipes = {}
+    same: dict[str, Task] = {}
     resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
     judged = _judged(tasks)
     for task in tasks.values():
@@ -60,31 +68,66 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = engine.resolve(words, place, here)
         recipe = found[task.name] = resolved[key]
+        own = [task.tool, task.seed, task.best, task.tried, _references(task.options)]
+        other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
+        if other is not task and task.run == other.run:
+            text = f"is the same run as at {', '.join(other.at.values())}"
+            raise UserError(f"{place}: {text}; leave a name out, or the axis out of its `over`")
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
         if task.run == study.report.test and study.report.measures:
             _decides(study.report.measures[0], task, recipe)
-        if task.best and task.best[1].startswith(PROBED):
-            among, by = task.best
-            known = _online(found[among[0]])
-            if by not in known:
-                text = f"best.by: {by}: {tasks[among[0]].run} does not measure that"
-                raise UserError(f"{place}: {text}; {suggest(by, known)}")
+        best = study.runs[task.run].best
+        if best and task.best:
+            first = task.best[0][0]
+            try:
+                _chooses(best, tasks[first].tool, found[first])
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
     return found
 
 
-def _decides(measure: str, task: Task, recipe: Recipe) -> None:
-    """Check that a task of the test has the measure by which the report decides. Of an objective a
-    plugin may measure what it has not declared.
+def _chooses(best: Best, tool: str, recipe: Recipe) -> None:
+    """Check that a measure of tries says which of them is better; what pre-training reaches in its
+    own task says nothing of its features.
+
+    Args:
+        best: as in the study.
+        tool, recipe: of one of the tries.
 
     Raises:
-        UserError: it has not.
+        UserError: it does not.
+    """
+    known = _probed(recipe) if tool == "evaluate" else _online(recipe)
+    by = best.by or "accuracy"
+    if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
+        text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
+        wanted = f"expected best: {{of: {best.of}, by: {known[0] if known else 'MEASURE'}}}"
+        raise UserError(f"{text} features; {wanted}")
+    if by not in known and (tool == "evaluate" or by.startswith(PROBED)):
+        raise UserError(f"best.by: {by}: {best.of} does not measure that; {suggest(by, known)}")
+    _check_direction("best.by", by)
+
+
+def _check_direction(key: str, measure: str) -> None:
+    if not has_direction(measure):
+        text = "whether lower is better is not known; expected a metric, or a Metric of the plugin"
+        raise UserError(f"{key}: {measure}: {text}")
+
+
+def _decides(measure: str, task: Task, recipe: Recipe) -> None:
+    """Check that a task of the test has the measure by which the report decides, as far as that is
+    known of an objective, and that one of two values of it is the better.
+
+    Raises:
+        UserError: it has not, or that is not known.
     """
     if task.tool == "pretrain":
+        _check_direction("report.measures", measure)
         return
     known = _probed(recipe)
     others = [row.name for row in all_metrics() if not row.compared]  # of the features
@@ -165,6 +208,22 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
         for text in texts:
             lines.setdefault(text, f"{place}: {text}")
     return list(lines.values())
+
+
+def not_here(found: Recipes) -> list[str]:
+    """A line about images that are not on this machine and so were not read; none where all are.
+
+    Raises:
+        UserError: a data set has no place.
+    """
+    away: dict[str, None] = {}
+    for data in (recipe.data for recipe in found.values()):
+        if data.path and not engine.exists(data.path):
+            away[data.path] = None
+        else:
+            engine.check_place(data)
+    text = "not checked, as they are not here: splits, labels and numbers of the images of"
+    return [f"{text} {some([*away])}"] if away else []
 
 
 def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:

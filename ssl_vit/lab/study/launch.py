@@ -21,7 +21,7 @@ from .tasks import Task, Tasks
 RESULT = "result.json"
 
 
-class Result(Record):
+class TaskResult(Record):
     """Of a task's result.json what a study needs; a launcher can do without its seconds."""
 
     metrics: dict[str, Measured]
@@ -98,13 +98,13 @@ def finished(folder: Path, name: str) -> bool:
     return (folder / name / RESULT).exists()
 
 
-def result(folder: Path, name: str) -> Result:
+def result(folder: Path, name: str) -> TaskResult:
     """What a finished task's run has measured.
 
     Raises:
         UserError: its file is damaged.
     """
-    return records.require(folder / name / RESULT, Result, HINT)
+    return records.require(folder / name / RESULT, TaskResult, HINT)
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:

@@ -26,7 +26,7 @@ from ...formatting import (
 )
 from ...metrics import find_metric, label, main_metrics
 from .. import engine
-from .launch import Job, Outcome, Result, command, finished, planned, result
+from .launch import Job, Outcome, TaskResult, command, finished, planned, result
 from .tasks import Task, unreachable
 
 QUIET = 15.0  # seconds between two reports of what runs, at least
@@ -106,7 +106,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
     return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), without)
 
 
-def main_figure(found: Result) -> str:
+def main_figure(found: TaskResult) -> str:
     """A run's main metric, as the list of runs has it; empty without any."""
     names = [name for name in main_metrics() if name in found.metrics]
     for name in [*names, *found.metrics][:1]:

@@ -155,10 +155,11 @@ class Part(BaseModel):
 
 
 class Best(Part):
-    """The run whose best values another takes, and the measure by which they are."""
+    """The run whose best values another takes, and the measure by which they are; empty: by
+    accuracy, of a run that learns labels."""
 
     of: str
-    by: str
+    by: str = ""
 
 
 class Match(Part):
@@ -187,12 +188,7 @@ class Run(Part):
     seeds: Seeds | None = None
     tries: Tries = Field({}, validation_alias="try")
     best: (
-        Annotated[
-            Best,
-            BeforeValidator(
-                lambda node: {"of": node, "by": "accuracy"} if type(node) is str else node
-            ),
-        ]
+        Annotated[Best, BeforeValidator(lambda node: {"of": node} if type(node) is str else node)]
         | None
     ) = None
 

@@ -7,7 +7,7 @@ free name (pretrain-mpp-0-2), and the other run stays and is listed.
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, TypeAdapter
 
 from ...errors import UserError
+from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
 from ...recipe.records import Record, Whole
@@ -26,6 +27,7 @@ from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = "study.json"
+FOR_READERS = ("beside", "paper", "notes", "condition")  # of a report
 
 
 class StudyRecord(Record):
@@ -37,6 +39,8 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
+    decides: dict[str, Any]  # as `decides` gives it
+    changes: list[str]  # sentences about what of that was changed after runs had finished
 
     @property
     def by_name(self) -> Tasks:
@@ -58,8 +62,35 @@ def rule_of(study: Study) -> Rule | None:
     return Rule(report.test, first, arms, places, asked, measure)
 
 
-def content(study: Study, tasks: Tasks) -> dict[str, Any]:
-    """study.json of a study and its tasks."""
+def decides(study: Study) -> dict[str, Any]:
+    """{dotted key of the file: value, as JSON has it}, of what its readers alone need not."""
+    found = json.loads(json.dumps(study.model_dump(exclude={"title", "places"})))
+    report = found["report"]
+    found["report"] = {key: report[key] for key in report if key not in FOR_READERS}
+    flat = {key: found.pop(key) for key in ("seeds", "match")}
+    found |= {f"runs.{name}": own for name, own in found.pop("runs").items()}
+    for place, own in found.items():
+        flat |= {f"{place}.{key.replace('tries', 'try')}": one for key, one in own.items()}
+    return flat
+
+
+def changes(folder: Path, study: Study) -> list[str]:
+    """The changes that study.json tells of, and what of `decides` is another there though runs have
+    finished: who saw their results can change what is claimed."""
+    if not (folder / FILE).exists():
+        return []
+    before, now = read(folder), decides(study)
+    finished = sum((folder / task.name / "result.json").exists() for task in before.tasks)
+    was = before.decides
+    keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    if not finished or not keys:
+        return before.changes
+    count = f"{finished} of {len(before.tasks)} runs had finished"
+    return [*before.changes, f"The study was changed after {count}: {some(keys)}."]
+
+
+def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str, Any]:
+    """study.json of a study and its tasks; `changed` as `changes` gives it."""
     rule = rule_of(study)
     return {
         "title": study.title,
@@ -68,6 +99,8 @@ def content(study: Study, tasks: Tasks) -> dict[str, Any]:
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
+        "decides": decides(study),
+        "changes": [*changed],
     }
 
 

@@ -14,7 +14,7 @@ from . import check, read, sweep, worth
 from .options import StudyOptions
 from .tasks import Tasks, plan, without_missing
 
-OF_PLACES = ("data", "model")  # presets, whose place a file may have
+PRESETS = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
 
 
@@ -53,8 +53,8 @@ def requested(
 
     Args:
         words, content: as of `study`.
-        stand_ins: places that are not given are made up, and their images not looked for.
-        look: for the images of the others.
+        stand_ins: places that are not given are made up, and images need not be here.
+        look: at the images that are here.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -82,16 +82,16 @@ def requested(
     build_recipe({"name": name})  # which checks it
     places, options = _sorted(study, given)
     lines: list[str] = []
-    here = look and (not stand_ins or places.keys() == {*study.places})
     if stand_ins:
         places = {place: _stand_in(study, place) for place in study.places} | places
     else:
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
-    recipes = check.recipes(study, tasks, here)
+    recipes = check.recipes(study, tasks, here=not stand_ins)
     tasks = check.with_values(tasks, recipes)
-    if here:
+    if look:
         lines += check.images(study, tasks, recipes)
+        lines += check.not_here(recipes)
     lines += check.architectures(study, tasks, recipes)
     folder = Path(own.out) / name
     return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
@@ -126,7 +126,7 @@ def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str]
     recipes."""
     for place in study.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
-        if taken and place not in OF_PLACES:
+        if taken and place not in PRESETS:
             raise UserError(f"places: {place}= means something else already; take another name")
     places, options = {}, {}
     for key, text in given.items():

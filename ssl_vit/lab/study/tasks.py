@@ -226,7 +226,8 @@ def _task(
     options = _filled(options, filled)
     if "hub.repo" in options:  # a repository for each run
         options["hub.repo"] = engine.repository_beside(options["hub.repo"], name)
-    tool, chosen = study.runs[run].tool, (among, best.by) if best else None
+    chosen = (among, best.by or "accuracy") if best else None
+    tool = study.runs[run].tool
     return Task(name, run, tool, at, seed, options, tried, tuple(needed), chosen)
 
 

@@ -29,7 +29,7 @@ from .request import Request, requested
 from .tasks import Tasks, unreachable, where
 
 CHECK = "--check"
-OF_ONE = ("only=", "index=")  # as an element of a job array has them
+ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
 
@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
         request = requested(words, stand_ins=True)
         print(of_request(request, PlanOptions(device=request.own.device)))
         return 0
-    if any(word.startswith(OF_ONE) for word in words):
+    if any(word.startswith(ARRAY_OPTIONS) for word in words):
         _become_one(words)
     return 1 if study(words).failed else 0
 
@@ -81,7 +81,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         job = _job(request, tasks)
         for line in request.opening:
             print(line)
-        for line in [*request.cautions, *_unchecked(job)]:
+        changes = record.changes(job.folder, request.study)
+        for line in [*request.cautions, *_unchecked(job), *changes]:
             print(f"warning: {line}")
         for name, why in others.items():
             print(f"kept        {name}: {why}")
@@ -92,7 +93,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            record.write(job.folder, record.content(request.study, job.tasks))
+            record.write(job.folder, record.content(request.study, job.tasks, changes))
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)

@@ -31,9 +31,9 @@ from ...formatting import (
     process_environment,
 )
 from ...recipe import records
-from ...recipe.records import MayLack, Record, Whole
+from ...recipe.records import MayLack, Number, Record, Whole
 from ...recipe.schema import Data, Recipe
-from ...runs.files import write_atomically
+from ...runs.files import remove, write_atomically
 from .. import engine
 from ..compare import FEWEST, least_difference
 from . import launch, read
@@ -42,6 +42,8 @@ from .tasks import Tasks, plan
 
 NAME = WORTH
 FILE = "worth.json"
+TIMINGS = "timings.json"
+MADE = ".timing"  # the folder of the runs that are timed
 EPOCHS = 20  # of pre-training, below which nothing is answered
 MOST_SEEDS = 8
 TUNING_SEED = 99  # confirms nothing
@@ -201,8 +203,7 @@ def build(
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
-    print("timing      each kind of run on this machine, which takes minutes", flush=True)
-    clocks = measure(question, parallel)
+    clocks = measure(question, parallel, folder if keep else None)
     spent = time.perf_counter() - began
     extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
     takes = (spent + seconds(question, extent, clocks, parallel)) / 3600
@@ -507,10 +508,23 @@ def _tasks(question: Question, extent: Extent) -> Tasks:
     return plan(read.build(content(question, extent, 0), NAME), {}, {})
 
 
-def measure(question: Question, parallel: int) -> Clocks:
+class Timings(Record):
+    """timings.json: {words of a tool: seconds} on a machine."""
+
+    machine: str
+    seconds: dict[str, Number]
+
+
+def measure(question: Question, parallel: int, folder: Path | None = None) -> Clocks:
     """Time the study's runs on this machine, as many at once as it will run: a step of each, as
     tools/plan.py --probe does, and all else (start, evaluations, checkpoints, test, export, page)
     by whole runs of a few steps.
+
+    Args:
+        question: what is asked.
+        parallel: how many runs at once.
+        folder: of the study, which keeps each timing: a call after one that was cut off, or was
+            given too few hours, takes those that were made on such a machine. None: none are kept.
 
     Raises:
         UserError: a run fails.
@@ -520,21 +534,59 @@ def measure(question: Question, parallel: int) -> Clocks:
     )
     found: dict[str, Clock] = {}
     made: set[str] = set()
-    with tempfile.TemporaryDirectory() as out:
+    print("timing      each kind of run on this machine, which takes minutes", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        # later runs start from the weights of those that were timed before
+        out = (folder / MADE if folder else Path(temporary)).resolve()
         for name, task in short.items():
             if task.run in found or task.best or not made.issuperset(task.needs):
                 continue
             made.add(name)
             step, steps = 0.0, int(task.options.get("optim.steps", 0))
             if steps:  # first: what it reads from the disk is in memory then, as for most runs
-                words = launch.command(real[name], real, Path(out))[1:]
-                _, texts = _timed(["plan", *words, "--probe", "--json"], out, parallel)
-                step = statistics.mean(json.loads(text)["probe"]["seconds"] for text in texts)
-            words = launch.command(task, short, Path(out))
-            words = [word.replace("eval.test=false", "eval.test=true") for word in words]
-            took, _ = _timed(words, out, parallel)
-            found[task.run] = Clock(step, max(0.0, took - steps * step))
-    return found | {"final": found["tune"]}
+                words = ["plan", *launch.command(real[name], real, out)[1:], "--probe", "--json"]
+                step = _kept(f"a step of {task.run}", words, out, parallel, folder)
+            words = launch.command(task, short, out)
+            runs = {task.run: words}
+            if task.run == "tune":  # a final run is tested beside
+                tested = [one.replace("eval.test=false", "eval.test=true") for one in words]
+                runs["final"] = tested
+            for run, own in runs.items():
+                took = _kept(run, own, out, parallel, folder)
+                found[run] = Clock(step, max(0.0, took - steps * step))
+        remove(out)
+    return found
+
+
+def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Path | None) -> float:
+    """The seconds of a tool as `_timed` finds them, of a plan those of its steps; from the study's
+    folder where they are there."""
+    from .local import gpus
+
+    machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus())}"
+    kept, path = Timings(machine=machine, seconds={}), folder and folder / TIMINGS
+    if path and path.exists():
+        before = records.require(path, Timings, "remove it to time anew")
+        kept = before if before.machine == machine else kept
+    key = f"{parallel} at once: {' '.join(words)}"
+    if key in kept.seconds:
+        print(f"timed       {what} before: {kept.seconds[key]:.3g} s", flush=True)
+        return kept.seconds[key]
+    print(f"timing      {what}", flush=True)
+    name = next(word.removeprefix("name=") for word in words if word.startswith("name="))
+    for place in (out, *out.glob("[0-9]*")):  # what was cut off would go on
+        remove(place / name)
+    took, texts = _timed(words, str(out), parallel)
+    if words[0] == "plan":
+        seconds = statistics.mean(json.loads(text)["probe"]["seconds"] for text in texts)
+    else:
+        seconds = took
+    print(f"timed       {what}: {seconds:.3g} s, in {took:.0f} s", flush=True)
+    if path:
+        kept.seconds[key] = seconds
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(kept.content(), indent=1) + "\n")
+    return seconds
 
 
 def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[str]]:

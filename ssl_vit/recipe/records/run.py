@@ -1,9 +1,12 @@
 """The JSON files of a run's folder as records."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
+from ...metrics import Baseline
+from ...metrics import Metric as MetricRow
+from .. import declaration
 from . import MayLack, Metric, Number, Record, Whole
 
 
@@ -116,8 +119,26 @@ class Sharding(Record):
     deepspeed: str | None = None
 
 
+class Declared(Record):
+    """What a plugin's objective and target declare, as declaration.to_record writes it."""
+
+    objective: str
+    title: str
+    figure: str
+    labels: bool
+    no_measure: list[str]
+    metrics: Annotated[
+        list[MetricRow],
+        PlainValidator(TypeAdapter(list[MetricRow]).validate_python),
+    ]
+    baselines: Annotated[
+        list[Baseline],
+        PlainValidator(TypeAdapter(list[Baseline]).validate_python),
+    ]
+
+
 class Environment(WithRecipe):
-    """environment.json."""
+    """environment.json. What a plugin's run recorded of its objective is known once it is read."""
 
     data: dict[str, Any] = {}
     images: dict[str, Whole] = {}  # of a split that is no stream
@@ -145,6 +166,13 @@ class Environment(WithRecipe):
     multiply_adds: MayLack[Whole] = None  # of its forward pass on an image
     classes: MayLack[list[str]] = None
     free: list[str] = []  # keys of a plugin's objective that do not change what is computed
+    declared: MayLack[Declared] = None  # of a plugin's run
+
+    @model_validator(mode="after")
+    def _adopt(self) -> Self:
+        if self.declared:
+            declaration.adopt(self.declared)
+        return self
 
 
 class RunEnvironment(Environment):
