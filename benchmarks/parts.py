@@ -75,6 +75,7 @@ KINDS = {
     "copies": ("copy", "_to_copy", "clone", "cat", "stack", "gather", "scatter", "index"),
 }
 FLOOR = ("products", "attention")
+EVALUATION = "held-out evaluation"
 DIVIDED = ("forward", "backward")  # parts whose operations are told apart
 # {(class or module, its function): the part}
 PARTS: dict[tuple[Any, str], str] = {
@@ -92,7 +93,7 @@ PARTS: dict[tuple[Any, str], str] = {
     (loop, "_accumulate"): "metrics",
     (loop, "_read"): "a row",
     (loop, "_row"): "a row",
-    (loop, "evaluate"): "held-out evaluation",
+    (loop, "evaluate"): EVALUATION,
 }
 
 
@@ -127,7 +128,8 @@ class Clock(TorchDispatchMode):
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         self._book("rest")
-        self.parts.append(name)
+        inside = EVALUATION in self.parts  # whose parts are not those of a step
+        self.parts.append(EVALUATION if inside else name)
         try:
             yield
         finally:
@@ -140,7 +142,7 @@ class Clock(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         kinds = [kind for kind, starts in KINDS.items() if name.startswith(starts)]
         self._book((kinds or ["elementwise"])[0])
-        if kinds and kinds[0] in FLOOR and "held-out evaluation" not in self.parts:
+        if kinds and kinds[0] in FLOOR and EVALUATION not in self.parts:
             # the tensors themselves would keep all memory of the step
             self.calls.append((func, *(_tree_of_tuples(value) for value in (args, kwargs or {}))))
             self.since = time.thread_time()
@@ -209,7 +211,7 @@ def measure(given: dict[str, str], recipe: str, folder: str) -> dict[str, float]
             saving = time.thread_time() - before
             alone = seconds_alone(clock.calls[: len(clock.calls) // steps], steps)
     times = {
-        "held-out evaluation": 1 / job.recipe.eval.every,
+        EVALUATION: 1 / job.recipe.eval.every,
         "a row": 1 / job.recipe.log.every,
     }
     found: dict[str, float] = defaultdict(float)
