@@ -8,7 +8,6 @@ width.
 import io
 import math
 import re
-import struct
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,10 +28,6 @@ Read = TypeVar("Read")
 # and ICNS hold images in images, and some are hardly tested.
 PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 JPEG = b"\xff\xd8\xff"
-# Markers of JPEG (ITU T.81, table B.1): frames that are decoded, and segments without a word of how
-# the camera was held: tables, comments, and those of applications but the first, EXIF's and XMP's
-START_OF_FRAME, START_OF_SCAN = (0xC0, 0xC1, 0xC2), 0xDA
-PLAIN_SEGMENTS = (0xC4, 0xDB, 0xDD, 0xFE, 0xE0, *range(0xE2, 0xF0))
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
@@ -199,41 +194,13 @@ def _rgb(raw: bytes) -> Tensor:
     # end the process, and 16 bits are ignored
     if not raw.startswith(JPEG) and not _is_simple_webp(raw):
         return decode(from_pillow(open_image(raw)))
-    orientation = 1
-    if size := _upright_size(raw):
-        _check_pixels(*size)
-    else:
-        orientation = _orientation(open_image(raw))
+    orientation = _orientation(open_image(raw))
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
     # torch turns them in a quarter of NumPy's time
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
-
-
-def _upright_size(raw: bytes) -> tuple[int, int] | None:
-    """Width and height in the header of a simple WebP, or of a JPEG of 8 bits without EXIF and XMP:
-    both are upright. None of all else. Pillow takes almost half of a small image's decoding to say
-    the same (docs/speed.md)."""
-    if raw[12:16] == b"VP8L" and raw[20:21] == b"\x2f":
-        bits = int.from_bytes(raw[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if raw[12:16] == b"VP8 " and raw[23:26] == b"\x9d\x01\x2a":
-        width, height = struct.unpack_from("<HH", raw, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    size = None
-    place = 2
-    while raw[place : place + 1] == b"\xff" and len(raw) > place + 9:
-        kind, length = raw[place + 1], int.from_bytes(raw[place + 2 : place + 4])
-        if kind == START_OF_SCAN:
-            return size
-        if kind in START_OF_FRAME and raw[place + 4] == 8 and raw[place + 9] in (1, 3, 4):
-            size = struct.unpack_from(">HH", raw, place + 5)[::-1]
-        elif kind not in PLAIN_SEGMENTS:
-            return None
-        place += 2 + length
-    return None
 
 
 def _is_simple_webp(raw: bytes) -> bool:
