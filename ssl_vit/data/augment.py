@@ -6,7 +6,6 @@ Legend: B images, V views and L local views of each, S the side of a view in pix
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -21,12 +20,6 @@ from . import transforms
 
 VIEWS = 2
 SOLARIZE_FROM = 128  # Pillow's default: pixels from here on are inverted
-# Brightness, contrast, saturation; then comes the hue
-ADJUST: tuple[Callable[..., Image.Image], ...] = (
-    F.adjust_brightness,
-    F.adjust_contrast,
-    F.adjust_saturation,
-)
 ORDERS = list(itertools.permutations(range(4)))  # in which colours are changed
 
 
@@ -89,12 +82,13 @@ def _changed(
         if jitter_B[i]:
             image = _jittered(image, ORDERS[order_B[i]], by_B4[i].tolist())
         if grey_B[i]:
-            image = F.rgb_to_grayscale(image, 3)
+            image = _grey(image)
         if blur_B[i]:  # by Pillow, of uniformly drawn standard deviation (SimCLR)
             image = image.filter(ImageFilter.GaussianBlur(sigma_B[i].item()))
+        array = np.array(image)
         if solarize_B[i]:
-            image = F.solarize(image, SOLARIZE_FROM)
-        out[i] = torch.from_numpy(rearrange(np.array(image), "h w c -> c h w"))
+            np.subtract(255, array, out=array, where=array >= SOLARIZE_FROM)
+        out[i] = torch.from_numpy(rearrange(array, "h w c -> c h w"))
     return out
 
 
@@ -117,8 +111,38 @@ def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> 
     for which in order:
         by = by_4[which]
         if by:  # a hue turned by 0 is not the same pixels
-            image = F.adjust_hue(image, by) if which == 3 else ADJUST[which](image, 1 + by)
+            image = ADJUST[which](image, by)
     return image
+
+
+# What torchvision's adjust_brightness and so on do with images of Pillow, the same pixels in less
+# time: its dispatch and Pillow's statistics cost more than a small image's pixels
+
+
+def _brighter(image: Image.Image, by: float) -> Image.Image:
+    return Image.blend(Image.new("RGB", image.size), image, 1 + by)
+
+
+def _contrasted(image: Image.Image, by: float) -> Image.Image:
+    mean = int(np.asarray(image.convert("L")).mean() + 0.5)
+    return Image.blend(Image.new("RGB", image.size, (mean, mean, mean)), image, 1 + by)
+
+
+def _saturated(image: Image.Image, by: float) -> Image.Image:
+    return Image.blend(_grey(image), image, 1 + by)
+
+
+def _hue_turned(image: Image.Image, by: float) -> Image.Image:
+    array = np.array(image.convert("HSV"))
+    array[..., 0] += np.int32(by * 255).astype(np.uint8)  # over the end it begins anew
+    return Image.frombuffer("HSV", image.size, array, "raw", "HSV", 0, 1).convert("RGB")
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    return image.convert("L").convert("RGB")
+
+
+ADJUST = (_brighter, _contrasted, _saturated, _hue_turned)
 
 
 def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:

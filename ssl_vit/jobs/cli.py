@@ -20,7 +20,6 @@ from ..runs import trackers
 from ..runs.folder import Run
 from ..training.preemption import SignalHandler
 from . import reuse
-from .run_result import run_result
 
 
 class JobKind(NamedTuple):
@@ -56,6 +55,8 @@ def _main(arguments: list[str], job: JobKind) -> None:
         with report_errors(everywhere=True):
             result = job.run(run)
     if result is not None and _is_main():
+        from .run_result import run_result  # half a second of imports
+
         found = run_result(run, result)
         print(found)
         if run.recipe.trains and run.recipe.hub.repo:

@@ -75,7 +75,7 @@ class Backbone(nn.Module, ABC):
         value_B3HW = pixels_B3HW.float()
         if self.pixel_range != BYTES:
             value_B3HW = value_B3HW.clamp(*self.pixel_range)
-        return (value_B3HW - self.mean) / self.std
+        return value_B3HW.sub_(self.mean).div_(self.std)
 
     def pixels(self, images: Images) -> Tensor:
         """uint8 (B, 3, H, W): a tensor as it is; arrays and PIL images resized and cropped as in

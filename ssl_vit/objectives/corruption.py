@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
+from ..models.attention import token_rows
 from ..recipe.split_counts import selected_count
 
 MASK, RANDOM, KEEP = range(3)
@@ -151,9 +152,8 @@ def visible_patches(corruption: Corruption, patches: int) -> Tensor:
 
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
     """The corrupted patches' entries of a value (B, N, ...): (B, K, ...)."""
-    index_BK = corruption.corrupted_BK
-    index = index_BK.reshape(*index_BK.shape, *[1] * (value_BN.ndim - 2))
-    return value_BN.gather(1, index.expand(-1, -1, *value_BN.shape[2:]))
+    rows = token_rows(corruption.corrupted_BK, value_BN.shape[1])
+    return value_BN.flatten(0, 1).index_select(0, rows).unflatten(0, corruption.corrupted_BK.shape)
 
 
 def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
@@ -171,7 +171,8 @@ def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     own_BK = gather_corrupted(row_BN, corruption)
     row_BK = torch.where(corruption.kind_BK == RANDOM, corruption.source_BK, own_BK)
-    return x_BND.flatten(0, 1)[row_BN.scatter(1, corruption.corrupted_BK, row_BK)]
+    row_BN = row_BN.scatter(1, corruption.corrupted_BK, row_BK)
+    return x_BND.flatten(0, 1).index_select(0, row_BN.flatten()).view_as(x_BND)
 
 
 def replace_masked(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -210,8 +211,7 @@ class Key(typing.NamedTuple):
     @property
     def schema(self) -> dict[str, Any]:
         """What may be its value, as JSON Schema has it."""
-        whole = self.group.model_json_schema()["properties"]
-        found: dict[str, Any] = whole[self.info.alias or self.field]
+        found: dict[str, Any] = _properties(self.group)[self.info.alias or self.field]
         return found
 
     @property
@@ -223,6 +223,13 @@ class Key(typing.NamedTuple):
     def choices(self) -> list[str] | None:
         """The texts that it may have, of a list its elements; None of another key."""
         return _choices(self.schema)
+
+
+@cache
+def _properties(group: type[Keys]) -> dict[str, Any]:
+    """{field: its JSON Schema}, built once."""
+    found: dict[str, Any] = group.model_json_schema()["properties"]
+    return found
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

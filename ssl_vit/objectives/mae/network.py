@@ -13,7 +13,7 @@ from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
 
 from ...data.batching import Batch
-from ...models.attention import choose_attention
+from ...models.attention import choose_attention, token_rows
 from ...models.encoder import Encoder
 from .. import corruption
 from ..building import Settings
@@ -70,7 +70,9 @@ class Decoder(nn.Module):
         images, _, width = visible_BVW.shape
         patches = len(self.position_TW) - self.prefix
         mask_BNW = self.mask_token.to(x_BTW.dtype).expand(images, patches, width)
-        patch_BNW = mask_BNW.scatter(1, visible_BV[..., None].expand_as(visible_BVW), visible_BVW)
+        rows = token_rows(visible_BV, patches)
+        patch_RW = mask_BNW.flatten(0, 1).index_copy(0, rows, visible_BVW.flatten(0, 1))
+        patch_BNW = patch_RW.view(images, patches, width)
         x_BTW = torch.cat([x_BTW[:, : self.prefix], patch_BNW], 1) + self.position_TW
         return self.norm(self.blocks(x_BTW))[:, self.prefix :]
 

@@ -63,9 +63,8 @@ def pixels(
     """Each patch's pixels in the model's input range (B.1.2, target 3): integers (B, C, H, W) ->
     float32 (B, N, C P^2)."""
     low, scale = (v.to(image_BCHW.device) for v in normalisation(mean, std, pixel_range))
-    return rearrange(
-        (image_BCHW.float() - low) / scale, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch
-    )
+    value_BCHW = image_BCHW.float().sub_(low).div_(scale)
+    return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
 
 
 def class_color(class_N: Tensor) -> Tensor:
