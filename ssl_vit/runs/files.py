@@ -57,9 +57,10 @@ def _into_place(beside: Path, path: Path, written: Collection[str] | None) -> No
     remove(old)
     path.rename(old)
     beside.rename(path)
-    for one in old.iterdir() if written is not None else ():
-        if one.name not in written:
-            one.rename(path / one.name)
+    if written is not None:
+        for one in old.iterdir():
+            if one.name not in written:
+                one.rename(path / one.name)
     remove(old)
 
 
