@@ -80,6 +80,7 @@ SUPERVISED = ["recipe=supervised", "supervised.hidden=false", "optim.dropout=0"]
 # The authors' decoder for S/16 too, as in every peer
 DECODER = ["mae.width=512", "mae.depth=8", "mae.heads=16"]
 FILES = 8192
+CHANGED = {"batch": "optim.batch", "model": "model"}  # by an option of this script
 # The same for all: neither evaluated nor saved between the two numbers of steps
 OWN = ["data.validation=0", "eval.knn=false", "eval.every=1000000", "checkpoint.every=1000000"]
 OWN += ["log.every=10", "compute.resident=false"]
@@ -181,12 +182,11 @@ def write_images(kind: str, data: Path, work: Path, photos: int) -> Path:
 
 def words_of(case: Case, images: Path, given: dict[str, str]) -> list[str]:
     """This project's options but steps, name and folder."""
-    own = [f"data.path={images}", *OWN, f"compute.precision={given['precision']}"]
-    own += [f"compute.threads={given['threads']}"]
-    if case.images != "table":
-        own += ["data.test=test"]
-    own += [f"optim.batch={given['batch']}"] * bool(given["batch"])
-    return case.words + [f"model={given['model']}"] * bool(given["model"]) + own
+    own = dict(word.split("=") for word in case.words + OWN)
+    own |= {"data.path": str(images), "compute.precision": given["precision"]}
+    own["compute.threads"] = given["threads"]
+    own |= {key: given[name] for name, key in CHANGED.items() if given[name]}
+    return [f"{key}={value}" for key, value in own.items()]
 
 
 def resolved(words: list[str]) -> dict[str, Any]:
@@ -380,7 +380,7 @@ def summarized(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "steps": sorted({row["steps"] for row in own}),
                 "memory_gib": max(row["memory_gib"] for row in own),
                 "trained parameters": longest["trained parameters"],
-                "losses, first and last": [longest["losses"][0], longest["losses"][-1]],
+                "losses, first and last": longest["losses"][:1] + longest["losses"][-1:],
                 "version": longest.get("version"),
             }
         entry["commits"] = sorted({row["commit"] for row in of_case})

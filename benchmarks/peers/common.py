@@ -87,10 +87,15 @@ class Losses(list[float]):
         return loss
 
 
-def finish(library: str, losses: list[float], module: nn.Module, steps: int) -> None:
+def trained(module: nn.Module) -> int:
+    """The number of parameters that get a gradient."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def finish(library: str, losses: list[float], parameters: int, steps: int) -> None:
     """Print what was trained. `steps` is the number that the library counted."""
     found: dict[str, Any] = {"version": importlib.metadata.version(library), "steps": steps}
-    found["trained parameters"] = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    found["trained parameters"] = parameters
     if torch.cuda.is_available():
         found["memory, GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     print()

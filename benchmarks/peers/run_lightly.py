@@ -6,7 +6,16 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from common import Losses, adamw, build_vit, finish, lightning_arguments, loader_arguments, run
+from common import (
+    Losses,
+    adamw,
+    build_vit,
+    finish,
+    lightning_arguments,
+    loader_arguments,
+    run,
+    trained,
+)
 from lightly.data import LightlyDataset
 from lightly.loss import DINOLoss
 from lightly.models import utils
@@ -137,7 +146,7 @@ def train(given: dict[str, Any], module: Method, transform: Any) -> None:
     loader = DataLoader(dataset, **loader_arguments(given))
     trainer = pl.Trainer(**lightning_arguments(given), default_root_dir=given["out"])
     trainer.fit(model=module, train_dataloaders=loader)
-    finish("lightly", module.losses, module, trainer.global_step)
+    finish("lightly", module.losses, trained(module), trainer.global_step)
 
 
 def masked(given: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightly_train
+import torch
 from common import build_vit, finish, run
 
 
@@ -68,9 +69,14 @@ def dino(given: dict[str, Any]) -> None:
             "log_every_n_steps": given["log.every"],
         },
     )
-    rows = map(json.loads, (Path(given["out"]) / "metrics.jsonl").read_text().splitlines())
+    out = Path(given["out"])
+    file = out / "metrics.jsonl"  # not there before its first row
+    rows = map(json.loads, file.read_text().splitlines() if file.exists() else [])
     losses = [row["train_loss"] for row in rows if "train_loss" in row]
-    finish("lightly-train", losses, model, given["optim.steps"])
+    saved = torch.load(out / "checkpoints" / "last.ckpt", weights_only=False, map_location="cpu")
+    student = [name for name in saved["state_dict"] if name.startswith("student_")]
+    trained = sum(saved["state_dict"][name].numel() for name in student)
+    finish("lightly-train", losses, trained, saved["global_step"])
 
 
 if __name__ == "__main__":

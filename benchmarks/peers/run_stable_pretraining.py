@@ -6,7 +6,16 @@ from typing import Any
 
 import lightning as pl
 import stable_pretraining as spt
-from common import Losses, adamw, build_vit, finish, lightning_arguments, loader_arguments, run
+from common import (
+    Losses,
+    adamw,
+    build_vit,
+    finish,
+    lightning_arguments,
+    loader_arguments,
+    run,
+    trained,
+)
 from stable_pretraining.data import transforms
 from stable_pretraining.methods.dino import DINO
 from stable_pretraining.methods.mae import MAE
@@ -59,7 +68,9 @@ def dataset(given: dict[str, Any], transform: Any) -> Any:
     return spt.data.FromTorchDataset(folder, names=["image", "label"], transform=transform)
 
 
-def train(given: dict[str, Any], module: Any, transform: Any, loss_of: Any, *callbacks: Any) -> None:
+def train(
+    given: dict[str, Any], module: Any, transform: Any, loss_of: Any, *callbacks: Any
+) -> None:
     """With `loss_of(module, batch)`, a ModelOutput with the loss."""
     losses = Losses(given["log.every"])
 
@@ -84,7 +95,7 @@ def train(given: dict[str, Any], module: Any, transform: Any, loss_of: Any, *cal
         logger=pl.pytorch.loggers.CSVLogger(save_dir=given["out"]),
     )
     spt.Manager(trainer=trainer, module=module, data=spt.data.DataModule(train=loader))()
-    finish("stable-pretraining", losses, module, trainer.global_step)
+    finish("stable-pretraining", losses, trained(module), trainer.global_step)
 
 
 def plain(given: dict[str, Any]) -> Any:

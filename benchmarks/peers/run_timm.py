@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from common import Losses, build_vit, finish, run
+from common import Losses, build_vit, finish, run, trained
 from timm.data import create_dataset, create_loader
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
@@ -75,7 +75,7 @@ def supervised(given: dict[str, Any]) -> None:
             print(f"Train: [{step}/{steps}] Loss: {average.val:.3g} ({average.avg:.3g})")
         if step == steps:
             break
-    finish("timm", losses, model, step)
+    finish("timm", losses, trained(model), step)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Trainer, and `datasets` with set_transform."""
 from typing import Any
 
 import torch
-from common import finish, run
+from common import finish, run, trained
 from datasets import load_dataset
 from torchvision.transforms import (
     Compose,
@@ -84,10 +84,12 @@ def mae(given: dict[str, Any]) -> None:
         dataloader_persistent_workers=given["workers"] > 0,
         dataloader_drop_last=True,
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=images(given), data_collator=collate)
+    trainer = Trainer(
+        model=model, args=arguments, train_dataset=images(given), data_collator=collate
+    )
     trainer.train()
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    finish("transformers", losses, model, trainer.state.global_step)
+    finish("transformers", losses, trained(model), trainer.state.global_step)
 
 
 if __name__ == "__main__":
