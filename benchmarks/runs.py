@@ -4,7 +4,7 @@ wall time, between two numbers of steps.
     python benchmarks/runs.py install=stable_pretraining,lightly,lightly_train,transformers,timm
     python benchmarks/runs.py rounds=5 threads=1 device=cpu precision=float32 save=false
     python benchmarks/runs.py cases=table_mae,files_dino peers=stable_pretraining rounds=5
-    python benchmarks/runs.py device=cuda batch=512 steps=50,250 model=vit_s16
+    python benchmarks/runs.py device=cuda model=vit_s16 batch=256 steps=50,250 photos=4096
 
 Each peer is a script of benchmarks/peers/, as a user of that library would write it, with its own
 loader and loop, in an environment of its own below `environments`, which shares the packages of
@@ -26,8 +26,8 @@ thread, else one for each core; this project chooses its own.
 
 "over peer" is this project's speed over the peer's within a round: the geometric mean and its 95%
 t-interval over rounds; above 1 this project is faster. Every run is written to `work`/runs.jsonl at
-once, and not repeated by the next call: a call that was cut off goes on. `memory` is the largest
-process of a run at B steps. One JSON object comes out; save=true adds its cases to
+once, and not repeated by the next call: a call that was cut off goes on; after a change take
+another `work`. `memory_gib` is the peak of the largest process, on a GPU of the device. One JSON object comes out; save=true adds its cases to
 results/runs.json.
 """
 
@@ -38,6 +38,7 @@ import site
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from pathlib import Path
@@ -238,7 +239,8 @@ class Runs:
     def case(self, name: str, round_: int) -> None:
         """One round of a case, of what is not written yet."""
         case = CASES[name]
-        images = write_images(case.images, Path(self.given["data"]), self.work, self.photos())
+        data = Path(self.given["data"]).resolve()
+        images = write_images(case.images, data, self.work, int(self.given["photos"]))
         words = words_of(case, images, self.given)
         steps = self.steps(case)
         ways = ["ssl_vit", *self.peers(case)]
@@ -247,10 +249,8 @@ class Runs:
             for count in steps if round_ >= 0 else [2]:  # round -1 fills caches
                 key = {"case": self.named(name, case), "way": way, "round": round_, "steps": count}
                 if not any(key.items() <= row.items() for row in self.rows):
-                    self.write(key | self.run(way, case, words, count))
-
-    def photos(self) -> int:
-        return int(self.given["photos"])
+                    with tempfile.TemporaryDirectory(dir=self.work) as out:
+                        self.write(key | self.run(way, case, words, count, Path(out)))
 
     def steps(self, case: Case) -> tuple[int, int]:
         few, many = map(int, self.given["steps"].split(",")) if self.given["steps"] else case.steps
@@ -269,15 +269,12 @@ class Runs:
                 print(f"{peer}: no environment (install={peer}), left out", file=sys.stderr)
         return found
 
-    def run(self, way: str, case: Case, words: list[str], steps: int) -> dict[str, Any]:
-        """One run: its time, memory and losses.
+    def run(self, way: str, case: Case, words: list[str], steps: int, out: Path) -> dict[str, Any]:
+        """One run in an empty folder: its time, memory and losses.
 
         Raises:
             SystemExit: it failed; its output is named.
         """
-        out = self.work / "out"
-        subprocess.run(["rm", "-rf", str(out)], check=True)
-        out.mkdir()
         words = [*words, f"optim.steps={steps}", f"optim.warmup={min(10, steps - 1)}"]
         values = resolved(words)
         if way == "ssl_vit":
@@ -294,9 +291,8 @@ class Runs:
         if found.pop("code"):
             sys.exit(f"{way}: failed, see {log}")
         if way == "ssl_vit":
-            rows = map(json.loads, (out / "run" / "metrics.jsonl").read_text().splitlines())
-            losses = [row["loss"] for row in rows if "loss" in row]
-            own = {"losses": losses, "trained parameters": values["trained"], "steps": steps}
+            own = own_result(out / "run" / "metrics.jsonl", self.given["device"])
+            own["trained parameters"] = values["trained"]
         else:
             own = json.loads(log.read_text().splitlines()[-1])
         if own.pop("steps") != steps:
@@ -309,6 +305,15 @@ class Runs:
         with self.file.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+def own_result(metrics: Path, device: str) -> dict[str, Any]:
+    """What a peer's script prints, of a run of this project."""
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    found = {"losses": [row["loss"] for row in rows if "loss" in row], "steps": rows[-1]["step"]}
+    if device == "cuda":
+        found["memory_gib"] = max(row["memory_gib"] for row in rows if "memory_gib" in row)
+    return found
 
 
 def timed(command: list[str], environ: dict[str, str], place: Path, log: Path) -> dict[str, Any]:

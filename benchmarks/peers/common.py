@@ -97,7 +97,7 @@ def finish(library: str, losses: list[float], parameters: int, steps: int) -> No
     found: dict[str, Any] = {"version": importlib.metadata.version(library), "steps": steps}
     found["trained parameters"] = parameters
     if torch.cuda.is_available():
-        found["memory, GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     print()
     print(json.dumps(found | {"losses": [round(loss, 4) for loss in losses]}))
 

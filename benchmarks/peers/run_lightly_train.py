@@ -32,7 +32,7 @@ def dino(given: dict[str, Any]) -> None:
             "center_momentum": given["dino.centre_momentum"],
             "momentum_start": given["dino.momentum"],
         },
-        epochs=1,
+        epochs=1000,  # max_steps ends it
         batch_size=given["optim.batch"],
         num_workers=given["workers"],
         devices=1,

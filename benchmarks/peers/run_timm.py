@@ -1,6 +1,7 @@
 """Supervised training with timm, as its train.py: its data set, loader with prefetcher, optimiser,
 schedule and loop."""
 
+import itertools
 from contextlib import nullcontext
 from typing import Any
 
@@ -60,7 +61,8 @@ def supervised(given: dict[str, Any]) -> None:
     criterion = nn.CrossEntropyLoss().to(device)
     losses, average = Losses(given["log.every"]), AverageMeter()
     model.train()
-    for step, (image, label) in enumerate(loader, 1):
+    epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    for step, (image, label) in enumerate(epochs, 1):
         with autocast:
             loss = criterion(model(image), label)
         loss.backward()
