@@ -154,4 +154,6 @@ def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
     """Clip the gradient to the global norm `limit` (None: not at all); the norm before that."""
-    return nn.utils.clip_grad_norm_(weights, float("inf") if limit is None else limit)
+    if limit is None:  # clip_grad_norm_ would multiply every gradient by 1
+        return nn.utils.get_total_norm(w.grad for w in weights if w.grad is not None)
+    return nn.utils.clip_grad_norm_(weights, limit)
