@@ -174,7 +174,7 @@ def targets_are_equal(device: str) -> dict[str, Any]:
     for name, declared in declaration.targets().items():
         results = []
         for place in ("cpu", device):
-            target = declared.build(16, [0.5] * 3, [0.5] * 3).to(place)
+            target = declared.build(16, [0.5] * 3, [0.5] * 3, (0, 255)).to(place)
             image = batch.image.to(place)
             target.fit_baselines([image])
             baselines = target.baselines(image, hidden.to(place))

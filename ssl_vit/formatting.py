@@ -248,7 +248,7 @@ def few_images(
     found = []
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
-            text = f"{SPLIT_NAMES.get(split, split)}: {count_of_images(count)}; on fewer than"
+            text = f"{SPLIT_NAMES.get(split, split)} images: {count}; on fewer than"
             text += f" {FEW_IMAGES} an accuracy is uncertain by 10 points or more"
             if chosen and split != "test":
                 text += f", and {' and '.join(chosen)} is chosen on them"

@@ -255,9 +255,10 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     }
 
 
-def adopt(recorded: "Declared") -> None:
-    """Know what `to_record` has written, where it is not known here."""
-    adopt_rows(*recorded.metrics, *recorded.baselines)
+def adopt(recorded: "Declared", rows: list[Metric | Baseline]) -> None:
+    """Know what `to_record` has written, where it is not known here; `rows`: those of its metrics
+    and baselines."""
+    adopt_rows(*rows)
     found = ObjectiveDeclaration()
     for key in RECORDED:
         setattr(found, key, recorded[key])

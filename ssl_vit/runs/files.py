@@ -23,9 +23,9 @@ def remove(path: Path) -> None:
 @contextmanager
 def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Path]:
     """The path of an unfinished file or folder, which becomes `path` at the end of the body; after
-    an error it is removed, which gives a full disk its room back. A folder that is replaced goes
-    whole; with `written`, the names of all files that are ever written there, those of other names
-    go over to the new one.
+    an error it is removed, which gives a full disk its room back. A folder that holds something is
+    replaced where `written` says the names of all files that are ever written there; those of other
+    names go over to the new one.
 
     Raises:
         OSError: it cannot be written; it names `path`.
@@ -34,7 +34,10 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
     try:
         remove(beside)
         yield beside
-        _into_place(beside, path, written)
+        if written is not None and path.is_dir():
+            _exchange(beside, path, written)
+        else:
+            beside.replace(path)
     except BaseException as error:
         with suppress(OSError):
             remove(beside)
@@ -44,23 +47,16 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
         raise
 
 
-def _into_place(beside: Path, path: Path, written: Collection[str] | None) -> None:
-    """Rename a file or folder to `path`, in place of what is there. POSIX renames over no folder
-    that holds something: between two renames there is none, and a reader tries again."""
-    try:
-        beside.replace(path)
-        return
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
+def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
+    """Rename a folder to `path`, in place of the folder there. POSIX renames over no folder that
+    holds something: between two renames there is none, and a reader tries again."""
     old = path.with_name(f".{path.name}.0")  # no process has that number
     remove(old)
     path.rename(old)
     beside.rename(path)
-    if written is not None:
-        for one in old.iterdir():
-            if one.name not in written:
-                one.rename(path / one.name)
+    for one in old.iterdir():
+        if one.name not in written:
+            one.rename(path / one.name)
     remove(old)
 
 

@@ -57,8 +57,8 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     assert 0.09 < (interval.high - interval.low) / 2 < 0.1
     assert few_images({"validation": 100, "test": 5_000}) == []
     assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
-        "held out",
-        "test",
+        "held-out images",
+        "test images",
     ]
 
 
@@ -107,8 +107,8 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
     lines = capsys.readouterr().out.splitlines()
     cautions = [line for line in lines if CAUTION in line]
     assert [line.split(":")[1:3] for line in cautions] == [
-        [" held out", f" 3 images; {CAUTION}; data.validation=0.2 holds out more"],
-        [" test", " 6 images; " + CAUTION],
+        [" held-out images", f" 3; {CAUTION}; data.validation=0.2 holds out more"],
+        [" test images", " 6; " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
     assert [line for line in lines if line.startswith("held out ")][-1].endswith("(n = 3 images)")
@@ -137,14 +137,14 @@ def test_a_choice_on_few_images_is_said(
         [*PROBE, f"init={runs}/mine", "probe.measures=[knn]", f"out={tmp_path}", "name=knn"]
     )
     text = capsys.readouterr().out
-    assert "is chosen" not in text and f"test: 6 images; {CAUTION}" in text
+    assert "is chosen" not in text and f"test images: 6; {CAUTION}" in text
 
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
     chosen = "and the checkpoint is chosen on them; data.validation=0.2 holds out more"
-    assert f"Held out: 3 images; {CAUTION}, {chosen}." in page
-    assert f"Test: 6 images; {CAUTION}." in page and "accuracy on 3 held-out images" in page
+    assert f"Held-out images: 3; {CAUTION}, {chosen}." in page
+    assert f"Test images: 6; {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
     try:  # a run that goes on
         run_page.write(runs / "tuned")
@@ -174,7 +174,7 @@ def test_the_list_of_runs_and_their_ranking_have_n(
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:
     text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
-    assert f"**Test: 6 images; {CAUTION}.**" in text
+    assert f"**Test images: 6; {CAUTION}.**" in text
     assert "and the checkpoint is chosen on them.**" in text
     assert "accuracy on 3 held-out images was the best" in text
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from ...metrics import Baseline
 from ...metrics import Metric as MetricRow
@@ -127,14 +127,8 @@ class Declared(Record):
     figure: str
     labels: bool
     no_measure: list[str]
-    metrics: Annotated[
-        list[MetricRow],
-        PlainValidator(TypeAdapter(list[MetricRow]).validate_python),
-    ]
-    baselines: Annotated[
-        list[Baseline],
-        PlainValidator(TypeAdapter(list[Baseline]).validate_python),
-    ]
+    metrics: list[dict[str, Any]]
+    baselines: list[dict[str, Any]]
 
 
 class Environment(WithRecipe):
@@ -171,7 +165,9 @@ class Environment(WithRecipe):
     @model_validator(mode="after")
     def _adopt(self) -> Self:
         if self.declared:
-            declaration.adopt(self.declared)
+            metrics = TypeAdapter(list[MetricRow]).validate_python(self.declared.metrics)
+            baselines = TypeAdapter(list[Baseline]).validate_python(self.declared.baselines)
+            declaration.adopt(self.declared, [*metrics, *baselines])
         return self
 
 
