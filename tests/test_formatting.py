@@ -22,6 +22,12 @@ def test_bytes_are_told_in_the_unit_that_fits(size: float, text: str) -> None:
     assert formatting.format_bytes(size) == text
 
 
+def test_one_image_is_no_plural() -> None:
+    texts = [formatting.count_of(count, "images without labels") for count in (0, 1, 2, 1000)]
+    assert texts[:2] == ["0 images without labels", "1 image without labels"]
+    assert texts[2:] == ["2 images without labels", "1,000 images without labels"]
+
+
 def test_weights_are_said_to_lie_on_several_machines() -> None:
     facts = {"strategy": "ZeRO-2", "deepspeed": "0.19.8", "machines": 2}
     assert formatting.sharded(facts) == "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"

@@ -134,6 +134,13 @@ def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> No
     assert len(found["train"]) + len(found["test_share"]) == 20
 
 
+def test_a_share_takes_no_class_whose_images_are_of_one_group(tmp_path: Path) -> None:
+    """It would be tested without having been trained on."""
+    place = table(tmp_path / "own", label=[0] * 10 + [1] * 10, place=["a"] * 10 + ["b"] * 10)
+    with pytest.raises(UserError, match=r"^data\.group=place: no training images would be left of"):
+        load(place, 0.5, group="place")
+
+
 PATIENTS = [f"{name}{n // 5}" for name, count in (("ant", 40), ("bee", 20)) for n in range(count)]
 
 

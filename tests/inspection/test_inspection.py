@@ -396,6 +396,17 @@ def test_the_ground_of_a_figure_is_that_of_its_page(tmp_path: Path) -> None:
     assert not (found > 230).all(-1).any(), "no slab of white"
 
 
+def test_the_class_tokens_attention_is_that_of_the_first_token() -> None:
+    """To the patches, in their places; registers come between."""
+    net = vit(reg_tokens=2, no_embed_class=True)
+    shown = Batch(images(), *[torch.zeros(3, dtype=torch.long)] * 3)
+    arrays = collection.FIGURES["class_attention"].compute(Subject(net, "token", [shown], shown))
+    *_, last_BHTT = attention.attention_maps(net, images())
+    for y, x in ((0, 0), (1, 2), (3, 3)):
+        wanted_BH = last_BHTT[:, :, 0, 3 + 4 * y + x]
+        assert np.array_equal(arrays["attention"][:, :, y, x], wanted_BH)
+
+
 @pytest.mark.parametrize("name", tools.FIGURES)
 def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
     """Much of it is the page's, and none of it is white."""
