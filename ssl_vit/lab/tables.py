@@ -26,12 +26,14 @@ SHORT = ("exaFLOP", "device-hours", "times")  # columns with three digits
 
 class Shown(NamedTuple):
     """A table of the report: the numbers as they are, the line under it, what its columns `low` and
-    `high` are the ends of, and how many decimals a measure has."""
+    `high` are the ends of, how many decimals a measure has, and the columns that have four: two
+    losses that a run told apart would be one number."""
 
     frame: pd.DataFrame
     caption: str
     interval: str = "95% interval"
     digits: int = 2
+    losses: frozenset[str] = frozenset()
 
 
 def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
@@ -204,6 +206,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
+    losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
     for (*key, whose, split, metric), own in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
@@ -219,12 +222,13 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         head += unit + ("" if split == "test" else f" ({split})")
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
         row |= {"n": min(row["n"], len(own)), head: values.mean, f"{head} sd": values.sd}
+        losses |= set() if unit else {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += (
             " What is predicted differs between objectives and targets, and so does its loss."
         )
-    return Shown(pd.DataFrame([*found.values()]), caption)
+    return Shown(pd.DataFrame([*found.values()]), caption, losses=frozenset(losses))
 
 
 def _chosen(results: Results) -> Shown:
@@ -262,7 +266,7 @@ def as_text(shown: Shown) -> pd.DataFrame:
     frame, found = shown.frame, {}
     signed = "difference" in frame
     for name in map(str, frame.drop(columns="high", errors="ignore")):
-        digits = None if name in SHORT else shown.digits
+        digits = None if name in SHORT else 4 if name in shown.losses else shown.digits
         column = frame[name].tolist()
         mean = name.removesuffix(" sd")
         if name == "low":

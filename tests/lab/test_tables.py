@@ -46,3 +46,12 @@ def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
     found = results.load(study(tmp_path / "s", FROZEN, measured))
     frame = tables.tables(found, verdict.decide(found))["measured by probe"].frame
     assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
+
+
+def test_losses_have_the_digits_that_tell_them_apart() -> None:
+    """0.87 beside its baseline's 0.87, where one was below the other."""
+    frame = pd.DataFrame({"loss": [0.8702], "loss sd": [0.0035], "k-NN, %": [19.666]})
+    shown = tables.Shown(frame, "", losses=frozenset({"loss", "loss sd"}))
+    assert tables.as_text(shown).to_dict("records") == [
+        {"loss": "0.8702 ± 0.0035", "k-NN, %": "19.67"}
+    ]
