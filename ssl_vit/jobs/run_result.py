@@ -126,8 +126,11 @@ class RunResult(Result):
         learned = recipe.trains and all(one.labels for one in recipe.declared.trained(recipe))
         if not learned and (recipe.trains or not recipe.init_source.is_scratch):
             init = self.folder if recipe.trains else recipe.init
-            command = self._worth(recipe) or next_steps.fine_tuning(init, recipe)
-            said = f"{said}fine-tuning not compared: {command}"
+            worth = self._worth(recipe)
+            how = f"compares: {worth}"
+            if not worth:
+                how = f"only fine-tunes: {next_steps.fine_tuning(init, recipe)}"
+            said = f"{said}fine-tuning not compared with training from scratch; this {how}"
         if said:
             yield said.rstrip()
 

@@ -96,7 +96,7 @@ def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
     assert len(lines) <= 8 and lines[0].endswith("/report.html")
     for begins in ("held out ", "verdict ", says):
         assert len([line for line in lines if line.startswith(begins)]) == 1, begins
-    command = shlex.split(lines[-1].partition("fine-tuning not compared: ")[2])
+    command = shlex.split(lines[-1].partition("; this compares: ")[2])
     assert "recipe=study/worth" in command
 
 
