@@ -115,6 +115,24 @@ def test_ratios_of_the_speed_page_are_those_of_its_files(head: str, name: str, r
         assert digits in known
 
 
+def test_the_table_of_whole_runs_is_that_of_its_file() -> None:
+    (shown,) = (
+        found
+        for found in tables_of((ROOT / "docs" / "speed.md").read_text())
+        if found.startswith("| case, float32, one thread |")
+    )
+    peers = [
+        found["over peer, CPU time"]["stable_pretraining"]
+        for found in tables.read("runs").values()
+        if isinstance(found, dict) and "over peer, CPU time" in found
+    ]
+    assert len(peers) == 3
+    for line, one in zip(shown.splitlines()[2:], peers, strict=True):
+        ((mean, low, high),) = quoted(line)
+        wanted = [f"{value:.2f}" for value in (one["mean"], *one["95%"])]
+        assert [mean, low, high] == wanted and line.endswith(f"| {one['n']} |")
+
+
 def test_the_table_of_warnings_is_that_of_its_file() -> None:
     found, kinds = tables.read("collapse")["runs"], (" tells ", "effective rank", "mean cosine")
     teachers, others = ["dino", "ibot"], ["mpp", "mae", "moco_v3", "ijepa"]
