@@ -43,7 +43,7 @@ BUDGETS = {
         "objectives": 2510,
         "pages": 1090,
         "recipe": 2250,
-        "results": 110,
+        "results": 130,
         "robustness": 420,
         "runs": 1290,
         "training": 2140,
