@@ -194,9 +194,9 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     chosen = "the best of what is tried is chosen on them"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
     assert [line.split("; on fewer")[0] for line in lines] == [
-        "run pre, arm a: held-out: 10 images",
-        "run tune, arm a: held-out: 10 images",
-        "run tune, arm a: test: 16 images",
+        "run pre, arm a: held-out images: 10",
+        "run tune, arm a: held-out images: 10",
+        "run tune, arm a: test images: 16",
     ]
     assert chosen in lines[1] and len({*calls}) == len(calls) == 2
     assert not any(chosen in line for line in images(options=place, runs=runs(tune=TUNE)))

@@ -474,7 +474,7 @@ def test_all_else_stands_behind(reported):
     head, first, *_ = after(text, "Measured by final:", "arm")
     assert len(head) == 3 and first[2] == "99.00 ± 0.00"
     _, first, *_ = after(text, "Measured by pretrain:", "arm")
-    assert first[2:] == ["2.00 ± 0.00", "4.00 ± 0.00"]
+    assert first[2:] == ["2.0000 ± 0.0000", "4.0000 ± 0.0000"]
 
 
 # ---- the tool
