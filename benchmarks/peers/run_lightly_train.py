@@ -73,6 +73,7 @@ def dino(given: dict[str, Any]) -> None:
     file = out / "metrics.jsonl"  # not there before its first row
     rows = map(json.loads, file.read_text().splitlines() if file.exists() else [])
     losses = [row["train_loss"] for row in rows if "train_loss" in row]
+    # written by this process just before; it holds the model as an object, which needs pickle
     saved = torch.load(out / "checkpoints" / "last.ckpt", weights_only=False, map_location="cpu")
     student = [name for name in saved["state_dict"] if name.startswith("student_")]
     trained = sum(saved["state_dict"][name].numel() for name in student)
