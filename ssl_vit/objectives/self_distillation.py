@@ -2,13 +2,14 @@
 (DINO: Caron et al., 2021; iBOT: Zhou et al., 2022).
 
 Legend: X images, views or patches of this process, C inputs, W width of the bottleneck, K
-prototypes.
+prototypes; of KoLeo, B images of this process, G of a group, C channels.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..errors import UserError
 from ..models.encoder import Encoder
 from ..models.full_precision import full_precision
 from . import global_batch, teacher
@@ -166,11 +167,12 @@ class Assignment(nn.Module):
         return F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
 
     @torch.no_grad()
-    def forward(self, logits_XK: Tensor) -> Tensor:
-        """Probabilities (X, K)."""
+    def forward(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
+        """Probabilities (X, K); prototypes are equally likely among the rows that are `counted_X`
+        (bool; all by default)."""
         with full_precision(logits_XK.device):
             if self.balance == "sinkhorn" and self.training:
-                return self._sinkhorn(logits_XK)
+                return self._sinkhorn(logits_XK, counted_X)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
             if self.training:
                 self.mean_K.copy_(global_batch.mean(logits_XK))
@@ -183,37 +185,59 @@ class Assignment(nn.Module):
         moved_K = self.centre_K.lerp(self.mean_K, 1 - self.centre_momentum)
         self.centre_K.copy_(torch.where(found_inf, self.centre_K, moved_K))
 
-    def _sinkhorn(self, logits_XK: Tensor) -> Tensor:
+    def _sinkhorn(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
         """Prototypes and images of all processes are normalised in turn, images last; in
-        logarithms, as exponentials would leave float32's range."""
+        logarithms, as exponentials would leave float32's range. Where nothing counts it is a
+        softmax."""
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
-            mass_K = global_batch.gather(log_XK.logsumexp(0)[None]).logsumexp(0)
+            counted_XK = log_XK
+            if counted_X is not None:
+                counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
+            mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
 
-def koleo(x_BC: Tensor) -> Tensor:
+def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
     """KoLeo of each image (B,): -log of the distance from its feature to the nearest one of another
-    image of all processes (the authors': of this one), both of length 1 (Sablayrolles et al., 2019,
-    equation 2; DINOv2: Oquab et al., 2024). Collective.
+    image of its group, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et
+    al., 2024). Collective without `group`.
 
     Both get the gradient. Distances are those of the authors' `KoLeoLoss`: each difference of two
     channels, and the distance, plus KOLEO_EPS. Of one image alone it is 0.
 
     Args:
         x_BC: features.
+        group: consecutive images of a group; None: those of all processes are one.
+
+    Raises:
+        UserError: the images of this process are no whole number of groups.
     """
+    if group and len(x_BC) % group:
+        raise UserError(
+            f"koleo_group={group}: a pass has {len(x_BC)} images on this process; expected a"
+            " divisor of them"
+        )
     with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
-        x_GC, first = global_batch.gather_with_gradient(x_BC), len(x_BC) * global_batch.rank()
-        if len(x_GC) == 1:
-            return 0 * x_BC.sum(1)
-        cosine_BG = x_BC.detach() @ x_GC.detach().T
-        own_B = first + torch.arange(len(x_BC), device=x_BC.device)
-        nearest_B = cosine_BG.scatter(1, own_B[:, None], -torch.inf).argmax(1)
-        distance_B = F.pairwise_distance(x_BC, x_GC[nearest_B], eps=KOLEO_EPS)
-        return -(distance_B + KOLEO_EPS).log()
+        if group:
+            return torch.cat([_to_nearest(x_GC, x_GC, 0) for x_GC in x_BC.split(group)])
+        x_GC = global_batch.gather_with_gradient(x_BC)
+        return _to_nearest(x_BC, x_GC, len(x_BC) * global_batch.rank())
+
+
+def _to_nearest(x_BC: Tensor, x_GC: Tensor, first: int) -> Tensor:
+    """-log of the distance (B,) to the nearest other one of the group (G, C), whose row `first` is
+    the first of x."""
+    if len(x_GC) == 1:
+        return 0 * x_BC.sum(1)
+    cosine_BG = x_BC.detach() @ x_GC.detach().T
+    own_B = first + torch.arange(len(x_BC), device=x_BC.device)
+    nearest_B = cosine_BG.scatter(1, own_B[:, None], -torch.inf).argmax(1)
+    distance_B = F.pairwise_distance(x_BC, x_GC[nearest_B], eps=KOLEO_EPS)
+    return -(distance_B + KOLEO_EPS).log()
 
 
 def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Tensor:

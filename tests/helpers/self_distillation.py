@@ -52,9 +52,11 @@ def plain_sinkhorn(logits: Tensor, temperature: float) -> Tensor:
     return (q * images).T
 
 
-def plain_koleo(feature_BD: Tensor) -> Tensor:
+def plain_koleo(feature_BD: Tensor, group: int | None = None) -> Tensor:
     """KoLeo image by image: Sablayrolles et al., 2019, equation 2, of features of length 1, with DINOv2's two small
-    constants; the nearest by distance."""
+    constants; the nearest by distance. Of groups the mean over theirs."""
+    if group:
+        return torch.stack([plain_koleo(part) for part in feature_BD.split(group)]).mean()
     unit = feature_BD / feature_BD.norm(dim=1, keepdim=True)
     logs = []
     for i, one in enumerate(unit):

@@ -72,7 +72,7 @@ def own_logits(of: SelfDistillation | Teacher, pixels: Tensor) -> Tensor:
 
 def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) -> Tensor:
     """Algorithm 1 and multi-crop of the paper: the mean over pairs of different views; and KoLeo of
-    the first view."""
+    both views (DINOv2's ssl_meta_arch.py)."""
     views = [given.views[:, 0], given.views[:, 1]]
     crops = [] if given.local is None else list(given.local.transpose(0, 1))
     with torch.no_grad():
@@ -89,7 +89,8 @@ def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) ->
                 logits = own_logits(objective, view)
                 total = total - (target * torch.log_softmax(logits / 0.1, 1)).sum(1).mean()
                 pairs += 1
-    koleo = plain_koleo(plain_tokens(objective.encoder, views[0])[:, 0])
+    tokens = [plain_tokens(objective.encoder, view)[:, 0] for view in views]
+    koleo = sum(plain_koleo(token, objective.koleo_group) for token in tokens)
     return total / pairs + objective.koleo_weight * koleo
 
 

@@ -80,8 +80,9 @@ def plain_loss(
         patches = torch.cat([of_patches(objective.teacher, one) for one in taught])
         if objective.assign.balance == "sinkhorn":
             targets = plain_sinkhorn(logits, 0.04)
-            of_each = plain_sinkhorn(patches.flatten(0, 1), temperature)
-            of_each = of_each.unflatten(0, patches.shape[:2])
+            of_each = torch.zeros_like(patches)  # DINOv2's: of masked patches alone
+            masked = torch.cat(masks)
+            of_each[masked] = plain_sinkhorn(patches[masked], temperature)
         else:
             targets = torch.softmax((logits - objective.assign.centre_K) / 0.04, -1)
             centre = objective.assign_patches.centre_K
@@ -97,8 +98,8 @@ def plain_loss(
         cross = -(wanted * found).sum(-1)
         each = (cross * masks[q]).sum(-1) / masks[q].sum(-1).clamp(min=1)
         patch_loss = patch_loss + each.mean() / 2
-    koleo = objective.koleo_weight * plain_koleo(student[0][:, 0])
-    return view_loss / pairs + objective.weight * patch_loss + koleo
+    koleo = sum(plain_koleo(tokens[:, 0], objective.koleo_group) for tokens in student)
+    return view_loss / pairs + objective.weight * patch_loss + objective.koleo_weight * koleo
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,19 @@ def plain_loss(
         ({"shared": False, "balance": "sinkhorn"}, 3, 0.6, 0.07),
         ({"shared": False, "own_head": True}, 3, 0.6, 0.07),
         ({"koleo": 0.2}, 0, 0.6, 0.07),
+        # DINOv2's parts
+        (
+            {
+                "shared": False,
+                "own_head": True,
+                "balance": "sinkhorn",
+                "koleo": 0.1,
+                "koleo_group": 3,
+            },
+            3,
+            0.6,
+            0.07,
+        ),
     ],
 )
 def test_loss_and_gradients_are_those_of_a_plain_implementation(

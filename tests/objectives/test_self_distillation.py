@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.self_distillation import plain_koleo, plain_sinkhorn
+from ssl_vit.errors import UserError
 from ssl_vit.objectives.self_distillation import Assignment, Head, koleo
 
 
@@ -42,6 +43,25 @@ def test_the_same_feature_twice_has_a_finite_loss_and_gradient() -> None:
 
 def test_one_image_alone_has_none() -> None:
     assert koleo(torch.ones(1, 4)).tolist() == [0]
+
+
+def test_groups_know_nothing_of_each_other() -> None:
+    torch.manual_seed(0)
+    x_BC = torch.randn(12, 7)
+    parts = [koleo(x_GC) for x_GC in x_BC.split(4)]
+    torch.testing.assert_close(koleo(x_BC, 4), torch.cat(parts), rtol=0, atol=0)
+    with pytest.raises(UserError, match=r"koleo_group=5: .* 12 images"):
+        koleo(x_BC, 5)
+
+
+def test_sinkhorn_of_what_counts_is_that_of_it_alone() -> None:
+    torch.manual_seed(0)
+    logits, counted = torch.randn(40, 6), torch.arange(40) % 3 == 0
+    assign = Assignment(6, "sinkhorn", 0.9, (0.1, 0.1), 0.0)
+    torch.testing.assert_close(assign(logits, counted)[counted], assign(logits[counted]))
+    # of a step in which no view is masked: nothing is lost by it, but nothing may be nan
+    nothing = assign(logits, torch.zeros(40, dtype=torch.bool))
+    torch.testing.assert_close(nothing, torch.softmax(logits / 0.1, 1))
 
 
 def test_sinkhorn_gives_all_prototypes_alike() -> None:

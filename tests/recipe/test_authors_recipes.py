@@ -1,7 +1,7 @@
 """The recipes of other papers, resolved, against a table of what their authors released; what
 differs is said in the recipe. Sources, all at their last commit: facebookresearch/mae,
 microsoft/SimMIM, facebookresearch/moco-v3, facebookresearch/dino, bytedance/ibot,
-facebookresearch/ijepa, google-research/task_adaptation.
+facebookresearch/dinov2, facebookresearch/ijepa, google-research/task_adaptation.
 """
 
 import math
@@ -185,6 +185,50 @@ AUTHORS: dict[str, dict[str, Any]] = {
         "optim.steps": 800 * epoch(1024, 16),
         "optim.warmup": 10 * epoch(1024, 16),
     },
+    "dinov2_l14": IMAGENET
+    | ADAMW
+    | VIEWS
+    | {
+        "objective": "ibot",
+        "model.width": 1024,  # configs/train/vitl14.yaml, over ssl_default_config.yaml, as the rest
+        "model.depth": 24,
+        "model.heads": 16,
+        "model.patch": 14,
+        "model.activation": "swiglu",
+        "model.mlp": (int(4096 * 2 / 3) + 7) // 8 * 8,  # layers/swiglu_ffn.py
+        "model.layer_scale": 1e-5,
+        "data.crop_area": 0.32,
+        "ibot.prototypes": 131072,
+        "ibot.hidden": 2048,
+        "ibot.width": 384,
+        "ibot.lengths": False,  # layers/dino_head.py: weight_g is frozen
+        "ibot.freeze": 1 / 500,
+        "ibot.temperature": 0.1,
+        "ibot.teacher_temperature": [0.04, 0.07],
+        "ibot.patch_temperature": [0.04, 0.07],
+        "ibot.warmup": 30 / 500,
+        "ibot.momentum": 0.994,
+        "ibot.balance": "sinkhorn",
+        "ibot.shared": False,
+        "ibot.own_head": True,
+        "ibot.koleo": 0.1,
+        "ibot.koleo_group": 32,
+        "ibot.rate": [0.1, 0.5],
+        "ibot.whole": 0.5,
+        "ibot.weight": 1.0,
+        "views.local": 8,
+        "views.local_size": 98,
+        "views.local_area": [0.05, 0.32],
+        "views.local_blur": 0.5,
+        "optim.steps": 500 * 1250,
+        "optim.warmup": 80 * 1250,
+        "optim.batch": 12 * 8 * 32,  # README
+        "optim.lr": pytest.approx(2e-4 * 3**0.5, rel=1e-4),
+        "optim.weight_decay": 0.04,
+        "optim.weight_decay_end": 0.2,
+        "optim.drop_path": 0.4,
+        "optim.clip": 3.0,
+    },
     "ijepa_h14": IMAGENET
     | ADAMW
     | {
@@ -269,6 +313,10 @@ HEADS = {
     "mae_b16": ["mae.width=16", "mae.depth=1", "mae.heads=2"],
     "moco_v3_b16": ["moco.hidden=16", "moco.width=8"],
     "ibot_s16": ["ibot.prototypes=16", "ibot.hidden=16", "ibot.width=8", "views.local_size=16"],
+    "dinov2_l14": [
+        *("ibot.prototypes=16", "ibot.hidden=16", "ibot.width=8", "ibot.koleo_group=4"),
+        "views.local_size=16",
+    ],
     "dino_s16": ["dino.prototypes=16", "dino.hidden=16", "dino.width=8", "views.local_size=16"],
     "ijepa_h14": ["ijepa.width=16", "ijepa.depth=1", "ijepa.heads=2"],
     "finetune_modern": ["init=scratch", "eval.test=false"],

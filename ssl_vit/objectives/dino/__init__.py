@@ -43,9 +43,17 @@ class DinoOptions(Keys):
     )
     koleo: float = key(
         0.0,
-        "Weight of KoLeo, which keeps the features of different images apart; 0: none.",
+        "Weight of KoLeo, which keeps the features of different images apart, of each of the two"
+        " larger views; 0: none.",
         ge=0,
         le=1e6,
+    )
+    koleo_group: int | None = key(
+        None,
+        "Images, one after the other in a batch, among which KoLeo looks for the nearest: a divisor"
+        " of a process's; null: those of all processes.",
+        ge=2,
+        le=2**20,
     )
 
 

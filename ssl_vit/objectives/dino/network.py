@@ -39,6 +39,7 @@ class SelfDistillation(Objective):
         self.first_momentum = options.momentum
         self.freeze = options.freeze
         self.koleo_weight = options.koleo
+        self.koleo_group = options.koleo_group
         sizes = (options.hidden, options.width, options.prototypes)
         self.head = Head(encoder.width, *sizes, options.lengths, **self.patch_head(options))
         first, last = options.teacher_temperature
@@ -94,10 +95,11 @@ class SelfDistillation(Objective):
         return self.output(loss_B, metrics, h_XTD)
 
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
-        """The output of a loss (B,), to which KoLeo of the first views' class tokens is added where
-        it has a weight."""
+        """The output of a loss (B,), to which KoLeo of the class tokens is added where it has a
+        weight: the sum over the two views, as never two of one image are compared."""
         if self.koleo_weight and self.training:  # of a batch, which in evaluation is any
-            koleo_B = koleo(h_XTD[: len(loss_B), 0])
+            views = h_XTD[:, 0].chunk(VIEWS)
+            koleo_B = torch.stack([koleo(x_BD, self.koleo_group) for x_BD in views]).sum(0)
             loss_B = loss_B + self.koleo_weight * koleo_B
             metrics = sums(koleo_loss=koleo_B) | metrics
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)

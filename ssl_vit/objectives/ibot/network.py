@@ -108,7 +108,7 @@ class MaskedSelfDistillation(SelfDistillation):
         logits_XNK = self.head.patches(h_XTD[:, prefix:].flatten(0, 1)).unflatten(0, (-1, patches))
         with torch.no_grad():
             taught = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
-            p_XNK = self.assign_patches(taught).unflatten(0, (-1, patches))
+            p_XNK = self.assign_patches(taught, masked_XN.flatten()).unflatten(0, (-1, patches))
         with full_precision(logits_XNK.device):
             log_XNK = F.log_softmax(logits_XNK / self.temperature, dim=-1)
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
