@@ -9,7 +9,7 @@ from ...recipe.schema import Recipe
 
 
 class LejepaOptions(Keys):
-    # defaults: section 6.1 of the paper; hidden: the projector of the authors' MINIMAL.md
+    # Defaults: section 6.1 of the paper; hidden: the authors' MINIMAL.md; width: lightly's head
     weight: float = key(
         0.05, "Weight of SIGReg, lambda; the prediction has the rest of 1.", gt=0, lt=1
     )
