@@ -1,7 +1,7 @@
 """The contract of every objective: a module around one encoder, `objective(batch) -> Output`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from ..data.augment import VIEWS
 from ..data.batching import Batch
 from ..errors import UserError
 from ..models.encoder import Backbone
+from .global_batch import GlobalBatchNorm
 from .teacher import Averages
 
 # name -> (sum, count), which add up over passes and processes
@@ -71,10 +72,17 @@ class Objective(nn.Module, ABC):
     def start_step(self, progress: float) -> None:
         """Set what follows a schedule of its own. Called before each training step with the share
         of the run that is done; what is set is a buffer, which a compiled graph reads."""
+        for norm in self._norms():
+            norm.start_step()
 
     def after_step(self, found_inf: Tensor) -> None:
         """Move buffers that follow training, after an optimiser step; not if it was skipped, as
         `found_inf` (bool, on the device) says."""
+        for norm in self._norms():
+            norm.after_step(found_inf)
+
+    def _norms(self) -> Iterator[GlobalBatchNorm]:
+        return (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
 
     def averages(self, progress: float) -> Averages:
         """A momentum m and pairs (running average, the weight that it averages), of an objective

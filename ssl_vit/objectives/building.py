@@ -23,6 +23,7 @@ class Settings:
         target: name of what is predicted of a patch.
         mean, std: normalise the encoder's input, one value a channel in [0, 1].
         pixel_range: the values of a pixel that stand for 0 and 1.
+        seed: of the run.
     """
 
     objective: str
@@ -31,12 +32,13 @@ class Settings:
     mean: list[float]
     std: list[float]
     pixel_range: tuple[int, int] = BYTES
+    seed: int = 0
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
         data = recipe.data
         pixels = (data.mean, data.std, data.pixel_range)
-        return cls(recipe.objective, recipe.groups, recipe.target, *pixels)
+        return cls(recipe.objective, recipe.groups, recipe.target, *pixels, recipe.seed)
 
     def group(self, kind: type[G]) -> G:
         """The group of keys of that type."""

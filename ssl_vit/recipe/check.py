@@ -291,6 +291,17 @@ def _views(r: Recipe) -> None:
         raise r.error("views.local_area", f"{text} data.crop_area={r.data.crop_area:g}")
 
 
+def check_patches(r: Recipe) -> None:
+    """Check that the model's patches are of pixels.
+
+    Raises:
+        UserError: it has none, or those of a feature map.
+    """
+    if r.model.convolutional or r.model.hybrid:
+        text = f"objective={r.objective} needs patches of pixels; model={r.model.name} has none"
+        raise r.error("model", text, r.model.name)
+
+
 def check_decoder(r: Recipe, group: str) -> None:
     """Check the sizes of a small transformer beside the encoder, `GROUP.width` and `GROUP.heads`.
 

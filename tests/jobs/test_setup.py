@@ -18,6 +18,7 @@ from ssl_vit.jobs.setup import Job
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.objectives.base import Objective
+from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.recipe import declaration
 from ssl_vit.runs.folder import Run
 
@@ -32,11 +33,9 @@ POSITIONS = "pos_embed"
 
 def going_on(objective: str, *words: str) -> list[str]:
     declared = declaration.objectives()[objective]
-    of_views = (
-        ["views.local_size=8", f"{objective}.prototypes=32"]
-        if "views.local" in declared.shared
-        else []
-    )
+    of_views = ["views.local_size=8"] if "views.local" in declared.shared else []
+    if issubclass(declared.options.kind, DinoOptions):
+        of_views.append(f"{objective}.prototypes=32")
     options = [word for word in TRAINED if not word.startswith(OF_MODEL)]
     return altered(options, f"recipe={objective}", *of_views, f"name={objective}", *words)
 

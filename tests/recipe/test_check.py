@@ -20,7 +20,7 @@ EVALUATE = "recipe=evaluate init=scratch"
 SEGMENT = f"{EVALUATE} probe.measures=[segmentation]"
 HIDDEN = f"{EVALUATE} probe.feature=hidden"
 CONV = f"{EVALUATE} {BIT}"
-DINO, IJEPA, MOCO = "recipe=dino", "recipe=ijepa", "recipe=moco_v3"
+DINO, IJEPA, LEJEPA, MOCO = (f"recipe={one}" for one in ("dino", "ijepa", "lejepa", "moco_v3"))
 BROKEN = [
     (f"recipe=mpp {BIT}", "model=bit_r50x1: objective=mpp needs patches"),
     (f"recipe=mpp {R50}", "model=r50_vit_b16: objective=mpp needs patches of pixels"),
@@ -113,6 +113,8 @@ BROKEN = [
     (f"{EVALUATE} probe.layer=99", "probe.layer=99: expected at most model.depth=4"),
     # those of one objective
     (f"{DINO} {BIT}", "model=bit_r50x1: objective=dino needs patches"),
+    (f"{LEJEPA} {BIT}", "model=bit_r50x1: objective=lejepa needs patches"),
+    (f"{LEJEPA} checkpoint.best=prediction_loss", "checkpoint.best=prediction_loss: of objective"),
     ("recipe=ibot ibot.rate=[0.5,0.1]", "ibot.rate=[0.5, 0.1]: expected the smaller share first"),
     (f"{RESNET} supervised.pool=avg", "supervised.pool=avg: model=bit_r50x1 has no use for it"),
     (

@@ -39,6 +39,7 @@ COMPILED = [
     "recipe=dino views.local_size=8 dino.prototypes=32 optim.drop_path=0.1 dino.koleo=0.1",
     "recipe=dino views.local=0 dino.balance=sinkhorn dino.prototypes=32",
     "recipe=ibot views.local_size=8 ibot.prototypes=32 ibot.shared=false ibot.own_head=true",
+    "recipe=lejepa views.local_size=8 lejepa.slices=32",
     "recipe=supervised data.mixup=0.5 optim.average=0.9",
     "recipe=joint compute.batch=8",
 ]
@@ -164,7 +165,11 @@ def test_what_reads_values_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["joint", "simmim", "mae", "ijepa", "moco_v3", "dino views.local_size=8"]
+    "words",
+    [
+        *("joint", "simmim", "mae", "ijepa", "moco_v3"),
+        *("dino views.local_size=8", "lejepa views.local_size=8"),
+    ],
 )
 def test_a_step_between_rows_reads_nothing_of_the_device(
     monkeypatch: pytest.MonkeyPatch, tiny: list[str], words: str

@@ -38,6 +38,9 @@ CURVES = {
         SHORT, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
     ),
     "ijepa": altered(SHORT, "recipe=ijepa", "eval.collapse=null"),
+    "lejepa": altered(
+        SHORT, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32", "eval.collapse=null"
+    ),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...metrics import LOSS, Baseline, Metric
+from ...recipe.check import check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Fraction, Keys, Share, Width, key
 from ...recipe.schema import Recipe
@@ -73,9 +74,7 @@ class DinoDeclaration(ObjectiveDeclaration):
     )
 
     def check(self, recipe: Recipe) -> None:
-        if recipe.model.convolutional or recipe.model.hybrid:
-            text = f"objective={self.name} needs patches of pixels; model={recipe.model.name} has"
-            raise recipe.error("model", f"{text} none", recipe.model.name)
+        check_patches(recipe)
 
 
 DECLARATION = DinoDeclaration()

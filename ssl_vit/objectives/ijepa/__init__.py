@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...metrics import Metric
-from ...recipe.check import check_decoder
+from ...recipe.check import check_decoder, check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Depth, Keys, Part, Share, Width, key
 from ...recipe.schema import Recipe
@@ -79,9 +79,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
 
     def check(self, recipe: Recipe) -> None:
-        if recipe.model.convolutional or recipe.model.hybrid:
-            text = f"objective=ijepa needs patches of pixels; model={recipe.model.name} has none"
-            raise recipe.error("model", text, recipe.model.name)
+        check_patches(recipe)
         own = recipe.group(IjepaOptions)
         for name in ("area", "aspect", "context"):
             smallest, largest = getattr(own, name)

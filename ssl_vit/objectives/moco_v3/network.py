@@ -6,7 +6,6 @@ Legend: B images of this process, G of all processes, V views (2), C width of wh
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -89,17 +88,6 @@ class MomentumContrast(Objective):
 
     def heads(self) -> dict[str, Tensor]:
         return {name: value for name, value in super().heads().items() if COPY not in name}
-
-    def start_step(self, progress: float) -> None:
-        for norm in self._norms():
-            norm.start_step()
-
-    def after_step(self, found_inf: Tensor) -> None:
-        for norm in self._norms():
-            norm.after_step(found_inf)
-
-    def _norms(self) -> Iterator[GlobalBatchNorm]:
-        yield from (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
 
     def averages(self, progress: float) -> teacher.Averages:
         """The momentum as in the authors' code with `--moco-m-cos`."""

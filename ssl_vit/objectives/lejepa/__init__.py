@@ -1,0 +1,43 @@
+"""Views with one embedding, and embeddings that are normally distributed (LeJEPA: Balestriero and
+LeCun, 2025), declared. No torch here."""
+
+from ...metrics import LOSS, Metric
+from ...recipe.check import check_patches
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Keys, Width, key
+from ...recipe.schema import Recipe
+
+
+class LejepaOptions(Keys):
+    # Defaults: section 6.1 of the paper; hidden: the authors' MINIMAL.md; width: lightly's head
+    weight: float = key(
+        0.05, "Weight of SIGReg, lambda; the prediction has the rest of 1.", gt=0, lt=1
+    )
+    slices: int = key(
+        1024,
+        "Random directions, others in each step, along which embeddings are compared with a normal"
+        " distribution.",
+        gt=0,
+        le=2**20,
+    )
+    hidden: Width = key(2048, "Width of the projector's two hidden layers.")
+    width: Width = key(64, "Width of the embeddings.")
+
+
+class LejepaDeclaration(ObjectiveDeclaration):
+    name = "lejepa"
+    title = "Normally distributed embeddings of views (LeJEPA)"
+    paper = "Balestriero and LeCun, 2025, arXiv:2511.08544"
+    options = Group("lejepa", LejepaOptions, "LeJEPA: trade-off, directions and projector.")
+    shared = ("views", "views.local")
+    no_measure = ("prediction_loss",)  # of one embedding for all images 0
+    metrics = (
+        Metric("prediction_loss", higher=False, unit=LOSS),
+        Metric("sigreg", "SIGReg", higher=False, unit=LOSS),
+    )
+
+    def check(self, recipe: Recipe) -> None:
+        check_patches(recipe)
+
+
+DECLARATION = LejepaDeclaration()

@@ -1,0 +1,129 @@
+"""LeJEPA (Balestriero and LeCun, 2025): all views of an image get the embedding that its two global
+views have in the mean, and each view's embeddings are held to a standard normal distribution. There
+is no teacher, and everything gets the gradient.
+
+Legend: B images of this process, V views of each (the global ones, then the local ones), C width of
+an embedding, M directions, T points of an integral.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ... import rng
+from ...data.augment import VIEWS
+from ...data.batching import Batch
+from ...models.encoder import Encoder
+from ...models.full_precision import full_precision
+from .. import global_batch
+from ..base import Objective, Output, both_views, sums
+from ..building import Settings
+from ..global_batch import GlobalBatchNorm
+from . import LejepaOptions
+
+STREAM = rng.stream_id("directions")  # computed at import, because the objective is compiled
+POINTS = 17  # of the integral, from -END to END (section 6.1)
+END = 5.0
+
+
+class JointEmbedding(Objective):
+    """The loss is (1 - weight) times the mean squared distance of all views' embeddings from the
+    mean of the global views', and weight times the mean over all views of SIGReg (algorithm 2).
+
+    SIGReg is of the global batch, along directions that follow from the run's seed and the step; in
+    evaluation of the batch, always along the same ones. The projector is that of the authors'
+    MINIMAL.md without the biases that its batch norms take off; their statistics are of all views
+    together.
+
+    Args:
+        encoder: a Vision Transformer with patches.
+        options: trade-off, directions and projector.
+        seed: of the run.
+    """
+
+    encoder: Encoder
+    key_1: Tensor
+
+    def __init__(self, encoder: Encoder, options: LejepaOptions, seed: int) -> None:
+        super().__init__(encoder)
+        self.weight, self.slices, self.seed = options.weight, options.slices, seed
+        hidden = options.hidden
+        self.projector = nn.Sequential(
+            *(nn.Linear(encoder.width, hidden, bias=False), GlobalBatchNorm(hidden), nn.ReLU()),
+            *(nn.Linear(hidden, hidden, bias=False), GlobalBatchNorm(hidden), nn.ReLU()),
+            nn.Linear(hidden, options.width),
+        )
+        self.register_buffer("key_1", torch.zeros(1, dtype=torch.int64), persistent=False)
+
+    def start_step(self, progress: float) -> None:
+        super().start_step(progress)
+        # no two steps of a run have the same share of it done
+        step = np.float64(progress).view(np.int64)
+        self.key_1.fill_(int(rng.stream(rng.key(self.seed, step), STREAM)[0]))
+
+    def forward(self, batch: Batch) -> Output:
+        images = len(batch.key)
+        feature_XD = self.encoder.tokens(both_views(batch).flatten(0, 1))[:, 0]
+        views = [feature_XD.unflatten(0, (images, -1))]
+        if batch.local is not None:
+            feature_XD = self.encoder.crop_tokens(batch.local.flatten(0, 1))[:, 0]
+            views.append(feature_XD.unflatten(0, (images, -1)))
+        feature_BVD = torch.cat(views, 1)
+        z_BVC = self.projector(feature_BVD.flatten(0, 1)).unflatten(0, (images, -1))
+        with full_precision(z_BVC.device):
+            z_BVC = z_BVC.float()
+            centre_B1C = z_BVC[:, :VIEWS].mean(1, keepdim=True)
+            prediction_B = (z_BVC - centre_B1C).square().mean((1, 2))
+            sigreg_B = self._sigreg(z_BVC).expand(images)
+            loss_B = (1 - self.weight) * prediction_B + self.weight * sigreg_B
+        metrics = sums(loss=loss_B, prediction_loss=prediction_B, sigreg=sigreg_B)
+        return Output(loss_B.mean(), metrics)
+
+    def _sigreg(self, z_BVC: Tensor) -> Tensor:
+        """The mean of all views'."""
+        key_1, images = torch.zeros_like(self.key_1), len(z_BVC)
+        mean: Callable[[Tensor], Tensor] = partial(torch.mean, dim=0)
+        if self.training:
+            key_1, images = self.key_1, images * global_batch.processes()
+            mean = global_batch.mean
+        direction_CM = directions(key_1, z_BVC.shape[-1], self.slices)
+        return images * distance_from_normal(z_BVC @ direction_CM, mean).mean()
+
+
+def directions(key_1: Tensor, width: int, count: int) -> Tensor:
+    """The directions (C, M) of a key, columns of length 1; all directions are equally likely."""
+    slot_X = 2 * torch.arange(width * count, device=key_1.device)
+    # normal numbers by Box and Muller
+    radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
+    normal_X = radius_X * (2 * math.pi * rng.uniform(key_1, slot_X + 1)).cos()
+    return F.normalize(normal_X.unflatten(0, (width, count)), dim=0)
+
+
+def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
+    """Epps and Pulley's statistic of numbers, for each view and direction (V, M), divided by how
+    many they are: the integral of |f(t) - n(t)|^2 n(t), where f is their characteristic function
+    and n = exp(-t^2 / 2) that of a standard normal distribution.
+
+    By the trapezoidal rule (algorithm 1). It is even in t and 0 at 0, so half of the points do.
+
+    Args:
+        x_BVM: the numbers.
+        mean: over the images, of all processes or of this one.
+    """
+    half = POINTS // 2
+    number_T = torch.arange(1, half + 1, device=x_BVM.device)
+    t_T = END / half * number_T
+    normal_T = (-t_T.square() / 2).exp()
+    weight_T = END / half * normal_T * (2 - (number_T == half).float())
+    angle_BVMT = x_BVM[..., None] * t_T
+    real_VMT, imaginary_VMT = mean(angle_BVMT.cos()), mean(angle_BVMT.sin())
+    return ((real_VMT - normal_T).square() + imaginary_VMT.square()) @ weight_T
+
+
+def build(settings: Settings, encoder: Encoder, classes: int) -> JointEmbedding:
+    return JointEmbedding(encoder, settings.group(LejepaOptions), settings.seed)
