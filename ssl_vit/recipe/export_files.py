@@ -199,8 +199,8 @@ def is_timms(config: Values) -> bool:
 
 
 def model_values(config: Values) -> Values:
-    """{dotted key: value} of the model that a config.json of this package or of transformers
-    describes; empty where it does not describe it whole."""
+    """{key of Model: value} of what a config.json of this package or of transformers describes;
+    empty where it does not describe it whole."""
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
@@ -222,8 +222,7 @@ def model_values(config: Values) -> Values:
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     named = config.get("encoder") or {}
     options = {key: named[key] for key in ENCODER_KEYS if key in named}
-    values = {"name": name, "timm": architecture, **sizes, **options}
-    return {f"model.{key}": value for key, value in values.items()}
+    return {"name": name, "timm": architecture, **sizes, **options}
 
 
 def encoder_options(model: Model) -> dict[str, Any]:

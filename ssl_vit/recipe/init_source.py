@@ -156,23 +156,26 @@ class InitSource:
             UserError: its files cannot be read, or name no Vision Transformer of timm that this
                 package can train; as `fetch_export`.
         """
-        found: Values = {}
+        of_model: Values = {}
         if self.is_timm:
             cfg = self._published()
             found = {"mean": [*cfg.mean], "std": [*cfg.std]}
             found |= export_files.of_pretrained_cfg(vars(cfg))
             found = {f"data.{key}": value for key, value in found.items()}
-        elif folder := self.fetch_export("config.json", "preprocessor_config.json"):
+        else:
+            folder = self.fetch_export("config.json", "preprocessor_config.json")
+            if folder is None:
+                return {}
             run = self.locate().run
             with self._readable():
                 found = export_files.preprocessing_values(folder)
                 if run is not None:
-                    values = parsing.load_yaml(run / "recipe.yaml")["model"]
-                    return {f"model.{key}": value for key, value in values.items()} | found
-                found |= export_files.model_values(export_files.read(folder))
-        if model and found and "model.width" not in found:
-            found |= {f"model.{key}": value for key, value in self._built_by_timm().values.items()}
-        return found
+                    of_model = parsing.load_yaml(run / "recipe.yaml")["model"]
+                else:
+                    of_model = export_files.model_values(export_files.read(folder))
+        if model and not of_model:
+            of_model = self._built_by_timm().values
+        return {f"model.{key}": value for key, value in of_model.items()} | found
 
     def _published(self) -> Any:
         """What timm knows of the weights of timm:NAME; a UserError where it has none."""
