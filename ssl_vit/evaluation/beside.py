@@ -24,24 +24,22 @@ ENCODER = ""  # the name of the encoder itself, beside FRESH, START and PIXELS
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
-def fresh_network(model: Model, data: Data, seed: int, class_token: bool = True) -> Backbone:
+def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
     """The network with the initial weights of that seed, as a run from scratch begins; torch's
-    random state stays as it is. `class_token` as of build_encoder."""
+    random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return build_backbone(model, data, class_token=class_token).eval()
+        return build_backbone(model, data).eval()
 
 
-def initial_network(
-    made: Recipe | None, model: Model, data: Data, seed: int, class_token: bool = True
-) -> Backbone:
+def initial_network(made: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
     """The network with the initial weights of the run `made`, of its seed, brought to the image
     size of `data` as trained ones are; with fresh weights of `seed` where no run is known, or its
     images have other channels."""
     if made is None or made.data.channels != data.channels:
-        return fresh_network(model, data, seed, class_token)
-    network = fresh_network(model, data, made.seed, class_token)
-    copy_weights(fresh_network(made.model, made.data, made.seed, class_token), network)
+        return fresh_network(model, data, seed)
+    network = fresh_network(model, data, made.seed)
+    copy_weights(fresh_network(made.model, made.data, made.seed), network)
     return network
 
 

@@ -77,7 +77,7 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
             return Pooled(net.feature(image_B3HW, pool, layer), None)
         h_BTD = net.tokens(image_B3HW, layer)
         h_BND = h_BTD[:, net.prefix :] if patches else None
-        return Pooled(net.pooled(h_BTD, pool), h_BND)
+        return Pooled(net.pooled(h_BTD, pool, layer), h_BND)
 
     return read
 

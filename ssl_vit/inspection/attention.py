@@ -1,4 +1,4 @@
-"""Attention maps, recomputed from what each block's attention receives; and what the paper shows of
+"""Attention maps, recomputed from each block's queries and keys; and what the paper shows of
 them: mean distance (4.5, D.7), rollout (4.5, D.8), the class token's attention.
 
 Legend: B images, H heads, T tokens (prefix + N), N patches, D width.
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from einops import rearrange
 from timm.layers import AttentionRope, apply_rot_embed_cat
+from timm.models.eva import EvaAttention
 from timm.models.vision_transformer import Attention
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from ..models.attention import QueryAttention
 from ..models.encoder import Encoder
 from .base import UnavailableError
 
-KINDS = (Attention, QueryAttention, AttentionRope)
+KINDS = (Attention, QueryAttention, AttentionRope, EvaAttention)
 
 
 @torch.no_grad()
@@ -25,8 +25,8 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
     """Yield each block's attention, float32 (B, H, T, T): row t holds the weights with which token
     t reads all tokens.
 
-    The forward pass is the encoder's own, fused kernels included; a hook that is removed again
-    passes each attention's input on, from which its queries and keys are computed a second time.
+    The forward pass is the encoder's own, fused kernels included; hooks that are removed again
+    pass each attention's queries and keys on, from which the weights are computed a second time.
 
     Raises:
         UnavailableError: a block's attention is none of KINDS.
@@ -39,43 +39,42 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
         if type(attention) not in KINDS:
             found = type(attention).__name__
             raise UnavailableError(f"block {number} is a {found}, without timm's Attention")
-        received: list[Tensor] = []
-        handle = attention.register_forward_pre_hook(
-            lambda _, inputs, kept=received: kept.append(inputs[0])
-        )
+        query_and_key: list[Tensor] = []
+        # their norms, or what stands in a norm's place
+        hooks = [
+            norm.register_forward_hook(lambda *given, kept=query_and_key: kept.append(given[-1]))
+            for norm in (attention.q_norm, attention.k_norm)
+        ]
         try:
             x_BTD = block(x_BTD, **arguments)
         finally:
-            handle.remove()
-        yield attention_weights(attention, received[0], **arguments)
+            for hook in hooks:
+                hook.remove()
+        yield attention_weights(attention, *query_and_key, **arguments)
 
 
-def attention_weights(attention: Any, x_BTD: Tensor, rope: Tensor | None = None) -> Tensor:
+def attention_weights(
+    attention: Any, query_BHTd: Tensor, key_BHTd: Tensor, rope: Tensor | None = None
+) -> Tensor:
     """Softmax of the scaled products of queries and keys, (B, H, T, T) (paper, equation 6), with
-    the norms of queries and keys and the positions that the architecture has.
+    the positions that the architecture has.
 
     Args:
         attention: a module of KINDS.
-        x_BTD: what it receives.
+        query_BHTd, key_BHTd: its queries and keys.
         rope: angles of rotary positions, (N, 2d), for patches alone.
     """
-    projected = attention.qkv(x_BTD)
-    query_BHTd, key_BHTd, _ = rearrange(
-        projected, "b t (part h d) -> part b h t d", part=3, h=attention.num_heads
-    )
-    query_BHTd = attention.q_norm(query_BHTd)
-    key_BHTd = attention.k_norm(key_BHTd)
     if rope is not None:
-        query_BHTd = _rotated(query_BHTd, rope)
-        key_BHTd = _rotated(key_BHTd, rope)
+        half = getattr(attention, "rotate_half", False)
+        query_BHTd, key_BHTd = (_rotated(one, rope, half) for one in (query_BHTd, key_BHTd))
     logit_BHTT = (query_BHTd * attention.scale) @ key_BHTd.transpose(-2, -1)
     return logit_BHTT.float().softmax(-1)
 
 
-def _rotated(x_BHTd: Tensor, angle_Nd: Tensor) -> Tensor:
+def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
     """With those of the patches rotated, which follow the prefix tokens."""
     prefix = x_BHTd.shape[2] - len(angle_Nd)
-    patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd)
+    patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd, half=half)
     return torch.cat([x_BHTd[:, :, :prefix], patch_BHNd], 2).type_as(x_BHTd)
 
 

@@ -2,12 +2,11 @@
 the encoder ready to be inspected."""
 
 import copy
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -19,9 +18,9 @@ from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
 from ..evaluation.beside import initial_network
 from ..inspection.base import Subject
-from ..models import architectures, weights
+from ..models import weights
 from ..models.encoder import Encoder, build_backbone
-from ..recipe import export_files, parsing, recipe_files, schema, words
+from ..recipe import parsing, recipe_files, schema, words
 from ..recipe.check import check_place
 from ..recipe.images import OF_PIXELS
 from ..recipe.init_source import InitSource
@@ -96,19 +95,14 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
     source = InitSource(place)
     if source.is_scratch:
         return _scratch(None, given)
-    described = source.described_values()
     of_model = next((key for key in given if key.split(".")[0] == "model"), None)
+    described = source.described_values(model=of_model is None)
     # the normalisation, which options give the encoders that do not state it
     brought = [f"data.{key}" for key in OF_PIXELS if f"data.{key}" in described]
     own = {key: text for key, text in given.items() if key not in brought}
-    if "model.width" in described:
-        if of_model:
-            raise UserError(f"{of_model}={given[of_model]}: init={place} describes its own model")
-    elif not of_model:
-        own = _of_timm(source) | own
-    folder = source.fetch_export("config.json", "preprocessor_config.json")
-    size = None if folder is None else export_files.image_size(folder)
-    own.setdefault("data.size", str(size or DEFAULT_SIZE))
+    if of_model and "model.width" in described:
+        raise UserError(f"{of_model}={given[of_model]}: init={place} describes its own model")
+    own.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
     name = own.pop("model.name", None)  # which only model= sets
     recipe = resolve_encoder(place, own)
     recipe.model.name = name or recipe.model.name
@@ -118,37 +112,6 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
         identity = str(Path(located.run or located.export or place).resolve())
         label = Path(identity).name
     return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
-
-
-def _of_timm(source: InitSource) -> dict[str, str]:
-    """Options for weights that name one of timm's architectures, and describe it no further: the
-    model and, of timm:NAME, the images that it was trained on. Empty for a .npz file.
-
-    Raises:
-        UserError: it is no Vision Transformer.
-    """
-    folder = source.fetch_export("config.json", "preprocessor_config.json")
-    found: dict[str, Any] = {}
-    config: dict[str, Any] = {"architecture": source.timm_name.partition(".")[0]}
-    if folder is not None:
-        config = export_files.read(folder)
-    elif source.is_timm:
-        cfg = architectures.published(source)
-        found = {"data.size": cfg.input_size[-1], "data.mean": cfg.mean, "data.std": cfg.std}
-        crop = export_files.of_pretrained_cfg(vars(cfg))
-        found |= {f"data.{key}": value for key, value in crop.items()}
-    else:
-        return {}
-    try:
-        args = config.get("model_args") or {}
-        model = architectures.values_of_timm(str(config.get("architecture")), args)
-    except Exception as error:  # whatever timm makes of another architecture
-        text = " ".join(str(error).split())[:200]
-        raise UserError(f"init={source.place}: {text}; or say what it is with model=") from None
-    found |= {f"model.{key}": value for key, value in model.items()}
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()
-    }
 
 
 def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
@@ -263,11 +226,9 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.seed)  # of what the weights do not hold
     if one.source.is_scratch:
-        network = initial_network(
-            one.made, recipe.model, recipe.data, recipe.seed, class_token=False
-        )
+        network = initial_network(one.made, recipe.model, recipe.data, recipe.seed)
     else:
-        network = build_backbone(recipe.model, recipe.data, class_token=False)
+        network = build_backbone(recipe.model, recipe.data)
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)

@@ -152,7 +152,7 @@ class FeatureFolder:
         """
         init, one = self.options.init, self.one
         torch.manual_seed(self.recipe.seed)
-        network = build_backbone(self.recipe.model, self.recipe.data, class_token=False)
+        network = build_backbone(self.recipe.model, self.recipe.data)
         digest = weights.fingerprint(network.backbone.state_dict())
         if not one.source.is_scratch:
             digest = weights.load_weights(network, one.source)

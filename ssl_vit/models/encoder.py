@@ -25,13 +25,14 @@ from ..data.pixel_values import check_integers, evaluation_images, normalisation
 from ..errors import UserError
 from ..recipe.images import BYTES, Data
 from ..recipe.schema import Model
+from ..recipe.timm_models import positions_of, unfit
 from .architectures import (
     check_architecture,
     check_sizes,
     create,
     first_registers,
+    is_eva,
     timm_args,
-    timm_class,
 )
 from .attention import Block, allow_wanted, choose_attention, gather_tokens
 from .drop_path import DropPath
@@ -39,7 +40,7 @@ from .positions import Positions, build_positions
 
 # What `feature` takes
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
-EXPECTED = "expected a Vision Transformer with a class token, patches and the width of model="
+EXPECTED = "expected a Vision Transformer or an Eva of timm, with patches"
 
 
 class Backbone(nn.Module, ABC):
@@ -147,8 +148,7 @@ class Encoder(Backbone):
 
     def __init__(self, backbone: Any, data: Data, positions: Positions | None = None) -> None:
         super().__init__(backbone, data)
-        own = "learned" if getattr(backbone, "pos_embed", None) is not None else "none"
-        self.positions = positions or Positions(own)
+        self.positions = positions or Positions(positions_of(backbone))
         self.width = backbone.embed_dim
         self.grid: tuple[int, int] = backbone.patch_embed.grid_size
         self.patch_size: int = backbone.patch_embed.img_size[0] // self.grid[0]
@@ -225,7 +225,7 @@ class Encoder(Backbone):
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
         """All tokens (B, T, D), prefix first, of images of fewer patches than the encoder's,
         after the final norm. Positions that are added are interpolated (`Positions.embed_at`);
-        distances between patches stay as they are.
+        rotary ones are those of their size.
 
         Raises:
             TypeError: as `normalize`.
@@ -245,9 +245,7 @@ class Encoder(Backbone):
             return self.tokens(pixels_B3HW)
         x_BMD = self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
         token_BTD = self.positions.embed_at(self.backbone, x_BMD, (rows, columns))
-        place_N = torch.arange(self.patches, device=x_BMD.device).unflatten(0, self.grid)
-        place_BM = place_N[:rows, :columns].flatten().expand(len(x_BMD), -1)
-        arguments = self.block_arguments(place_BM)
+        arguments = self.positions.block_arguments(self.backbone, grid=(rows, columns))
         for block in self.backbone.blocks:
             token_BTD = block(token_BTD, **arguments)
         return self.backbone.norm(token_BTD)
@@ -265,7 +263,8 @@ class Encoder(Backbone):
 
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image: its class token ("token") or the mean of its patches
-        ("avg"), after the final norm or, with `layer` from 1, after that block.
+        ("avg"), after the final norm (or before it, where the network has it after the pooling) or,
+        with `layer` from 1, after that block.
 
         Args:
             images: as `pixels` takes them.
@@ -275,7 +274,7 @@ class Encoder(Backbone):
         Raises:
             TypeError, ValueError: as `pixels` and `patch`; or `pool` is another word.
         """
-        return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool)
+        return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool, layer)
 
     def tokens(self, images: Images, layer: int | None = None) -> Tensor:
         """All tokens (B, T, D), prefix first, after the final norm or, with `layer` from 1, after
@@ -283,11 +282,12 @@ class Encoder(Backbone):
         x_BND = self.patch(self.pixels(images))
         return self(x_BND) if layer is None else self._up_to(x_BND, layer)
 
-    def pooled(self, h_BTD: Tensor, pool: str) -> Tensor:
-        """One feature (B, D) an image of its tokens, as `feature`."""
+    def pooled(self, h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        """One feature (B, D) an image of its `tokens` of that layer, as `feature`."""
         if pool not in ("token", "avg"):
             raise ValueError(f"pool={pool}: expected token or avg")
-        return h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
+        h_BD = h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
+        return self.backbone.fc_norm(h_BD) if layer is None else h_BD
 
 
 def build_backbone(
@@ -295,7 +295,6 @@ def build_backbone(
     data: Data,
     dropout: float = 0.0,
     drop_path: float = 0.0,
-    class_token: bool = True,
 ) -> Backbone:
     """The encoder of `build_encoder`, or a convolutional network with fresh weights.
 
@@ -303,7 +302,7 @@ def build_backbone(
         UserError: model.timm is no such architecture, or has other sizes than model= says.
     """
     if not model.convolutional:
-        return build_encoder(model, data, dropout, drop_path, class_token)
+        return build_encoder(model, data, dropout, drop_path)
     backbone = create(model, drop_path_rate=drop_path, **timm_args(model, data.size))
     check_sizes({"width": backbone.num_features}, model)
     return Convolutional(backbone, data)
@@ -314,7 +313,6 @@ def build_encoder(
     data: Data,
     dropout: float = 0.0,
     drop_path: float = 0.0,
-    class_token: bool = True,
 ) -> Encoder:
     """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
     classifier.
@@ -325,25 +323,26 @@ def build_encoder(
     Args:
         model, data: architecture; image size and normalisation.
         dropout, drop_path: rates while training.
-        class_token: refuse an architecture that has none, as training and evaluation need one.
 
     Raises:
-        UserError: model.timm is no such architecture.
+        UserError: model.timm is no such architecture, or is another one than model= says.
     """
     args = timm_args(model, data.size, data.channels, exported=False)
     args |= {"proj_drop_rate": dropout, "pos_drop_rate": dropout, "drop_path_rate": drop_path}
     # not all architectures of timm give their patches as (B, N, D) of themselves
     args["dynamic_img_size"] = False
-    if model.positions != "rotary":  # timm's Eva has no such argument
+    if not is_eva(model):  # which has no such argument
         args["weight_init"] = "jax"
     backbone = create(model, f"{EXPECTED}; ", **args)
-    plain = type(backbone) is timm_class(model)
-    lacks_token = plain and class_token and backbone.cls_token is None
-    if not plain or lacks_token or isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        raise UserError(f"model.timm={model.timm}: {EXPECTED}")
-    if model.positions == "rotary":
+    reason = unfit(backbone)
+    if not reason and isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
+        reason = EXPECTED
+    if reason:
+        raise UserError(f"model.timm={model.timm}: {reason}")
+    if is_eva(model):
         named_apply(init_weights_vit_jax, backbone)
-        nn.init.normal_(backbone.cls_token, std=1e-6)
+        if backbone.cls_token is not None:
+            nn.init.normal_(backbone.cls_token, std=1e-6)
     first_registers(backbone)
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
@@ -354,7 +353,8 @@ def build_encoder(
         for child_name, child in parent.named_children():
             if isinstance(child, timm.layers.DropPath):
                 setattr(parent, child_name, DropPath(child.drop_prob))
-    backbone.fc_norm.requires_grad_(False)  # part of timm's own head, which never runs here
+    # few objectives read a pooled feature, and the linear layer of one that does can do the same
+    backbone.fc_norm.requires_grad_(False)
     choose_attention(backbone)
     allow_wanted(backbone.blocks)
     if type(backbone.patch_embed) is PatchEmbed:

@@ -7,6 +7,7 @@ Legend: N patches, P prefix tokens, T = P + N tokens, D width.
 from collections.abc import Mapping
 
 import torch
+from timm.layers import resample_abs_pos_embed
 from torch import Tensor
 
 from .encoder import Backbone, Encoder
@@ -28,33 +29,44 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 
 def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
     """The value of model.positions that belongs to weights; `without_tensors` where no name shows
-    one. A table is "learned", however it was made."""
-    if any(name.endswith(POSITIONS) for name in state):
+    one. A table is "learned", however it was made, unless it stands beside rotary ones."""
+    if without_tensors != "rotary" and any(name.endswith(POSITIONS) for name in state):
         return "learned"
     return without_tensors
 
 
-def fit_positions(state: Mapping[str, Tensor], encoder: Encoder) -> dict[str, Tensor]:
+def fit_positions(
+    state: Mapping[str, Tensor], encoder: Encoder, as_timm: bool = False
+) -> dict[str, Tensor]:
     """Weights of an export whose positions have the encoder's grid. Positions that the encoder adds
     itself are loaded into it.
+
+    Args:
+        state: the weights.
+        encoder: whose grid it is.
+        as_timm: a table is interpolated as timm does it, and not as the paper's code.
 
     Raises:
         ValueError: they cannot be fitted.
     """
     fitted = dict(state)
     if POSITIONS in fitted:
-        _fit_table(fitted, encoder)
+        _fit_table(fitted, encoder, as_timm)
     return fitted
 
 
-def _fit_table(state: dict[str, Tensor], encoder: Encoder) -> None:
+def _fit_table(state: dict[str, Tensor], encoder: Encoder, as_timm: bool) -> None:
     """Replace the table by one of the encoder's grid. What it holds for prefix tokens that have no
     position here is added to the tokens themselves, which gives the same features."""
     added = isinstance(encoder.positions, Added)
     tables_prefix = 0 if added or encoder.backbone.no_embed_class else encoder.prefix
     old_prefix = _prefix_positions(state[POSITIONS].shape[1], encoder)
     old_1ND = state[POSITIONS][:, old_prefix:]
-    table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
+    if as_timm and _is_square(old_1ND.shape[1]):
+        grid = list(encoder.grid)
+        table_1TD = resample_abs_pos_embed(state[POSITIONS], grid, num_prefix_tokens=old_prefix)
+    else:
+        table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
     prefix_1PD = table_1TD[:, :old_prefix]
     patch_1ND = table_1TD[:, old_prefix:]
     if old_prefix < tables_prefix:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
+from timm.layers import RotaryEmbeddingDinoV3, build_rotary_pos_embed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -55,8 +56,24 @@ def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
         return resize_positions(unit_1NN, grid, 0)[0] @ table_ND
 
 
+def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
+    """Sines, then cosines, of the patches' rotations in a grid (N, 2d), as timm's rotary positions
+    have them for images of that size."""
+    if isinstance(rope, RotaryEmbeddingDinoV3):
+        return rope.get_embed(list(grid))
+    names = ("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape")
+    given = {name: getattr(rope, name) for name in (*names, "grid_offset", "grid_indexing")}
+    if getattr(rope, "rotate_half", False):
+        given["rotate_half"] = True
+    sines_and_cosines = build_rotary_pos_embed(list(grid), **given, device=rope.pos_embed.device)
+    return torch.cat(sines_and_cosines, -1)
+
+
 class Positions(nn.Module):
-    """Those of a timm Vision Transformer itself: one learned embedding for each token, or none."""
+    """Those of a timm network itself: one learned embedding for each token; or of an Eva rotary
+    ones, with or without learned ones; or none. By rotary ones queries and keys of patches, not of
+    prefix tokens, are rotated by angles that follow from row and column; the blocks' attention
+    alone uses them. A smaller grid has the angles that timm has for images of its size."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -64,7 +81,10 @@ class Positions(nn.Module):
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
         """Tokens (B, T, D) that the first block receives."""
-        return backbone.norm_pre(backbone.patch_drop(backbone._pos_embed(x_BND)))
+        token_BTD = backbone._pos_embed(x_BND)
+        if isinstance(token_BTD, tuple):  # an Eva's: with the angles of `block_arguments`
+            token_BTD = token_BTD[0]
+        return backbone.norm_pre(token_BTD)
 
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
         """As `embed`, of the patches of a grid other than the encoder's: those that are added are
@@ -88,32 +108,24 @@ class Positions(nn.Module):
     def _dropped(self, backbone: Any, token_BTD: Tensor) -> Tensor:
         return backbone.norm_pre(backbone.pos_drop(token_BTD))
 
-    def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
+    def block_arguments(
+        self,
+        backbone: Any,
+        visible_BV: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> dict[str, Tensor]:
         """Keyword arguments of every block, which sees the prefix tokens and all patches, or the
-        visible ones."""
-        return {}
+        visible ones; of the encoder's grid, or of another one."""
+        rope = getattr(backbone, "rope", None)
+        if rope is None:
+            return {}
+        angle_Nd = rope.get_embed() if grid is None else rotary_angles(rope, grid)
+        # for all heads
+        return {"rope": angle_Nd if visible_BV is None else angle_Nd[visible_BV][:, None]}
 
     def table(self) -> Tensor | None:
         """What is added to the patches, (N, D); None where the backbone holds it, or nothing is."""
         return None
-
-
-class Rotary(Positions):
-    """Queries and keys of patches are rotated by angles in proportion to row and column (Heo et
-    al., 2024, axial frequencies), in timm's Eva. Prefix tokens are not rotated. Only the blocks'
-    attention uses them; a smaller grid's are those of a corner."""
-
-    def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
-        return with_prefix(backbone, x_BND)
-
-    def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
-        return with_prefix(backbone, x_BMD)
-
-    def block_arguments(self, backbone: Any, visible_BV: Tensor | None) -> dict[str, Tensor]:
-        angle_Nd = backbone.rope.get_embed()  # sines, then cosines: (N, 2d)
-        if visible_BV is None:
-            return {"rope": angle_Nd}
-        return {"rope": angle_Nd[visible_BV][:, None]}  # for all heads
 
 
 class Added(Positions, ABC):
@@ -200,4 +212,4 @@ def build_positions(kind: str, grid: tuple[int, int], width: int) -> Positions:
         return Learned2d(kind, grid, width)
     if kind == "sincos_2d":
         return Sincos2d(kind, grid, width)
-    return Rotary(kind) if kind == "rotary" else Positions(kind)
+    return Positions(kind)

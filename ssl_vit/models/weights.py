@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,19 +19,20 @@ from torch import Tensor, nn
 
 from .. import hub_files
 from ..errors import UserError
-from ..recipe import export_files
+from ..recipe import export_files, timm_models
 from ..recipe.export_files import encoder_options, normalisation
 from ..recipe.init_source import InitSource
 from ..recipe.schema import Data, Model
+from ..recipe.timm_models import sizes_of_state
 from ..runs.files import replacing, sweep
 from . import interop
-from .architectures import architecture, published, registered, sizes_of_state, timm_args
+from .architectures import architecture, is_eva, timm_args
 from .encoder import Backbone, Encoder
 from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
 
 FIRST = "patch_embed.proj.weight"
 # of pre-training: left behind (paper, 3.2)
-HEADS = ("head.", "head_dist.", "fc_norm.", "pre_logits.")
+HEADS = ("head.", "head_dist.", "attn_pool.", "pre_logits.")
 
 
 def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dict[str, Any]:
@@ -96,17 +98,16 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
         raise UserError(f"init={init.place}: {damaged} is not finite; expected weights that are")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
-    loaded_sizes = sizes_of_state(state, loaded.heads)
-    model_sizes = sizes_of_state(backbone.state_dict(), _attention_heads(backbone))
+    here = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)
     # sizes first: "model.width=192 here, 384 there" tells more than a list of shapes
-    _check_sizes(init.place, loaded_sizes, model_sizes)
+    _check_sizes(init.place, sizes_of_state(state) | loaded.unseen, here)
     needed = backbone.state_dict()
     if isinstance(encoder, Encoder):
         _check_positions(encoder, init, state, loaded)
         needed = exported_state(encoder)
     _check_names(init.place, state, needed)
     if isinstance(encoder, Encoder):
-        state = fit_positions(state, encoder)
+        state = fit_positions(state, encoder, loaded.as_timm)
     kept = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in kept})
     if loaded.eps is not None:
@@ -190,9 +191,10 @@ class LoadedWeights(NamedTuple):
     state: dict[str, Tensor]
     mean: list[float] | None  # of the pixels, in [0, 1]
     std: list[float] | None
-    heads: int | None  # attention heads
+    unseen: dict[str, Any]  # as `timm_models.unseen`
     eps: float | None = None  # of the layer norms
     positions: str | None = None  # as model.positions, for what the names do not show
+    as_timm: bool = False  # whether timm made them, by whose rule positions are interpolated
 
 
 def _open(init: InitSource) -> LoadedWeights:
@@ -205,7 +207,7 @@ def _open(init: InitSource) -> LoadedWeights:
 def _of_timm(init: InitSource) -> LoadedWeights:
     """timm's own weights, without the classifier. The safetensors are downloaded from timm's
     repository here, because timm itself may fall back to unpickling."""
-    known = published(init)
+    known = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
     folder = hub_files.fetch(str(known.hf_hub_id), f"init={init.place}", files)
     loaded = _from_export(folder, init.place)
@@ -215,13 +217,6 @@ def _of_timm(init: InitSource) -> LoadedWeights:
     prefixes = tuple(f"{name}." for name in classifiers if name)
     state = {key: value for key, value in loaded.state.items() if not key.startswith(prefixes)}
     return loaded._replace(state=state)
-
-
-def _attention_heads(backbone: Any) -> int | None:
-    """The attention heads of a Vision Transformer's block; None of another network."""
-    if not hasattr(backbone, "blocks") or not hasattr(backbone.blocks[0], "attn"):
-        return None
-    return backbone.blocks[0].attn.num_heads
 
 
 def _from_export(folder: Path, place: str) -> LoadedWeights:
@@ -239,14 +234,15 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
     if config.get("model_type") == "vit":
         state = interop.from_transformers(state)
         eps = config.get("layer_norm_eps", interop.EPS)
-        return LoadedWeights(state, mean, std, config["num_attention_heads"], eps)
-    args = config.get("model_args") or {}
-    if args.get("num_heads"):
-        positions = "rotary" if args.get("use_rot_pos_emb") else "none"
-        return LoadedWeights(state, mean, std, args["num_heads"], positions=positions)
-    named = registered(str(config.get("architecture")))  # shapes do not show the number of heads
-    positions = "none" if getattr(named, "rope", None) is None else "rotary"
-    return LoadedWeights(state, mean, std, _attention_heads(named), positions=positions)
+        return LoadedWeights(state, mean, std, {"model.heads": config["num_attention_heads"]}, eps)
+    unseen: dict[str, Any] = {}
+    positions = "none"
+    with suppress(ValueError):  # of a network that this timm does not know
+        net = timm_models.network(str(config["architecture"]), config.get("model_args") or {})
+        unseen = timm_models.unseen(net)
+        positions = "none" if getattr(net, "rope", None) is None else "rotary"
+    as_timm = export_files.is_timms(config)
+    return LoadedWeights(state, mean, std, unseen, positions=positions, as_timm=as_timm)
 
 
 def _from_npz(path: str) -> LoadedWeights:
@@ -269,7 +265,7 @@ def _from_npz(path: str) -> LoadedWeights:
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
     backbone.load_pretrained(path)
-    return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, heads)
+    return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, {"model.heads": heads})
 
 
 def _check_sizes(place: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
@@ -370,8 +366,10 @@ def _config(
         pretrained |= {"first_conv": "patch_embed.proj", "classifier": "head"}
         if data.channels != 3:  # timm would draw the first layer that it names at random
             del pretrained["first_conv"]
-        if pool == "avg" and model.positions != "rotary":  # Eva has use_fc_norm=False
-            args["fc_norm"] = False  # the final norm stays before the pooling, where it was trained
+        # where the final norm was when it was trained: before the pooling, or after it
+        norm_after = timm_models.has_fc_norm(encoder.backbone)
+        if pool == "avg" or norm_after or is_eva(model):
+            args[timm_models.fc_norm_argument(encoder.backbone)] = norm_after
     config: dict[str, Any] = {"architecture": architecture(model), "num_classes": len(classes)}
     if classes:
         config["label_names"] = list(classes)

@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..formatting import option_text
 from . import declaration
 from .images import EMBEDDED, MIXING, Data
-from .model import CLASSIC, GIVEN
+from .model import GIVEN
 from .parsing import exists
 from .probe import SEGMENTATION
 from .schema import (
@@ -48,7 +48,8 @@ def check(recipe: Recipe) -> None:
         UserError: the first that does not hold.
     """
     for relation in (
-        *(_model, _channels, _args, _encoder, _mixing, _stream, _held_out, _labels, _sizes),
+        *(_model, _channels, _args, _encoder, _class_token),
+        *(_mixing, _stream, _held_out, _labels, _sizes),
         *(_corruption, _views, _probe, _lengths),
     ):
         relation(recipe)
@@ -145,8 +146,6 @@ def _encoder(r: Recipe) -> None:
     if model.positions == "rotary" and model.hybrid:
         text = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
         raise r.error("model.positions", text)
-    if model.positions == "rotary" and model.timm != CLASSIC:
-        raise r.error("model.timm", f"expected {CLASSIC} beside model.positions=rotary")
     if model.activation != "gelu" and model.hybrid:
         raise r.error("model.activation", "expected gelu for a hybrid")
     divisors = {"learned_2d": 2, "sincos_2d": 4, "rotary": 4 * model.heads}
@@ -154,6 +153,23 @@ def _encoder(r: Recipe) -> None:
     if model.width % divisor:
         text = f"no multiple of {divisor}, which model.positions={model.positions} needs"
         raise r.error("model.width", text)
+
+
+def _class_token(r: Recipe) -> None:
+    """What reads the class token of an encoder that has none."""
+    if r.model.class_token:
+        return
+    text = f"model={r.model.name or r.model.timm} has no class token; expected"
+    unknown = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
+    if r.probe.pool == "token" or unknown:
+        raise r.error("probe.pool", f"{text} avg")
+    for one in r.declared.trained(r) if r.trains else ():
+        own = one.options and getattr(r.groups[one.options.name], "pool", None)
+        if own == "token":
+            raise r.error(f"{one.options.name}.pool", f"{text} avg")
+        if not own and one.pool == "token":
+            others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
+            raise r.error("objective", f"reads it, and {text} one of {', '.join(others)}")
 
 
 def _mixing(r: Recipe) -> None:

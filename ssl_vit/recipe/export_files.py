@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UserError
 from . import parsing, records
 from .keys import Values
-from .model import GIVEN, Model
+from .model import Model
 from .records import export
 
 WRITTEN = ("config.json", "model.safetensors", "heads.safetensors")  # the files of an export
@@ -26,9 +26,12 @@ VIT_KEYS = {
 VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
 # Of a model, what its timm arguments do not show in the recipe's terms; an export names those that
 # are not the default under `encoder`
-ENCODER_KEYS = ("timm", "mlp", "registers", "layer_scale", "qk_norm", "activation", "positions")
-POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `pooling` tells
+ENCODER_KEYS = (
+    *("timm", "mlp", "args"),
+    *("registers", "layer_scale", "qk_norm", "activation", "positions"),
+)
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
+POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `InitSource.pooling` tells
 CROP_MODE = "center"  # timm's default
 DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
@@ -190,9 +193,14 @@ def _centre_crop(share: float) -> dict[str, Any]:
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
+def is_timms(config: Values) -> bool:
+    """Whether a config.json is in timm's format, and timm's own or another program's."""
+    return "architecture" in config and not {DIGESTS, "encoder"} & config.keys()
+
+
 def model_values(config: Values) -> Values:
-    """{dotted key: value} of the model that a config.json describes; empty where it does not
-    describe it whole, as those of timm's own models."""
+    """{key of Model: value} of what a config.json of this package or of transformers describes;
+    empty where it does not describe it whole."""
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
@@ -201,7 +209,7 @@ def model_values(config: Values) -> Values:
     else:
         architecture = config["architecture"]
         args = config.get("model_args") or {}
-        if not args.keys() >= TIMM_ARGS:
+        if is_timms(config) or not args.keys() >= TIMM_ARGS:
             return {}
         sizes = {
             "patch": args["patch_size"],
@@ -209,19 +217,12 @@ def model_values(config: Values) -> Values:
             "depth": args["depth"],
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
-            "args": {key: one for key, one in args.items() if _is_own_argument(key, one)},
         }
     # named after its size: the architecture's own name would promise another
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     named = config.get("encoder") or {}
     options = {key: named[key] for key in ENCODER_KEYS if key in named}
-    values = {"name": name, "timm": architecture, **sizes, **options}
-    return {f"model.{key}": value for key, value in values.items()}
-
-
-def _is_own_argument(name: str, value: Any) -> bool:
-    """Whether an argument of timm's is one that model.args may have."""
-    return name not in GIVEN and isinstance(value, bool | int | float | list)
+    return {"name": name, "timm": architecture, **sizes, **options}
 
 
 def encoder_options(model: Model) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def preprocessing_values(folder: Path) -> Values:
 
 
 def feature_values(folder: Path) -> dict[str, Any]:
-    """{name: value} of what config.json says of an image's feature beside `model_values` and
+    """{name: value} of what config.json says of the architecture beside `model_values` and
     `preprocessing_values`, which a recipe has as keys."""
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
@@ -251,7 +252,7 @@ def feature_values(folder: Path) -> dict[str, Any]:
         found = config.get("model_args") or {}
         args = {name: value for name, value in found.items() if name not in POOL_ARGS}
     name = config.get("architecture", config.get("model_type"))
-    return {"pool": pooling(folder), "architecture": name, "model_args": args}
+    return {"architecture": name, "model_args": args}
 
 
 def pooling(folder: Path) -> str:

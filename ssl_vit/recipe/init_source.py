@@ -1,15 +1,16 @@
 """init=: where initial weights come from. No torch here; models/weights.py reads them."""
 
 import hashlib
+import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import hub_files
 from ..errors import UserError
-from . import export_files, parsing
+from . import export_files, parsing, timm_models
 from .keys import Values
 from .names import PLAIN_NAME
 from .records import require
@@ -22,6 +23,11 @@ CHOICES = (
     " .npz file"
 )
 COSTS = ("exaflop", "device_hours")
+# A shell's command; two paths follow
+CONVERT = (
+    'python -c "import sys, torch, safetensors.torch as s;'
+    " s.save_file(torch.load(sys.argv[1], weights_only=True, map_location='cpu'), sys.argv[2])\""
+)
 
 
 class LocalWeights(NamedTuple):
@@ -94,6 +100,10 @@ class InitSource:
         if (path / "config.json").exists() and (path / "model.safetensors").exists():
             has_run = (path.parent / "recipe.yaml").exists()
             return LocalWeights(path, path.parent if has_run else None)
+        if (path / "config.json").exists() and (path / "pytorch_model.bin").exists():
+            files = (path / name for name in ("pytorch_model.bin", "model.safetensors"))
+            command = " ".join([CONVERT, *(shlex.quote(str(file)) for file in files)])
+            raise UserError(f"{prefix}: pytorch_model.bin is not read; convert it: {command}")
         raise UserError(
             f"{prefix}: expected a run (recipe.yaml) or an export (config.json, model.safetensors);"
             f" {CHOICES}"
@@ -135,24 +145,61 @@ class InitSource:
             raise UserError(f"{prefix}: its config.json says {reason}")
         return folder
 
-    def described_values(self) -> Values:
+    def described_values(self, model: bool = True) -> Values:
         """{dotted key: value} of the model that the weights were made with, their normalisation and
-        their evaluation's resizing and cropping, as far as their folder says.
+        their evaluation's resizing and cropping, as far as their folder or timm says.
+
+        Args:
+            model: whether the model of weights in timm's format is asked for.
 
         Raises:
-            UserError: its files cannot be read; as `fetch_export`.
+            UserError: its files cannot be read, or name no Vision Transformer of timm that this
+                package can train; as `fetch_export`.
         """
-        folder = self.fetch_export("config.json", "preprocessor_config.json")
-        if folder is None:
-            return {}
-        run = self.locate().run
-        with self._readable():
-            preprocessing = export_files.preprocessing_values(folder)
-            if run is None:
-                config = export_files.read(folder)
-                return export_files.model_values(config) | preprocessing
-            model = parsing.load_yaml(run / "recipe.yaml")["model"]
-            return {f"model.{key}": value for key, value in model.items()} | preprocessing
+        of_model: Values = {}
+        if self.is_timm:
+            cfg = self._published()
+            found = {"mean": [*cfg.mean], "std": [*cfg.std]}
+            found |= export_files.of_pretrained_cfg(vars(cfg))
+            found = {f"data.{key}": value for key, value in found.items()}
+        else:
+            folder = self.fetch_export("config.json", "preprocessor_config.json")
+            if folder is None:
+                return {}
+            run = self.locate().run
+            with self._readable():
+                found = export_files.preprocessing_values(folder)
+                if run is not None:
+                    of_model = parsing.load_yaml(run / "recipe.yaml")["model"]
+                else:
+                    of_model = export_files.model_values(export_files.read(folder))
+        if model and not of_model:
+            of_model = self._built_by_timm().values
+        return {f"model.{key}": value for key, value in of_model.items()} | found
+
+    def _published(self) -> Any:
+        """What timm knows of the weights of timm:NAME; a UserError where it has none."""
+        self.locate()
+        try:
+            return timm_models.published(self.timm_name)
+        except ValueError as error:
+            raise UserError(f"init={self.place}: {error}") from None
+
+    def _built_by_timm(self) -> timm_models.Described:
+        """The network that weights in timm's format are of.
+
+        Raises:
+            UserError: it is no Vision Transformer or Eva that an encoder can be.
+        """
+        name, args = self.timm_name.partition(".")[0], {}
+        if not self.is_timm and (folder := self.fetch_export("config.json")):
+            config = export_files.read(folder)
+            name, args = config["architecture"], config.get("model_args") or {}
+        try:
+            return timm_models.describe(name, args)
+        except (ValueError, UserError) as error:
+            text = f"init={self.place}: {error}"
+        raise UserError(f"{text}; or say what it is with model=")
 
     def feature_values(self) -> dict[str, Any]:
         """{name: value} of what decides a feature beside the weights and the keys of a recipe, as
@@ -167,7 +214,7 @@ class InitSource:
             return {}
         run = self.locate().run
         with self._readable():
-            values = export_files.feature_values(folder)
+            values = {"pool": self.pooling()} | export_files.feature_values(folder)
             if run is not None:
                 supervised = parsing.load_yaml(run / "recipe.yaml").get("supervised") or {}
                 values |= {f"supervised.{key}": supervised.get(key) for key in ("pool", "hidden")}
@@ -199,10 +246,25 @@ class InitSource:
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
-        """What the export gives as an image's feature: "avg" (the mean of the patches) where it
-        says so, else "token"."""
+        """What the weights' network gives as an image's feature: "avg" (the mean of the patches)
+        where its folder or timm says so, else "token"."""
         folder = self.fetch_export("config.json")
+        if self.is_timm or (folder and export_files.is_timms(export_files.read(folder))):
+            with suppress(UserError):  # of a network without patches
+                return self._built_by_timm().pool
         return "token" if folder is None else export_files.pooling(folder)
+
+    def image_size(self) -> int | None:
+        """The side in pixels of the images that the weights were made for; None where that is not
+        known.
+
+        Raises:
+            UserError: as `described_values`.
+        """
+        if self.is_timm:
+            return int(self._published().input_size[-1])
+        folder = self.fetch_export("config.json", "preprocessor_config.json")
+        return None if folder is None else export_files.image_size(folder)
 
     def weights_hash(self) -> str | None:
         """A hash of the file of local weights; None of other places, and where it is gone."""

@@ -54,7 +54,10 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         raise UserError(f"{both}: expected one of them")
     path = recipe_files.find_recipe(named["recipe"])
     file = recipe_files.load(path)
-    start = _described(InitSource(given["init"])) if "init" in given else {}
+    start: Values = {}
+    if "init" in given:
+        asks = named["model"] is None and "model.timm" not in given
+        start = _described(InitSource(given["init"]), asks)
     known = _with_model(file.presets | file.own, named["model"], start)
     data_name, known = _with_data(known, options, given, named["data"], file)
     known |= preprocessing_from_init(
@@ -136,13 +139,13 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     return f"warm-up     {text}; a tenth is optim.warmup={steps // 10}"
 
 
-def _described(source: InitSource) -> Values:
+def _described(source: InitSource, model: bool) -> Values:
     """What the folder of initial weights says of them; as `InitSource.described_values`.
 
     Raises:
         UserError: besides, its recipe.yaml has a key of the model that is none.
     """
-    found = source.described_values()
+    found = source.described_values(model)
     for key in found.keys() - schema.all_keys().keys():
         near = suggest(key, [name for name in schema.all_keys() if name.startswith("model.")])
         raise UserError(f"init={source.place}: its recipe.yaml has {key}, which is no key; {near}")

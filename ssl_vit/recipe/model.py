@@ -31,10 +31,9 @@ GIVEN = {
     "swiglu_mlp": "model.activation",
     "drop_path_rate": "optim.drop_path",
     **dict.fromkeys(("reg_tokens", "num_reg_tokens"), "model.registers"),
-    **dict.fromkeys(("pos_embed", "use_abs_pos_emb", "use_rot_pos_emb"), "model.positions"),
-    **dict.fromkeys(("attn_type", "rope_grid_indexing", "rope_temperature"), "model.positions"),
+    "pos_embed": "model.positions",
     **dict.fromkeys(("drop_rate", "pos_drop_rate", "proj_drop_rate"), "optim.dropout"),
-    **dict.fromkeys(("pretrained", "num_classes", "global_pool", "fc_norm", "use_fc_norm")),
+    **dict.fromkeys(("pretrained", "pretrained_cfg", "num_classes", "global_pool")),
     **dict.fromkeys(("dynamic_img_size", "patch_drop_rate", "weight_init", "features_only")),
 }
 
@@ -44,13 +43,19 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-# No texts: some of timm's arguments name what it downloads, and recipes come from strangers
+# Texts among the arguments, and no others: some of timm's name what it downloads, and recipes come
+# from strangers
+WORDS = (
+    *("cat", "dinov3", "ij", "xy", "eva", "rope", "layernorm", "rmsnorm"),
+    *("gelu", "gelu_tanh", "quick_gelu", "silu"),
+)
 Number = Annotated[int | float, Field(ge=-(2**16), le=2**16), AfterValidator(_whole)]
+Numbers = Annotated[list[Number], Field(max_length=LONGEST_LIST)]
 Arguments = Annotated[
-    dict[str, bool | Number | Annotated[list[Number], Field(max_length=LONGEST_LIST)]],
+    dict[str, bool | Number | Numbers | Annotated[str, Only(WORDS.__contains__, "")]],
     Only(
         lambda args: all(map(str.isidentifier, args)),
-        "names in braces with numbers, true, false or lists of numbers",
+        f"names in braces with numbers, true, false, lists of numbers or one of {', '.join(WORDS)}",
     ),
 ]
 
@@ -85,13 +90,13 @@ class Model(Keys):
     )
     activation: Literal["gelu", "swiglu"] = key(
         "gelu",
-        "Of the MLP: gelu, or swiglu (Shazeer, 2020), which has a third matrix: with two thirds of"
-        " model.mlp it costs the same.",
+        "Of the MLP: gelu (or what model.timm has in its place), or swiglu (Shazeer, 2020), which"
+        " has a third matrix: with two thirds of model.mlp it costs the same.",
     )
     positions: Literal["learned", "learned_2d", "sincos_2d", "rotary", "none"] = key(
         "learned",
         "Positions of the patches: learned (one embedding each), learned_2d (one for each row and"
-        " each column), sincos_2d (fixed), rotary (axial) or none.",
+        " each column), sincos_2d (fixed), rotary (axial; of an Eva of timm its own) or none.",
     )
     adapt_channels: bool = key(
         False,
@@ -103,6 +108,11 @@ class Model(Keys):
     def convolutional(self) -> bool:
         """Whether it is no Vision Transformer: a network without patches, as a ResNet."""
         return not self.timm.startswith(TRANSFORMERS)
+
+    @property
+    def class_token(self) -> bool:
+        """Whether it has a class token; what it is without one states that among the arguments."""
+        return self.args.get("class_token") is not False
 
     @property
     def hybrid(self) -> bool:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from ..errors import UserError
 from ..formatting import crop_text
-from . import export_files, recipe_files, schema, words
+from . import recipe_files, schema, words
 from .images import CROPPING, MIXING, OF_PIXELS, PREPROCESSING, READING, Data
 from .init_source import InitSource
 from .keys import Values
@@ -61,7 +61,7 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*given, *own}:
         return None
     with suppress(UserError):  # of weights that are gone, as of a run that is pulled
-        if {*CROPPING} & {*source.described_values()}:
+        if {*CROPPING} & {*source.described_values(model=False)}:
             return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     text = "how its own evaluation cuts images is not known, or not to be had here"
@@ -76,8 +76,7 @@ def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         return None
     size = None
     with suppress(UserError, OSError, ValueError):  # of weights that are gone, or another program's
-        if folder := source.fetch_export("config.json", "preprocessor_config.json"):
-            size = export_files.image_size(folder)
+        size = source.image_size()
     if size in (None, recipe.data.size):
         return None
     text = f"of images of {size} px, brought to {recipe.data.size} px"

@@ -36,13 +36,17 @@ def vit(**changes) -> encoder.Encoder:
     return encoder.Encoder(backbone, Data()).eval()
 
 
-def with_positions(kind: str) -> encoder.Encoder:
+def with_positions(kind: str, **options) -> encoder.Encoder:
     torch.manual_seed(0)
-    model = Model(patch=4, width=32, depth=3, heads=4, mlp=64, positions=kind)
+    model = Model(patch=4, width=32, depth=3, heads=4, mlp=64, positions=kind, **options)
     net = encoder.build_encoder(model, Data(size=16)).eval()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.3)
     return net
+
+
+DINOV3 = {"positions": "rotary", "timm": "vit_small_patch16_dinov3", "registers": 4}
+DINOV3 |= {"layer_scale": 1.0}
 
 
 def images(count: int = 3) -> torch.Tensor:
@@ -58,15 +62,21 @@ def images(count: int = 3) -> torch.Tensor:
         {"reg_tokens": 2, "no_embed_class": True},
         {"class_token": False},
         {"positions": "rotary"},
+        {**DINOV3, "args": {"qkv_bias": False}},
+        {**DINOV3, "args": {"qkv_bias": True, "qkv_fused": False}},
     ],
     ids=[
         *("plain", "norms of queries and keys", "registers", "no class token"),
-        "rotary",
+        *("rotary", "DINOv3", "DINOv3 of three matrices"),
     ],
 )
 def test_attention_is_what_timm_computes_without_fused_kernels(changes: dict) -> None:
     changes = changes | ({"global_pool": "avg"} if "class_token" in changes else {})
-    net = vit(**changes) if "positions" not in changes else with_positions(changes["positions"])
+    net = (
+        vit(**changes)
+        if "positions" not in changes
+        else with_positions(changes.pop("positions"), **changes)
+    )
     wanted = []
     for block in net.backbone.blocks:
         block.attn.fused_attn = False

@@ -21,8 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.inspection import drawing
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
-from ssl_vit.models import architectures
-from ssl_vit.recipe import tools
+from ssl_vit.recipe import timm_models, tools
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.output_folder import OutputFolder
 
@@ -174,14 +173,14 @@ def test_a_model_of_timm_needs_no_description(
     del config["model_args"]["mlp_ratio"]
     (part / "config.json").write_text(json.dumps(config))
     draw(f"init={part}", "figures=[class_attention]", *place)
-    sizes = "vit_tiny_patch16_224 (2 blocks, 32 wide, patches of 4 px) at 16 px"
+    sizes = "vit_32x2_p4 (2 blocks, 32 wide, patches of 4 px) at 16 px"
     assert f"encoder     part: {sizes}" in capsys.readouterr().out
     one = encoders.resolve_one("timm:vit_small_patch14_reg4_dinov2", {})
     model, data = one.recipe.model, one.recipe.data
     assert (model.width, model.depth, model.heads, model.mlp) == (384, 12, 6, 1536)
     assert (model.patch, model.registers, model.layer_scale) == (14, 4, 1e-5)
     assert data.size == 518 and data.mean[0] == 0.485 and data.eval_crop == 1
-    hybrid = architectures.values_of_timm("vit_small_r26_s32_224", {})
+    hybrid = timm_models.describe("vit_small_r26_s32_224", {}).values
     assert hybrid["patch"] == 32 and Model(**hybrid).hybrid
 
 
@@ -210,8 +209,7 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tiny: list[str], tmp_path
         (["init=scratch", "split=tset"], "did you mean test"),
         (["init=scratch", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),
-        (["init=timm:resnet18"], "expected a Vision Transformer; resnet18 is a ResNet"),
-        (["init=timm:eva02_tiny_patch14_224"], "eva02_tiny_patch14_224 is a Eva"),
+        (["init=timm:resnet18"], "expected a Vision Transformer or an Eva; it is a ResNet"),
         (["init=scratch", "name=../up"], "name=../up: expected a folder's name"),
         (["init=scratch", "figures=reconstruction", "images=2"], "none of these figures"),
     ],

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.layers import resample_abs_pos_embed
 
 from helpers.commands import commands
 from helpers.options import ROOT, TINY, altered
@@ -16,7 +17,7 @@ from ssl_vit import hub_files
 from ssl_vit.jobs import train as train_job
 from ssl_vit.jobs.setup import Job
 from ssl_vit.models.encoder import Encoder
-from ssl_vit.models.position_weights import exported_state, resize_positions
+from ssl_vit.models.position_weights import exported_state
 from ssl_vit.objectives.base import Objective
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.recipe import declaration
@@ -95,7 +96,7 @@ class Started:
 def test_every_objective_goes_on_from_released_weights_at_another_size(
     objective: str, released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Patches' positions are interpolated, prefix tokens have none of their own."""
+    """Patches' positions are interpolated as timm does it, prefix tokens have none of their own."""
     fetched = []
     monkeypatch.setattr(
         hub_files, "fetch", lambda place, prefix, names: fetched.append(place) or released
@@ -110,7 +111,7 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
     made = run(words)
     assert set(fetched) == {f"timm/{RELEASED}.lvd142m"}
     given = load_file(released / "model.safetensors")
-    table = resize_positions(given.pop(POSITIONS), (6, 6), prefix=0)
+    table = resample_abs_pos_embed(given.pop(POSITIONS), [6, 6], num_prefix_tokens=0)
     for first in started.first.values():
         positions = first.pop(POSITIONS)
         assert first.keys() == given.keys()

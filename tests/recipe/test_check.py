@@ -17,6 +17,7 @@ HYBRID = f"recipe=supervised {R50}"
 STREAM = "data.hub=a/b data.stream=true"
 MPP_STREAM = f"recipe=mpp {STREAM}"
 EVALUATE = "recipe=evaluate init=scratch"
+NO_TOKEN = 'model.args={"class_token":false}'
 SEGMENT = f"{EVALUATE} probe.measures=[segmentation]"
 HIDDEN = f"{EVALUATE} probe.feature=hidden"
 CONV = f"{EVALUATE} {BIT}"
@@ -36,10 +37,9 @@ BROKEN = [
     ('recipe=mpp model.args={"depth":3}', "model.args={depth: 3}: depth is given by model.depth"),
     ('recipe=mpp model.args={"pretrained":true}', "model.args={pretrained: true}: pretrained is"),
     (f"{HYBRID} model.positions=rotary", "model.positions=rotary: expected learned, learned_2d"),
-    (
-        "recipe=mpp model.positions=rotary model.timm=vit_tiny_patch16_224",
-        "model.timm=vit_tiny_patch16_224: expected vit_",
-    ),
+    (f"recipe=dino {NO_TOKEN}", "objective=dino: reads it, and model=vit_n8 has no class token;"),
+    (f"recipe=supervised {NO_TOKEN}", "supervised.pool=token: model=vit_n8 has no class token; ex"),
+    (f"{EVALUATE} {NO_TOKEN}", "probe.pool=null: model=vit_n8 has no class token; ex"),
     (f"{HYBRID} model.activation=swiglu", "model.activation=swiglu: expected gelu for a hybrid"),
     (
         "recipe=mpp model.positions=sincos_2d model.width=130 model.heads=2",

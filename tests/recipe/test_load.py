@@ -358,15 +358,16 @@ def test_a_number_of_a_builder_is_one_however_and_in_whatever_order_it_is_writte
 @pytest.mark.parametrize(
     "text",
     [
-        *("{act_layer: gelu}", "{a: null}", "{a: {b: 1}}", "{a: [1, [2]]}", "{a: [x]}", "{1: 2}"),
+        *("{act_layer: mish}", "{a: null}", "{a: {b: 1}}", "{a: [1, [2]]}", "{a: [x]}", "{1: 2}"),
         *("{a b: 1}", "{a: 1, a: 2}", "{a: .inf}", "{a: 1e9}", "{a: [1e9]}", "[1]", "3", "null"),
         *("{a: 1", "{a:1}", f"{{a: [{','.join('1' * 101)}]}}"),
     ],
 )
 def test_arguments_of_a_builder_are_numbers(text: str) -> None:
-    """A text may name what timm downloads."""
+    """A text may name what timm downloads; but words that it has for parts."""
     found = refusal("recipe=mpp", f"model.args={text}")
     assert found.startswith("model.args=") and "expected names in braces with numbers" in found
+    assert resolve(["recipe=mpp", "model.args={act_layer: gelu}"]).model.args["act_layer"] == "gelu"
 
 
 # Own images, and the name of a run
