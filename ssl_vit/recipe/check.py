@@ -164,9 +164,10 @@ def _class_token(r: Recipe) -> None:
     if r.probe.pool == "token" or unknown:
         raise r.error("probe.pool", f"{text} avg")
     for one in r.declared.trained(r) if r.trains else ():
-        own = one.options and getattr(r.groups[one.options.name], "pool", None)
+        name = one.options.name if one.options else ""
+        own = getattr(r.groups.get(name), "pool", None)
         if own == "token":
-            raise r.error(f"{one.options.name}.pool", f"{text} avg")
+            raise r.error(f"{name}.pool", f"{text} avg")
         if not own and one.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
             raise r.error("objective", f"reads it, and {text} one of {', '.join(others)}")

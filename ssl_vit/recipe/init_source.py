@@ -191,7 +191,7 @@ class InitSource:
         Raises:
             UserError: it is no Vision Transformer or Eva that an encoder can be.
         """
-        name, args = self.timm_name.partition(".")[0], {}
+        name, args = self.timm_name.partition(".")[0], Values()
         if not self.is_timm and (folder := self.fetch_export("config.json")):
             config = export_files.read(folder)
             name, args = config["architecture"], config.get("model_args") or {}

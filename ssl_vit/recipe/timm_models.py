@@ -191,7 +191,7 @@ def is_packed(state: Mapping[str, Any]) -> bool:
 def unseen(net: Any) -> dict[str, Any]:
     """{name: value} of what neither names nor shapes of a Vision Transformer's weights show; empty
     for another network."""
-    block = next(iter(getattr(net, "blocks", ())), None)
+    block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
     found: dict[str, Any] = {"model.heads": block.attn.num_heads}

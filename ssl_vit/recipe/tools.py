@@ -125,7 +125,7 @@ class FigureOptions(ToolOptions):
     examples = (
         "python tools/figures.py init=runs/mpp",
         "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
-        "python tools/figures.py init=timm:vit_tiny_patch16_224 model=vit_ti16 data.path=PATH",
+        "python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH",
     )
     positional = "init"
     uses = (
@@ -133,7 +133,7 @@ class FigureOptions(ToolOptions):
             ("data", "data.*"),
             f"{IMAGES} Default: those of the run.",
         ),
-        RecipeKeys(("model", "model.*"), "The model of scratch alone, timm: and .npz files."),
+        RecipeKeys(("model", "model.*"), "The model of scratch alone and of .npz files."),
         RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
         RecipeKeys(("compute.threads",), "As for training."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
@@ -183,8 +183,8 @@ class EmbedOptions(ToolOptions):
     examples = (
         "python tools/embed.py init=runs/mpp data.path=IMAGES",
         "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
-        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 model=vit_ti16"
-        " data=cifar10 data.path=IMAGES split=test probe.layer=6",
+        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10"
+        " data.path=IMAGES split=test probe.layer=6",
     )
     positional = "init"
     uses = (
@@ -211,7 +211,7 @@ class EmbedOptions(ToolOptions):
         ),
         RecipeKeys(
             ("model", "model.*", "seed"),
-            "The model of scratch, timm: and .npz files; scratch's seed.",
+            "The model of scratch and of .npz files; scratch's seed.",
         ),
         RecipeKeys(
             (
