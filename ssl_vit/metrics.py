@@ -21,7 +21,7 @@ MASKED = KINDS[0]
 TESTED = ("top1", "top5", "real")
 # Which stand in lists of runs, and after these an objective's own shares. The first that a run has
 # stands in its line of the runs tool and in the first sentences of its page
-MAIN = ("top1", "linear", "few_shot_5", "knn", "miou", "accuracy_masked", "accuracy")
+MAIN = ("top1", "linear", "attentive", "few_shot_5", "knn", "miou", "accuracy_masked", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,7 @@ _OF_ALL = (
     Metric("top5", "top-5", unit=SHARE),
     Metric("real", "ReaL top-1", unit=SHARE),  # by ImageNet-ReaL's labels
     Metric("linear", unit=SHARE),
+    Metric("attentive", unit=SHARE),
     Metric("few_shot_*", "*-shot", unit=SHARE),
     Metric("knn", "k-NN", unit=SHARE),
     Metric("miou", "mIoU", unit=PIXEL_SHARE),  # of a linear segmentation probe

@@ -87,9 +87,9 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
     recipe.probe.measures = MEASURES
     names = OnlineProbes([], [], recipe.probe, "avg", 2, WatchedAccelerator(cpu=True)).names()
-    assert set(MEASURES) - {"few_shot"} - set(names) == {"top1"}
+    assert set(MEASURES) - {"few_shot"} - set(names) == {"attentive", "top1"}
     finished = [f"probe_{one}" for one in names]
-    for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED):
+    for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED, "attentive"):
         assert metrics.has_row(name) and find_metric(name).in_per_cent, name
     assert find_metric("probe_few_shot_7").words == "7-shot"
 

@@ -142,14 +142,25 @@ def linear_probe(
         batch=batch,
         seed=seed,
     )
+    right_GK = _classify(dev_KD, scale, weight_GAC) == dev_label_K
+    best = best_rate("linear", rates, right_GK.double().mean(1).tolist(), weight_GAC)
+    return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
+
+
+def best_rate(
+    probe: str, rates: Sequence[float], score_G: Sequence[float], weight_GAC: Tensor
+) -> int:
+    """The place of the rate with the highest score on held-out images (ties: the first) of those
+    whose weights are finite; `probe` is its name in the error.
+
+    Raises:
+        UserError: every rate diverges.
+    """
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
     if not any(finite):
-        raise UserError(
-            f"probe.rates={list(rates)}: the linear probe diverges at each; expected smaller ones"
-        )
-    right_G = (_classify(dev_KD, scale, weight_GAC) == dev_label_K).double().mean(1).tolist()
-    best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: right_G[g])
-    return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
+        text = f"the {probe} probe diverges at each; expected smaller ones"
+        raise UserError(f"probe.rates={list(rates)}: {text}")
+    return max((g for g, ok in enumerate(finite) if ok), key=lambda g: score_G[g])
 
 
 def train_linear(

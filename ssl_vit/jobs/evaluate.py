@@ -19,7 +19,7 @@ from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
-from ..recipe.probe import CHOSEN, SEGMENTATION, Probe
+from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
 from ..recipe.records.run import Environment, Measured, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console, seen_text
@@ -27,7 +27,15 @@ from ..runs.environment import environment
 from ..runs.folder import Run
 from ..runs.identity import runs_before
 from ..training.distributed import WatchedAccelerator, check_same, on_main
-from . import evaluate_masks, finish, head_classes, resources, seen_images, split_images
+from . import (
+    evaluate_masks,
+    evaluate_tokens,
+    finish,
+    head_classes,
+    resources,
+    seen_images,
+    split_images,
+)
 from .evaluation_images import EvaluationImages
 from .heads import load_classifier
 from .session import session
@@ -68,9 +76,11 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     readers, pool = _readers(networks, recipe)
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
+        if ATTENTIVE in recipe.probe.measures:
+            console.table([("attentive", evaluate_tokens.describe(networks[ENCODER], images))])
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
-    metrics, forwarded = _probed(readers, images, paired)
+    metrics, forwarded = _probed(networks, readers, images, paired)
     if head:
         metrics |= finish.measured(head_classes.measure(head, images), "test")
     if measures_masks(recipe):
@@ -151,8 +161,9 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
     readers = {name: read for name, (read, _) in found.items()}
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
-    masks_alone = set(recipe.probe.measures) <= {SEGMENTATION}
-    return readers, "patches" if masks_alone else found[ENCODER][1]
+    if set(recipe.probe.measures) <= TOKENS:
+        return readers, "tokens" if ATTENTIVE in recipe.probe.measures else "patches"
+    return readers, found[ENCODER][1]
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
@@ -200,20 +211,43 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
 
 
 def _probed(
-    readers: features.Readers, images: EvaluationImages, paired: bool
+    networks: dict[str, Backbone],
+    readers: features.Readers,
+    images: EvaluationImages,
+    paired: bool,
 ) -> tuple[dict[str, Measured], int]:
-    """The probes of the encoder's features, and of those that they are compared with.
+    """The probes of the encoder's features and tokens, and of those that they are compared with.
 
     Returns:
         The metrics, which rank 0 has; and the number of images that the encoder forwarded, with the
         test images of `top1`.
     """
-    recipe, splits, classes = images.recipe, images.splits, images.classes
+    recipe, splits = images.recipe, images.splits
     assert splits.test is not None
-    probed = _probes(recipe)
     forwarded = len(splits.test) if "top1" in recipe.probe.measures else 0
-    if not probed:
+    right: dict[str, dict[str, torch.Tensor]] = {}
+    if probed := _probes(recipe) - TOKENS:
+        right, more = _of_features(readers, images, probed)
+        forwarded += more
+    if ATTENTIVE in recipe.probe.measures:
+        forwarded += evaluate_tokens.images_read(images)
+        for name, network in networks.items():
+            right.setdefault(name, {})[ATTENTIVE] = evaluate_tokens.measure(network, images)
+    if not right or not images.accelerator.is_main_process:
         return {}, forwarded
+    return compared(right, images.classes, "test", paired=paired), forwarded
+
+
+def _of_features(
+    readers: features.Readers, images: EvaluationImages, probed: set[str]
+) -> tuple[dict[str, dict[str, torch.Tensor]], int]:
+    """As `_right`, on rank 0, else nothing; and the number of images that were forwarded.
+
+    Args:
+        probed: the measures that read one feature of an image.
+    """
+    recipe, splits, forwarded = images.recipe, images.splits, 0
+    assert splits.test is not None
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     if probed.isdisjoint(CHOSEN):
         del named["validation"]
@@ -227,7 +261,7 @@ def _probed(
                 train,
                 lambda rows: images.batches(train, rows),
                 recipe.probe,
-                classes,
+                images.classes,
                 images.accelerator,
             )
             forwarded += drawn
@@ -237,8 +271,7 @@ def _probed(
             forwarded += len(source)
     if not images.accelerator.is_main_process:
         return {}, forwarded
-    right = _right(extracted, picks, recipe.probe, classes)
-    return compared(right, classes, "test", paired=paired), forwarded
+    return _right(extracted, picks, recipe.probe, images.classes), forwarded
 
 
 def _right(

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..evaluation import dense
 from ..evaluation.beside import ENCODER
 from ..evaluation.dense import Counts, FittedSegmenter, PatchFeatures, SegmentationTask
+from ..evaluation.probes import best_rate
 from ..metrics import FRESH
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
@@ -87,13 +88,8 @@ def _counts(
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, recipe.probe, accelerator.device)
     )
-    finite = fitted.weight_GAC.isfinite().all((1, 2)).tolist()
-    if not any(finite):
-        text = "the segmentation probe diverges at each; expected smaller ones"
-        raise UserError(f"probe.rates={list(recipe.probe.rates)}: {text}")
     miou_G = [dense.scores(one_CC).miou for one_CC in count(held_out, fitted).confusion_GCC]
-    # the highest mIoU; of ties the first
-    best = max((g for g, ok in enumerate(finite) if ok), key=lambda g: miou_G[g])
+    best = best_rate("segmentation", recipe.probe.rates, miou_G, fitted.weight_GAC)
     return count(test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 

@@ -55,7 +55,7 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.fitting_images(recipe, memory, fused=True)
-    return costs.fitting_images(recipe, _host_memory(), fused=False)
+    return costs.fitting_images(recipe, host_memory(), fused=False)
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -63,7 +63,7 @@ def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
 
 
-def _host_memory() -> float:
+def host_memory() -> float:
     """This process's share of the machine's memory, in bytes."""
     return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
@@ -93,7 +93,7 @@ def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages |
     try:
         _check_resident(recipe)
         share = 0.5 if wanted else AUTO_RESIDENT
-        return decode_split(train, data, share * _host_memory(), torch.get_num_threads())
+        return decode_split(train, data, share * host_memory(), torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None

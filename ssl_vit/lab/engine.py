@@ -26,6 +26,7 @@ from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists
 from ..recipe.parsing import load_yaml
 from ..recipe.plugins import run_plugin as run_plugin
+from ..recipe.probe import MEASURES as MEASURES
 from ..recipe.probe import SEGMENTATION as SEGMENTATION
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names

@@ -13,7 +13,7 @@ from . import declaration
 from .images import EMBEDDED, MIXING, Data
 from .model import GIVEN
 from .parsing import exists
-from .probe import SEGMENTATION
+from .probe import ATTENTIVE, TOKENS
 from .schema import (
     Recipe,
     all_groups,
@@ -342,7 +342,7 @@ def _probe(r: Recipe) -> None:
             if (value := r.value(key)) is not None:
                 text = f"reads what its run trained it on; leave {key}={value} out"
                 raise r.error("probe.feature", text)
-    if SEGMENTATION in own.measures:
+    for measure in (one for one in own.measures if one in TOKENS):
         reason = ""
         if r.objective != "probe":
             reason = f"is measured by tools/evaluate.py; {objective}"
@@ -351,9 +351,9 @@ def _probe(r: Recipe) -> None:
         elif own.feature != "encoder":
             reason = f"reads the encoder's patches; probe.feature={own.feature} is of images"
         if reason:
-            raise r.error("probe.measures", reason, SEGMENTATION)
-        if set(own.measures) == {SEGMENTATION} and own.pool is not None:
-            text = f"probe.measures={SEGMENTATION} reads patches and has no use for it"
+            raise r.error("probe.measures", reason, measure)
+        if own.pool is not None and set(own.measures) <= TOKENS:
+            text = f"probe.measures={measure} reads patches and has no use for it"
             raise r.error("probe.pool", text)
 
 
@@ -386,6 +386,8 @@ def why_unused(r: Recipe, key: str) -> str:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in OF_MASKS and not measures_masks(r):
         return "is for masks, which probe.measures=[segmentation] of recipe=segment reads"
+    if key == "probe.token_images" and not (probes and ATTENTIVE in r.probe.measures):
+        return "is for probe.measures=[attentive] of recipe=evaluate"
     if key in OF_ONLINE_PROBES and probes:
         return f"is for probes while pre-training; {objective} has no use for it"
     if probes and (key in OF_TRAINING or top in OF_TRAINING):

@@ -6,11 +6,14 @@ from pydantic import Field
 
 from .keys import Count, Keys, Steps, key
 
-MEASURES = ["few_shot", "linear", "knn", "top1"]  # top1: with the head that a run trained
+MEASURES = ["few_shot", "linear", "knn", "attentive", "top1"]  # top1: with a run's own head
 SEGMENTATION = "segmentation"  # the measure of patches, which needs masks and no labels
+ATTENTIVE = "attentive"
+TOKENS = {ATTENTIVE, SEGMENTATION}  # what is measured of an encoder's tokens, not of one feature
 # What some of them choose on held-out images
 CHOSEN = {
     "linear": "the learning rate of the linear probe",
+    ATTENTIVE: "the learning rate of the attentive probe",
     SEGMENTATION: "the learning rate of the segmentation probe",
 }
 
@@ -26,7 +29,7 @@ class Probe(Keys):
         "While pre-training: labelled training images that the probes learn from.",
         effect="result",
     )
-    measures: list[Literal["few_shot", "linear", "knn", "top1", "segmentation"]] = key(
+    measures: list[Literal["few_shot", "linear", "knn", "attentive", "top1", "segmentation"]] = key(
         MEASURES[:3], "What is measured; segmentation needs masks."
     )
     feature: Literal["encoder", "hidden"] = key(
@@ -47,11 +50,16 @@ class Probe(Keys):
     trials: Count = key(3, "Few-shot: choices of those images to average over.")
     rates: list[Annotated[float, Field(gt=0, le=1e9)]] = key(
         [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
-        "Linear probe, segmentation: learning rates to choose from.",
+        "Linear and attentive probe, segmentation: learning rates to choose from.",
     )
-    steps: Count = key(2000, "Linear probe, segmentation: steps.")
-    batch: int = key(1024, "Linear probe, segmentation: batch size.", gt=0, le=2**22)
+    steps: Count = key(2000, "Linear and attentive probe, segmentation: steps.")
+    batch: int = key(1024, "Linear and attentive probe, segmentation: batch size.", gt=0, le=2**22)
     neighbors: Count = key(20, "k of the k-nearest-neighbour probe.")
+    token_images: Count | None = key(
+        50_000,
+        "Attentive probe: training images that it learns from, a fixed random choice, whose tokens"
+        " are held in memory; null: all.",
+    )
     mask_images: Count | None = key(
         5000, "Segmentation: training images that it learns from, a fixed random choice; null: all."
     )

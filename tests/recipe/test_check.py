@@ -18,6 +18,7 @@ STREAM = "data.hub=a/b data.stream=true"
 MPP_STREAM = f"recipe=mpp {STREAM}"
 EVALUATE = "recipe=evaluate init=scratch"
 NO_TOKEN = 'model.args={"class_token":false}'
+ATTEND = f"{EVALUATE} probe.measures=[attentive]"
 SEGMENT = f"{EVALUATE} probe.measures=[segmentation]"
 HIDDEN = f"{EVALUATE} probe.feature=hidden"
 CONV = f"{EVALUATE} {BIT}"
@@ -108,6 +109,13 @@ BROKEN = [
     (f"{SEGMENT} {BIT}", "probe.measures=segmentation: needs patches; model=bit_r50x1 has none"),
     (f"{SEGMENT} probe.feature=hidden", "probe.measures=segmentation: reads the encoder's patches"),
     (f"{SEGMENT} probe.pool=avg", "probe.pool=avg: probe.measures=segmentation reads patches"),
+    (
+        "recipe=mpp probe.every=9 probe.measures=[attentive]",
+        "probe.measures=attentive: is measured",
+    ),
+    (f"{ATTEND} {BIT}", "probe.measures=attentive: needs patches; model=bit_r50x1 has none"),
+    (f"{ATTEND} probe.feature=hidden", "probe.measures=attentive: reads the encoder's patches"),
+    (f"{ATTEND} probe.pool=avg", "probe.pool=avg: probe.measures=attentive reads patches"),
     ("recipe=mpp optim.steps=10 optim.warmup=10", "optim.warmup=10: not below optim.steps=10; add"),
     ("recipe=mpp compute.batch=3", "compute.batch=3: does not divide optim.batch="),
     (f"{EVALUATE} probe.layer=99", "probe.layer=99: expected at most model.depth=4"),
@@ -148,6 +156,7 @@ IGNORED = [
         "data.mask_column=a: data=shapes is generat",
     ),
     (f"{EVALUATE} probe.mask_images=100", "probe.mask_images=100: is for masks"),
+    (f"{EVALUATE} probe.token_images=100", "probe.token_images=100: is for probe.measures=[atten"),
     (f"{EVALUATE} probe.every=100", "probe.every=100: is for probes while pre-training; "),
     (f"{EVALUATE} optim.steps=100", "optim.steps=100: objective=probe trains nothing"),
     ("recipe=mpp probe.steps=3", "probe.steps=3: objective=mpp has no use for it"),

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError, suggest
 from ...formatting import option_text, some
 from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
-from ...recipe.schema import Recipe, defaults
+from ...recipe.schema import Recipe
 from .. import engine
 from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
@@ -141,7 +141,8 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
 
 def _is_probed(row: Metric) -> bool:
     """Whether it is a probe's alone."""
-    return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in defaults()["probe.measures"]
+    probes = {*engine.MEASURES} - {"top1"}
+    return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in probes
 
 
 def _probed(recipe: Recipe) -> list[str]:

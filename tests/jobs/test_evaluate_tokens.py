@@ -1,0 +1,92 @@
+"""The attentive probe of an evaluation: what it is compared with, chooses, holds and refuses."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ssl_vit
+from helpers.launching import launch_ranks, outcome
+from helpers.options import LOADED, altered
+from helpers.runs import result
+from ssl_vit.errors import UserError
+from ssl_vit.jobs import resources
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark images and slightly brighter ones; beside it `wrong`, whose held-out images have the
+    other labels."""
+    root = tmp_path_factory.mktemp("images")
+    pixels = np.random.default_rng(0)
+    for split, counts in {"train": (31, 30), "val": (30, 30), "test": (20, 21)}.items():
+        for name, least, count in zip("ab", (0, 12), counts, strict=True):
+            (root / "own" / split / name).mkdir(parents=True)
+            for number in range(count):
+                image = pixels.integers(least, least + 190, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(image).save(root / "own" / split / name / f"{number}.png")
+    shutil.copytree(root / "own", wrong := root / "wrong")
+    (wrong / "val" / "a").rename(wrong / "val" / "c")
+    (wrong / "val" / "b").rename(wrong / "val" / "a")
+    (wrong / "val" / "c").rename(wrong / "val" / "b")
+    return root / "own"
+
+
+@pytest.fixture
+def words(folder: Path, pretrained: Path, tmp_path: Path) -> list[str]:
+    own = ["recipe=evaluate", f"init={pretrained}", f"data.path={folder}", "data.validation=val"]
+    own += ["probe.measures=[attentive]", "probe.steps=30", "probe.batch=16", "data.size=16"]
+    return [*own, *LOADED, f"out={tmp_path}"]
+
+
+def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: list[str]) -> None:
+    found = ssl_vit.evaluate([*words, "name=one"])
+    assert {*found.metrics} == {"attentive", "fresh_attentive", "guess_attentive"}
+    assert {one.n for one in found.metrics.values()} == {41}
+    apart = found.metrics["fresh_attentive"].difference
+    own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
+    assert apart is not None and apart.mean == pytest.approx(own - fresh)
+    assert found.images == 61 + 60 + 41
+    assert ssl_vit.evaluate([*words, "name=two"]).metrics == found.metrics
+    beside = ssl_vit.evaluate(altered(words, "probe.measures=[knn,attentive]", "name=three"))
+    assert beside.metrics["attentive"] == found.metrics["attentive"]
+    assert beside.metrics["fresh_attentive"] == found.metrics["fresh_attentive"]
+
+
+def test_the_rate_is_chosen_on_held_out_images(words: list[str], folder: Path) -> None:
+    """Of two the better one; by held-out images with the other labels the worse one."""
+
+    def accuracy(rates: str, place: Path) -> float:
+        given = [f"probe.rates={rates}", f"data.path={place}", f"name={place.name}{rates}"]
+        return ssl_vit.evaluate(altered(words, *given)).metrics["attentive"].value
+
+    one, other = (accuracy(rate, folder) for rate in ("[0.001]", "[1e3]"))
+    assert one != other
+    for rates in ("[0.001,1e3]", "[1e3,0.001]"):
+        assert accuracy(rates, folder) == max(one, other)
+        assert accuracy(rates, folder.with_name("wrong")) == min(one, other)
+
+
+def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
+    ssl_vit.evaluate([*words, "name=one"])
+    given = [*words, "name=two", "compute.batch=8"]
+    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
+    assert statuses == [0, 0], outputs
+    one, two = (result(tmp_path / name) for name in ("one", "two"))
+    assert one["metrics"] == two["metrics"] and one["images"] == two["images"]
+
+
+def test_tokens_that_do_not_fit_are_refused_with_how_many_do(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """17 tokens of width 32 in 2 bytes: half of the memory holds 20 images, and not 61."""
+    monkeypatch.setattr(resources, "host_memory", lambda: 2 * 17 * 32 * 2 * 20 + 1)
+    with pytest.raises(UserError) as caught:
+        ssl_vit.evaluate(words)
+    text = str(caught.value)
+    assert "probe.token_images=20" in text and "\n" not in text
+    found = ssl_vit.evaluate([*words, "probe.token_images=20"])
+    assert found.images == 20 + 60 + 41
+    assert "learns from 20 images: 17 tokens each, 21.2 KiB" in capsys.readouterr().out
