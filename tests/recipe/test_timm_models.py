@@ -103,6 +103,9 @@ def test_features_are_timms_and_exports_are_of_its_class(
     recipe, net = started(folders[shape], "recipe=evaluate", f"data.size={side}")
     inputs = net.normalize(pixels(side))
     pool = recipe.init_source.pooling()
+    assert (
+        recipe.init_source.image_size() == SIDES[0]
+    )  # timm's pretrained_cfg has the architecture's
     wanted = theirs(inputs)
     same(net.feature(pixels(side), pool), wanted)
     same(net.tokens(pixels(side)), theirs.forward_features(inputs).flatten(1, -2))
