@@ -76,7 +76,7 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         args["global_pool"] = "avg"
     if model.activation == "swiglu" and not is_eva(model):  # whose ratio is of one matrix
         args["init_values"] = 0.0  # no LayerScale, which SWIGLU has
-        if is_packed(network(architecture(model), {}).state_dict()):
+        if model.timm == CLASSIC or is_packed(network(model.timm, {}).state_dict()):
             args["mlp_ratio"] = _ratio(2 * model.mlp, model.width)
     if model.layer_scale is not None:
         args["init_values"] = model.layer_scale

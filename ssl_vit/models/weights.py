@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ..errors import UserError
 from ..recipe import export_files, timm_models
 from ..recipe.export_files import encoder_options, normalisation
 from ..recipe.init_source import InitSource
+from ..recipe.model import TRANSFORMERS
 from ..recipe.schema import Data, Model
 from ..recipe.timm_models import sizes_of_state
 from ..runs.files import replacing, sweep
@@ -235,14 +235,13 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
         state = interop.from_transformers(state)
         eps = config.get("layer_norm_eps", interop.EPS)
         return LoadedWeights(state, mean, std, {"model.heads": config["num_attention_heads"]}, eps)
-    unseen: dict[str, Any] = {}
-    positions = "none"
-    with suppress(ValueError):  # of a network that this timm does not know
-        net = timm_models.network(str(config["architecture"]), config.get("model_args") or {})
-        unseen = timm_models.unseen(net)
-        positions = "none" if getattr(net, "rope", None) is None else "rotary"
+    name = config["architecture"]
+    net = None
+    if name.startswith(TRANSFORMERS):
+        net = timm_models.network(name, config.get("model_args") or {})
+    positions = "none" if getattr(net, "rope", None) is None else "rotary"
     as_timm = export_files.is_timms(config)
-    return LoadedWeights(state, mean, std, unseen, positions=positions, as_timm=as_timm)
+    return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, as_timm)
 
 
 def _from_npz(path: str) -> LoadedWeights:

@@ -265,8 +265,9 @@ def pooling(folder: Path) -> str:
 def image_size(folder: Path) -> int | None:
     """The side in pixels of the images that the export was made for, where its config.json says."""
     config = read(folder)
-    pretrained = config.get("pretrained_cfg", {})
-    size = pretrained.get("input_size", [config.get("image_size")])[-1]
+    size = config.get("pretrained_cfg", {}).get("input_size", config.get("image_size"))
+    size = (config.get("model_args") or {}).get("img_size", size)
+    size = size[-1] if isinstance(size, list) and size else size
     return size if isinstance(size, int) else None
 
 

@@ -12,6 +12,7 @@ from .. import hub_files
 from ..errors import UserError
 from . import export_files, parsing, timm_models
 from .keys import Values
+from .model import TRANSFORMERS
 from .names import PLAIN_NAME
 from .records import require
 from .records.run import Result
@@ -198,8 +199,8 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            text = f"init={self.place}: {error}"
-        raise UserError(f"{text}; or say what it is with model=")
+            hint = "" if name.startswith(TRANSFORMERS) else "; or say what it is with model="
+            raise UserError(f"init={self.place}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
         """{name: value} of what decides a feature beside the weights and the keys of a recipe, as

@@ -51,7 +51,7 @@ def _network(name: str, arguments: str) -> Any:
     args = json.loads(arguments)
     for key, value in args.items():
         values = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, bool | int | float) or one in TEXTS for one in values):
+        if not all(one in TEXTS for one in values if not isinstance(one, bool | int | float)):
             words = ", ".join(WORDS)
             raise ValueError(f"model_args has {key}={value}; expected numbers or one of {words}")
     try:
@@ -103,6 +103,8 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
         ValueError: timm has none of that name, or it is another kind of network; what is expected.
         UserError: a size is out of bounds.
     """
+    from timm.layers import HybridEmbed
+
     # before ten million blocks are built
     sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}
     validated(Model, sizes, keys_of(Model), "model.")
@@ -117,10 +119,11 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
     block, embed = net.blocks[0], net.patch_embed
     if "mlp" not in values:
         raise ValueError(f"expected blocks of attention and an MLP; {name} has other ones")
-    # of a hybrid its stem's and its own
-    side, other = (n // cells for n, cells in zip(embed.img_size, embed.grid_size, strict=True))
+    side, other = embed.patch_size
     if side != other:
         raise ValueError(f"expected square patches; they are of {side} x {other} pixels")
+    if isinstance(embed, HybridEmbed):  # whose patches are cells of its stem's feature map
+        side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}
     values["name"] = name
     if SIZES & args.keys():  # timm's name would promise others
@@ -195,10 +198,10 @@ def unseen(net: Any) -> dict[str, Any]:
     if not hasattr(block, "attn"):
         return {}
     found: dict[str, Any] = {"model.heads": block.attn.num_heads}
-    if hasattr(block.norm1, "eps"):
-        found["eps of the norms"] = block.norm1.eps
-    if hasattr(block, "mlp") and hasattr(block.mlp, "act"):
-        found["activation"] = repr(block.mlp.act)
+    if eps := getattr(getattr(block, "norm1", None), "eps", None):
+        found["eps of the norms"] = eps
+    if act := getattr(getattr(block, "mlp", None), "act", None):
+        found["activation"] = repr(act)
     for name, value in vars(getattr(net, "rope", None) or object).items():
         if name in ("training", "feat_shape") or name.startswith("_"):
             continue

@@ -22,6 +22,7 @@ from ssl_vit.objectives import building
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
+from ssl_vit.recipe.timm_models import describe
 
 SIDES = 16, 24
 # An Eva shaped as DINOv3's by arguments alone, texts among them
@@ -102,6 +103,9 @@ def test_features_are_timms_and_exports_are_of_its_class(
     recipe, net = started(folders[shape], "recipe=evaluate", f"data.size={side}")
     inputs = net.normalize(pixels(side))
     pool = recipe.init_source.pooling()
+    assert (
+        recipe.init_source.image_size() == SIDES[0]
+    )  # timm's pretrained_cfg has the architecture's
     wanted = theirs(inputs)
     same(net.feature(pixels(side), pool), wanted)
     same(net.tokens(pixels(side)), theirs.forward_features(inputs).flatten(1, -2))
@@ -113,6 +117,20 @@ def test_features_are_timms_and_exports_are_of_its_class(
     again.model.name = recipe.model.name
     assert again.model == recipe.model
     assert torch.equal(loaded.tokens(pixels(side)), net.tokens(pixels(side)))
+
+
+@torch.no_grad()
+def test_a_classifier_reads_what_is_normalised_after_the_mean(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    recipe, net = started(folders["EVA-02"], "recipe=evaluate", "data.size=16")
+    head = {"head.weight": torch.rand(3, 32), "head.bias": torch.rand(3)}
+    for pool in ("avg", "token"):
+        folder = tmp_path / pool
+        weights.export(folder, net, head, recipe.model, recipe.data, pool, ["a", "b", "c"])
+        theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        wanted = net.feature(pixels(16), pool) @ head["head.weight"].T + head["head.bias"]
+        same(theirs(net.normalize(pixels(16))), wanted)
 
 
 @pytest.mark.parametrize("shape", ["EVA-02", *ROTARY])
@@ -139,21 +157,28 @@ def test_a_crop_has_the_tokens_that_timm_gives_an_image_of_its_size(
     same(net.crop_tokens(crop), theirs.forward_features(net.normalize(crop)))
 
 
-@pytest.mark.parametrize("objective", ["mpp", "mae", "dino"])
-@pytest.mark.parametrize("shape", SHAPES)
+OF_TOKENS = "dino", "ibot", "moco_v3"  # what needs a class token
+TRAINED = [
+    *((shape, objective) for shape in SHAPES for objective in ("mpp", "mae", "dino")),
+    *((shape, o) for shape in ("DINOv3", "no class token") for o in ("ibot", "ijepa", "moco_v3")),
+]
+
+
+@pytest.mark.parametrize(("shape", "objective"), TRAINED)
 def test_objectives_train_every_weight_of_it(
     shape: str, objective: str, folders: dict[str, Path]
 ) -> None:
-    """But the norm after the pooling, which none of these reads."""
-    views = ["views.local_size=8", "dino.prototypes=32"] if objective == "dino" else []
+    """But the norm after the pooling, which stays as it is loaded."""
+    has_local = objective in ("dino", "ibot")
+    views = ["views.local_size=8", f"{objective}.prototypes=32"] if has_local else []
     words = [f"recipe={objective}", "data.size=16", "optim.batch=4", *views]
-    if objective == "dino" and shape in WITHOUT_TOKEN:
-        with pytest.raises(UserError, match=r"^objective=dino: .* class token; expected one of"):
+    if objective in OF_TOKENS and shape in WITHOUT_TOKEN:
+        with pytest.raises(UserError, match=rf"^objective={objective}: .* token; expected one of"):
             started(folders[shape], *words)
         return
     recipe, net = started(folders[shape], *words)
     network = building.build(building.Settings.of(recipe), net, classes=0).train()
-    network(view_batch(4, local=2)).loss.backward()
+    network(view_batch(4, local=2 if has_local else 0)).loss.backward()
     left = [name for name, one in net.named_parameters() if one.requires_grad and one.grad is None]
     assert not left and all(one.isfinite().all() for one in network.parameters())
 
@@ -233,6 +258,7 @@ def test_timms_names_are_known_without_the_hub() -> None:
     assert (model.positions, model.registers, model.layer_scale) == ("rotary", 4, 1e-5)
     assert recipe.data.mean == [0.485, 0.456, 0.406] and recipe.data.size == 64
     assert InitSource(name).image_size() == 256 and InitSource(name).pooling() == "avg"
+    assert describe("vit_tiny_patch16_224", {"patch_size": 15}).values["patch"] == 15
     typed = resolve(["recipe=mae", "init=timm:vit_tiny_patch16_224", "model=vit_p8", "data=shapes"])
     assert typed.model.patch == 8
     assert "timm has no weights of that name" in refusal("recipe=mae", "init=timm:no_such_vit")
