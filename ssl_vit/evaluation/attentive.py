@@ -1,12 +1,12 @@
-"""An attentive probe: a learned query weighs an image's tokens, a linear layer reads their mean.
+"""An attentive probe: a learned query weighs an image's tokens, a linear layer reads their mean, in
+as many heads as the encoder has.
 
-It is efficient probing with one query (Psomas et al., 2026, "Attention, Please!"): tokens are keys
-and values. Projections of both, as in CAPI's probe (Darcet et al., 2025), would compute no more:
-the query takes up that of the keys, the linear layer that of the values. From a query of zeros it
-starts as the linear probe of the mean of all tokens.
+It is CAPI's (Darcet et al., 2025), without projections, as efficient probing is (Psomas et al.,
+2026): a head's query takes up its projection of the keys, and its linear layer that of the values,
+here of full rank. All else is as of the linear probe: SGD, tokens standardised, zero weights.
 
 Legend: N training images, B images of a batch, T tokens, prefix first, D width, A width and
-constant, C classes, G learning rates.
+constant, H heads, C classes, G learning rates.
 """
 
 import math
@@ -38,24 +38,25 @@ class AttentiveProbe(NamedTuple):
     """What was learned at each rate, and how tokens are standardised."""
 
     scale: Scale
-    query_GD: Tensor
-    weight_GAC: Tensor
+    query_GHD: Tensor
+    weight_GHAC: Tensor
 
     def to(self, device: torch.device) -> "AttentiveProbe":
         scale = Scale(*(value.to(device) for value in self.scale))
-        return AttentiveProbe(scale, self.query_GD.to(device), self.weight_GAC.to(device))
+        return AttentiveProbe(scale, self.query_GHD.to(device), self.weight_GHAC.to(device))
 
     def only(self, rate: int) -> "AttentiveProbe":
         """What was learned at the rate of this number."""
         kept = slice(rate, rate + 1)
-        return AttentiveProbe(self.scale, self.query_GD[kept], self.weight_GAC[kept])
+        return AttentiveProbe(self.scale, self.query_GHD[kept], self.weight_GHAC[kept])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Each rate's, (B, G, C), of float32 tokens."""
         # of standardised tokens; their mean would move all scores of an image alike
-        scaled_GD = self.query_GD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
-        mean_BGD = (scaled_GD @ x_BTD.mT).softmax(2) @ x_BTD
-        return torch.einsum("bga,gac->bgc", self.scale(mean_BGD, 1.0), self.weight_GAC)
+        scaled_GHD = self.query_GHD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
+        share_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
+        mean_BGHD = (share_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
+        return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:
@@ -91,38 +92,40 @@ def extract(
 def train(
     tokens: TrainingTokens,
     *,
+    heads: int,
     classes: int,
     rates: Sequence[float],
     steps: int,
     batch: int,
     device: torch.device,
 ) -> AttentiveProbe:
-    """Query and linear layer from zero by SGD with momentum and cosine decay on the mean
-    cross-entropy, the rates side by side on the same batches, as the linear probe
-    (`probes.train_linear`)."""
+    """Queries from a normal distribution and linear layers from zero by SGD with momentum and
+    cosine decay on the mean cross-entropy, the rates side by side from the same queries on the same
+    batches (`probes.rows_of_batch`)."""
     x_NTD, label_N = tokens
     known_L = (label_N >= 0).nonzero().squeeze(1)
-    width = x_NTD.shape[2]
+    width, groups = x_NTD.shape[2], len(rates)
     scale = Scale(*(value.to(device) for value in probes.moments(x_NTD.flatten(0, 1))))
-    shapes = (width,), (width + 1, classes)
+    query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
+    weight_HAC = torch.zeros(heads, width + 1, classes)
     learned = [
-        [torch.zeros(shape, device=device, requires_grad=True) for shape in shapes] for _ in rates
+        [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
+        for _ in rates
     ]
-    groups = [{"params": own, "lr": rate} for own, rate in zip(learned, rates, strict=True)]
-    optimiser = torch.optim.SGD(groups, momentum=probes.MOMENTUM)
+    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, rates, strict=True)]
+    optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
-    at_once = max(1, probes.ELEMENTS // x_NTD[0].numel())
+    at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
     for step in range(steps):
         row_B = known_L[probes.rows_of_batch(step, batch, len(known_L), SEED)]
         for part in row_B.split(at_once):
-            query_GD, weight_GAC = map(torch.stack, zip(*learned, strict=True))
-            probe = AttentiveProbe(scale, query_GD, weight_GAC)
+            probe = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
             logits_BGC = probe.logits(x_NTD[part].to(device, torch.float32))
-            label_BG = label_N[part, None].to(device).expand(-1, len(rates))
+            label_BG = label_N[part, None].to(device).expand(-1, groups)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-    query_GD, weight_GAC = (torch.stack(own).detach() for own in zip(*learned, strict=True))
-    return AttentiveProbe(scale, query_GD, weight_GAC)
+    query_GHD, weight_GHAC = (torch.stack(own).detach() for own in zip(*learned, strict=True))
+    return AttentiveProbe(scale, query_GHD, weight_GHAC)

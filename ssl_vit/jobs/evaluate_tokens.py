@@ -60,6 +60,7 @@ def measure(network: Backbone, images: EvaluationImages) -> Tensor:
         assert tokens is not None
         found = attentive.train(
             tokens,
+            heads=images.recipe.model.heads,
             classes=images.classes,
             rates=probe.rates,
             steps=probe.steps,
@@ -71,7 +72,7 @@ def measure(network: Backbone, images: EvaluationImages) -> Tensor:
     fitted = broadcast_from_main(accelerator, fit).to(accelerator.device)
     dev_KG, dev_label_K = classify(images.splits.validation, fitted)
     right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
-    best = best_rate("attentive", probe.rates, right_G, fitted.weight_GAC)
+    best = best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
     assert images.splits.test is not None
     predicted_M1, label_M = classify(images.splits.test, fitted.only(best))
     return (predicted_M1[:, 0] == label_M)[None].cpu()
