@@ -86,8 +86,8 @@ def key(
         default: its value where none is given; `...`: it has to be given.
         help: what it means.
         effect, from_init: as of Keys.
-        names_weights: whether its value names weights, as `init` does. What is not `init` stands in
-            an objective's group beside a key `network`, which gets `InitSource.network_values`.
+        names_weights: whether its value names weights, as `init` does. Another one is a group's
+            `teacher`, beside a key `network`, which gets `InitSource.network_values`.
         requires: (dotted key, value) without which it has no effect.
         form: how a tool's option is typed, where not as key=VALUE: FLAG (--key) or WORD (VALUE
             alone).

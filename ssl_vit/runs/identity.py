@@ -127,10 +127,12 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
         UserError: as there.
     """
     sources_of = {one.locate().run or one.key: one for one in recipe.sources().values()}
-    costs = [one.upstream_cost() for one in sources_of.values()]
-    return {
-        key: None if None in (found := [one[key] for one in costs]) else sum(found) for key in COSTS
-    }
+    total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
+    for one in sources_of.values():
+        for key, more in one.upstream_cost().items():
+            known = total[key]
+            total[key] = None if known is None or more is None else known + more
+    return total
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:

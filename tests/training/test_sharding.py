@@ -66,7 +66,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         idle = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
         add(f"{way}_bfloat16", way, *idle, "compute.precision=bfloat16")
         add(f"{way}_moco", way, "recipe=moco_v3", "optim.name=sgd", FEW)
-        add(f"{way}_distill", way, "recipe=distill", f"distill.teacher={teacher}", FEW)
+        add(
+            f"{way}_distill",
+            way,
+            "recipe=distill",
+            f"distill.teacher={teacher}",
+            "optim.name=sgd",
+            FEW,
+        )
         add(f"{way}_dino", way, *DINO, "dino.freeze=0.4", "dino.koleo=0.1", FEW)
     add("ddp_float32", "ddp", "recipe=joint", "joint.supervised=0", "optim.lr=0.01")
     add("unbroken", "ddp", common=RELAY)
