@@ -7,7 +7,7 @@ import torch
 from .. import costs, formatting, metrics
 from ..data import loaders
 from ..data.workers import limit_workers
-from ..models.encoder import Encoder
+from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
 from ..runs import console, seen_text
 from ..training import loop
@@ -83,20 +83,32 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         patches = f"{net.patches} patches of {net.patch_size} px"
     size = f"{found.encoder / 1e6:.2f}M parameters"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
-    if not recipe.init_source.is_scratch:
-        yield "from", recipe.init
-        yield from console.rows_under("", seen_text.lines(job.seen))
+    teachers = job.objective.teachers()
+    for key, source in recipe.sources().items():
+        if not source.is_scratch:
+            yield "from" if key == "init" else source.kind, source.place + _size(teachers.get(key))
+    yield from console.rows_under("", seen_text.lines(job.seen))
 
 
 def _objective(recipe: schema.Recipe) -> str:
-    """What is trained, and which of its keys are not as they are by default."""
+    """What is trained, and which of its keys are not as they are by default; of weights the next
+    lines tell."""
     own, usual = {"target", *recipe.groups}, schema.defaults()
+    shown = {name for one in recipe.sources().values() for name in (one.key, one.network_key)}
     changed = [
         f"{key}={formatting.option_text(value)}"
         for key, value in recipe.values().items()
-        if key.split(".")[0] in own and value != usual[key]
+        if key.split(".")[0] in own and key not in shown and value != usual[key]
     ]
     return ", ".join([recipe.declared.title or recipe.objective, *changed])
+
+
+def _size(teacher: Backbone | None) -> str:
+    """Of a teacher, what may differ from the student's."""
+    if not isinstance(teacher, Encoder):
+        return ""
+    patches = f"{teacher.patches} patches of {teacher.patch_size} px"
+    return f", {teacher.width} wide, {patches} at {teacher.data.size} px"
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:

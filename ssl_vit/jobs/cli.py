@@ -13,7 +13,7 @@ from ..recipe.check import check_place
 from ..recipe.init_source import CHOICES
 from ..recipe.load import recipe_file, resolve, warmup_notice
 from ..recipe.records.run import Result
-from ..recipe.schema import Recipe
+from ..recipe.schema import Recipe, all_keys
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..recipe.which_images import OTHERS, crop_notice, image_notice, size_notice
 from ..runs import trackers
@@ -131,6 +131,9 @@ def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
         command = shell_command("python", *tool_command("evaluate"), *options)
         raise UserError(f"objective=probe trains nothing; type {command}")
+    for key in recipe.values().keys() - recipe.sources().keys():
+        if key in all_keys() and all_keys()[key].names_weights:
+            raise UserError(f"{key}= is missing; {CHOICES}")
     _check_init_given(recipe, options, only_tested=True)
 
 

@@ -201,7 +201,9 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
         prints: the fingerprints of its splits, on rank 0.
     """
     with suppress(UserError, OSError, ValueError):
-        for run, before in runs_before(recipe.init):
+        for run, before in runs_before(recipe):
+            if before is None:
+                continue
             known = records.read(run / "environment.json", Environment).data
             chosen = known.get("validation")
             split = chosen is not None and chosen != known.get("train")

@@ -16,7 +16,7 @@ from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
-from ..runs.identity import initial_weights, recipe_hash
+from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import WarningLog
 from ..training import loop
 from ..training.preemption import StopConsensus
@@ -105,7 +105,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
         exaflop=costs.exaflop(recipe, images),
         seconds=state.seconds,
         device_seconds=state.device_seconds,
-        before=initial_weights(run.folder).get("before") or recipe.init_source.upstream_cost(),
+        before=initial_weights(run.folder).get("before") or upstream_cost(recipe),
     )
     result.measured_on = split_images.measured_on(recipe, job.splits)
     seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]

@@ -25,17 +25,17 @@ def check(run: Run) -> list[str]:
     """
     recipe, folder = run.recipe, run.folder
     identity.check_options(recipe, folder)
-    weights = recipe.init_source.identity()
+    weights = {one: one.identity() for one in recipe.sources().values()}
     hashes = identity.file_hashes(recipe)
     files = {kind: hashes.get(kind) or {} for kind in ("plugin", "real")}
-    identity.check_facts(recipe, folder, {"init": weights, **files})
+    known = {source.kind: found for source, found in weights.items()}
+    identity.check_facts(recipe, folder, known | files)
     images, warning = _images(recipe)
     identity.check_facts(recipe, folder, {"data": images})
     warnings = [warning] if warning else []
-    if recipe.init_source.is_local and not weights:
-        text = "is not here, so whether the weights are the same was not checked"
-        warnings.insert(0, f"init={recipe.init}: {text}")
-    return warnings
+    text = "is not here, so whether the weights are the same was not checked"
+    gone = [one.option for one, found in weights.items() if one.is_local and not found]
+    return [*(f"{option}: {text}" for option in gone), *warnings]
 
 
 def check_unfinished(run: Run) -> None:

@@ -113,8 +113,7 @@ def made_by(recipe: Recipe) -> Recipe | None:
     its initial weights come from; None where it is not here."""
     if recipe.trains and not recipe.fine_tunes:
         return recipe
-    with suppress(UserError):
-        for _, before in runs_before(recipe.init):
-            if before.trains and not before.fine_tunes:
-                return before
+    for _, before in runs_before(recipe):
+        if before is None or (before.trains and not before.fine_tunes):
+            return before
     return None

@@ -10,7 +10,6 @@ from ..data import loaders
 from ..data.contents import hashes_of, is_among
 from ..data.run_splits import Splits
 from ..data.source import Source
-from ..errors import UserError
 from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out
 from ..runs import identity
@@ -100,14 +99,12 @@ def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
 
 
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
-    """What the runs that a run's initial weights come from have seen of the images that it is
-    measured on, the latest first."""
+    """What the runs that a run's initial weights and teachers come from have seen of the images
+    that it is measured on, the latest first."""
     found: list[SeenImages] = []
-    place = recipe.init
-    try:
-        for run, before in identity.runs_before(place):
-            place = before.init
+    for run, before in identity.runs_before(recipe):
+        if before:
             found += measured.seen_by(str(run), trained_on.read(run))
-    except UserError:  # what is not here any more, or of a plugin, keeps nobody from going on
-        found.append(SeenImages(run=place, unknown=NOT_HERE))
+        else:  # what is not here any more, or of a plugin, keeps nobody from going on
+            found.append(SeenImages(run=str(run), unknown=NOT_HERE))
     return found

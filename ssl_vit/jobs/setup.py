@@ -25,7 +25,7 @@ from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
 from ..runs.folder import Run
-from ..runs.identity import initial_weights, recipe_hash
+from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
@@ -34,9 +34,10 @@ from . import online, resources, seen_images
 from .online import OnlineJob
 from .trained_on import TrainedOn
 
-# Keys, and beginnings of keys, that may differ between the processes of a run
+# Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
+# name weights
 MACHINE_KEYS = (
-    *("out", "plugin", "init", "data.name", "data.path", "hub."),
+    *("out", "plugin", "data.name", "data.path", "hub."),
     *("compute.workers", "compute.threads"),
 )
 COMPARED_IMAGES = 256  # held-out images whose views are compared with one another, at most
@@ -128,7 +129,9 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.load_or_find(run, measured, facts["data"], accelerator)
     facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
-    objective = building.build(Settings.of(recipe), network, classes).to(accelerator.device)
+    objective = building.build(Settings.of(recipe), network, classes)
+    facts |= _load_teachers(objective, run)
+    objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
     facts["sharding"] = distributed.sharding_facts(accelerator) | state.strategy.facts()
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
@@ -248,15 +251,38 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
     facts = initial_weights(run.folder)
-    if known := run.recipe.init_source.identity():
-        facts["init"] = facts.get("init", {}) | known
+    for source in run.recipe.sources().values():
+        if known := source.identity():
+            facts[source.kind] = facts.get(source.kind, {}) | known
+    return facts
+
+
+def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
+    """Load the weights that keys beside `init` name; as `_load_initial_weights`, which has compared
+    them where there is a checkpoint.
+
+    Raises:
+        UserError: they are of another network than the recipe was resolved for.
+    """
+    facts: dict[str, Any] = {}
+    if checkpoint.list_checkpoints(run.checkpoints):
+        return facts
+    for key, network in objective.teachers().items():
+        source = run.recipe.sources()[key]
+        known = run.recipe.value(source.network_key)
+        if known | source.network_values() != known:
+            text = f"is not what {source.option} is of; leave it out"
+            raise UserError(f"{source.network_key}: {text}")
+        facts["before"] = upstream_cost(run.recipe)
+        found = weights.load_weights(network, source)
+        facts[source.kind] = {"weights": found} | source.identity()
     return facts
 
 
 def _shared_values(recipe: Recipe) -> dict[str, Any]:
     """{key: value} that must be the same on all processes; paths may differ between machines."""
-    values = recipe.values().items()
-    return {key: value for key, value in values if not key.startswith(MACHINE_KEYS)}
+    free = (*MACHINE_KEYS, *recipe.sources())
+    return {key: value for key, value in recipe.values().items() if not key.startswith(free)}
 
 
 def resume(job: Job) -> None:

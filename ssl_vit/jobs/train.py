@@ -82,15 +82,19 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 def _measure_baselines(job: Job) -> None:
     """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
     the held-out images; and what the encoder's features are compared with."""
-    if job.state.step == 0:
-        batches = loaders.first_batches(
-            job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
-        )
-        device = job.accelerator.device
-        job.objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
-    if split_images.held_out_images(job.recipe, job.splits) > 1:  # a baseline of one image is none
-        with torch.no_grad():
-            job.held_out.measure_baselines(job.objective)
+    with job.state.strategy.full_weights() as whole, torch.no_grad():
+        if job.state.step == 0:
+            batches = loaders.first_batches(
+                job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
+            )
+            device = job.accelerator.device
+            whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
+            if whole is not job.objective:  # a copy of what is sharded
+                for own, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
+                    own.copy_(fitted)
+        # a baseline of one image is none
+        if split_images.held_out_images(job.recipe, job.splits) > 1:
+            job.held_out.measure_baselines(whole)
     if job.online:
         with job.state.evaluation_model() as model:
             online.compare(job.online, model.eval().exported, job.state.step)

@@ -127,11 +127,12 @@ def studies() -> dict[str, Path]:
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
-    """{dotted key: value} of what a run computes, and of what its result is; the initial weights
-    and the images apart."""
+    """{dotted key: value} of what a run computes, and of what its result is; the weights that it
+    names and the images apart."""
     results = identity.of_effect("result")
     values = recipe.values().items()
-    return {key: one for key, one in values if key != "init" and (counts(key) or key in results)}
+    apart = recipe.sources()
+    return {key: one for key, one in values if key not in apart and (counts(key) or key in results)}
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:

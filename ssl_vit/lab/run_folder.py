@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..recipe import records, words
+from ..recipe import records, schema, words
 from ..recipe.identity import counts, differences, facts
 from ..recipe.images import OF_TRAIN
 from ..recipe.init_source import SCRATCH, InitSource
@@ -55,7 +55,8 @@ def not_planned(
             return "its result.json is of another recipe than its recipe.yaml"
     given = words.parse(options)
     chosen = {key: text for key, text in given.items() if key in all_keys() and counts(key)}
-    planned = words.typed({key: text for key, text in chosen.items() if key != "init"})
+    sources = schema.sources({"init": SCRATCH, **given})
+    planned = words.typed({key: text for key, text in chosen.items() if key not in sources})
     # what is measured may change until it is
     planned |= {key: one for key, one in values.items() if counts(key, free) or finished}
     if planned.get("compute.precision") == "auto":
@@ -63,35 +64,40 @@ def not_planned(
     measured = (environment and environment.options) or {}
     if differ := identity.planned_differences({**written, **measured}, planned, undecided):
         return f"its recipe is not the planned one: {', '.join(differ)}"
-    if "init" in undecided:
-        return ""
-    recorded = environment.init if environment else None
-    return _other_weights(given.get("init", SCRATCH), written, recorded or {})
+    for key, source in sources.items():
+        recorded = environment[source.kind] if environment else None
+        other = "" if key in undecided else _other_weights(source, written, recorded or {})
+        if other:
+            return other
+    return ""
 
 
-def _other_weights(place: str, written: Mapping[str, Any], recorded: Mapping[str, Any]) -> str:
-    """Why a run's initial weights are not those of `init=place`. Weights that are not here, or that
+def _other_weights(
+    source: InitSource, written: Mapping[str, Any], recorded: Mapping[str, Any]
+) -> str:
+    """Why weights that a run began with are not those of a plan. Weights that are not here, or that
     no environment.json describes, are compared by their names."""
-    there, source = InitSource(str(written.get("init", SCRATCH))), InitSource(place)
+    there = InitSource(str(written.get(source.key, SCRATCH)), source.key)
+    called = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
     here: dict[str, Any] = {}
     if source.is_local:
-        path = Path(place)
+        path = Path(source.place)
         weights = path if path.is_file() else path / "export" / "model.safetensors"
         try:
-            here = _identity(place, weights.stat().st_mtime_ns if weights.exists() else 0)
+            here = _identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
         except UserError as error:
-            return f"its initial weights cannot be compared: {error}"
+            return f"its {called} cannot be compared: {error}"
     if here and recorded:
-        same = not differences(facts("init", recorded), facts("init", here))
-        return "" if same else f"its initial weights are not those of {source.public_name}"
+        same = not differences(facts(source.kind, recorded), facts(source.kind, here))
+        return "" if same else f"its {called} are not those of {source.public_name}"
     # the recipe of weights on the Hub has their commit
     names = {one.public_name.partition("@")[0] for one in (there, source)}
-    return "" if len(names) == 1 else f"its initial weights are those of init={there.public_name}"
+    return "" if len(names) == 1 else f"its {called} are those of {there.key}={there.public_name}"
 
 
 @functools.lru_cache(maxsize=64)  # several tasks start from one run
-def _identity(place: str, changed: int) -> dict[str, Any]:
-    return InitSource(place).identity()
+def _identity(source: InitSource, changed: int) -> dict[str, Any]:
+    return source.identity()
 
 
 def training_images(run: Path) -> tuple[str, ...]:

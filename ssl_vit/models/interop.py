@@ -47,7 +47,6 @@ QKV = ("query", "key", "value")
 ATTENTION = re.compile(
     r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)\.(weight|bias)"
 )
-EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 

@@ -53,10 +53,10 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     weights_hash = load_weights(encoder, init)
     eps = _norm_eps(encoder)
     if exported and own is not None and eps != own:
-        _set_eps(encoder, own)
+        set_eps(encoder, own)
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: init={init.place}: layer_norm_eps={eps:g} there; training uses {own:g},"
+                f"warning: {init.option}: layer_norm_eps={eps:g} there; training uses {own:g},"
                 " as timm's exports do"
             )
     return {"init": {"weights": weights_hash} | init.identity(), "before": before}
@@ -66,7 +66,8 @@ def _norm_eps(encoder: Backbone) -> float | None:
     return getattr(getattr(encoder.backbone, "norm", None), "eps", None)
 
 
-def _set_eps(encoder: Backbone, eps: float) -> None:
+def set_eps(encoder: Backbone, eps: float) -> None:
+    """Give the encoder's layer norms that eps."""
     for module in encoder.backbone.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = eps
@@ -88,30 +89,30 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
     except UserError:
         raise
     except Exception as error:  # whatever a file written by others or a network causes
-        raise UserError(f"init={init.place}: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{init.option}: {' '.join(str(error).split())[:300]}") from None
 
 
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
     if damaged := next((name for name, value in state.items() if not value.isfinite().all()), ""):
-        raise UserError(f"init={init.place}: {damaged} is not finite; expected weights that are")
+        raise UserError(f"{init.option}: {damaged} is not finite; expected weights that are")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     here = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)
     # sizes first: "model.width=192 here, 384 there" tells more than a list of shapes
-    _check_sizes(init.place, sizes_of_state(state) | loaded.unseen, here)
+    _check_sizes(init.option, sizes_of_state(state) | loaded.unseen, here)
     needed = backbone.state_dict()
     if isinstance(encoder, Encoder):
         _check_positions(encoder, init, state, loaded)
         needed = exported_state(encoder)
-    _check_names(init.place, state, needed)
+    _check_names(init.option, state, needed)
     if isinstance(encoder, Encoder):
         state = fit_positions(state, encoder, loaded.as_timm)
     kept = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in kept})
     if loaded.eps is not None:
-        _set_eps(encoder, loaded.eps)
+        set_eps(encoder, loaded.eps)
     return fingerprint(state)
 
 
@@ -141,7 +142,7 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
     if there != 3 or not encoder.adapt_channels:
         rule = "; model.adapt_channels=true repeats its first layer" if there == 3 else ""
         here = f"data.channels={encoder.channels}"
-        raise UserError(f"{here}: init={init.place} was made with {there}{rule}")
+        raise UserError(f"{here}: {init.option} was made with {there}{rule}")
     state[FIRST] = adapt_input_conv(encoder.channels, first)
     return True
 
@@ -159,9 +160,7 @@ def _check_positions(
     there = kind_there(state, loaded.positions)
     table = "learned" if here in ("learned_2d", "sincos_2d") else here
     if there not in (None, here, table):
-        raise UserError(
-            f"init={init.place}: another model: model.positions={here} here, {there} there"
-        )
+        raise UserError(f"{init.option}: another model: model.positions={here} here, {there} there")
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
@@ -180,7 +179,7 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
         if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(
-                f"data.{key}={current}: init={init.place} was made with {list(expected)};"
+                f"data.{key}={current}: {init.option} was made with {list(expected)};"
                 f" add data.{key}=[{typed}]"
             )
 
@@ -201,7 +200,7 @@ def _open(init: InitSource) -> LoadedWeights:
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _of_timm(init)
-    return _from_npz(init.place) if folder is None else _from_export(folder, init.place)
+    return _from_npz(init) if folder is None else _from_export(folder, init.option)
 
 
 def _of_timm(init: InitSource) -> LoadedWeights:
@@ -209,8 +208,8 @@ def _of_timm(init: InitSource) -> LoadedWeights:
     repository here, because timm itself may fall back to unpickling."""
     known = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
-    folder = hub_files.fetch(str(known.hf_hub_id), f"init={init.place}", files)
-    loaded = _from_export(folder, init.place)
+    folder = hub_files.fetch(str(known.hf_hub_id), init.option, files)
+    loaded = _from_export(folder, init.option)
     classifiers: Any = known.classifier
     if not isinstance(classifiers, tuple | list):  # some architectures have two
         classifiers = (classifiers,)
@@ -219,13 +218,12 @@ def _of_timm(init: InitSource) -> LoadedWeights:
     return loaded._replace(state=state)
 
 
-def _from_export(folder: Path, place: str) -> LoadedWeights:
+def _from_export(folder: Path, option: str) -> LoadedWeights:
     if not (folder / "model.safetensors").exists():
         raise UserError(
-            f"init={place}: the repository is no encoder that can be read: it has no "
-            f"model.safetensors"
+            f"{option}: the repository is no encoder that can be read: it has no model.safetensors"
         )
-    export_files.check_digest(folder, "model.safetensors", f"init={place}")
+    export_files.check_digest(folder, "model.safetensors", option)
     config = export_files.read(folder)
     norm = normalisation(folder)
     mean = norm.get("mean")
@@ -233,8 +231,8 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
         state = interop.from_transformers(state)
-        eps = config.get("layer_norm_eps", interop.EPS)
-        return LoadedWeights(state, mean, std, {"model.heads": config["num_attention_heads"]}, eps)
+        heads = {"model.heads": config["num_attention_heads"]}
+        return LoadedWeights(state, mean, std, heads, export_files.norm_eps(config))
     name = config["architecture"]
     net = None
     if name.startswith(TRANSFORMERS):
@@ -244,14 +242,14 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
     return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, as_timm)
 
 
-def _from_npz(path: str) -> LoadedWeights:
+def _from_npz(init: InitSource) -> LoadedWeights:
     """A checkpoint of google-research/vision_transformer (flax names), read by timm into a backbone
     of the file's own size."""
     positions = "Transformer/posembed_input/pos_embedding"
-    with np.load(path) as arrays:  # allow_pickle stays False
+    with np.load(init.place) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
             raise UserError(
-                f"init={path}: expected a Vision Transformer on patches of pixels; Google's other"
+                f"{init.option}: expected a Vision Transformer on patches of pixels; Google's other"
                 " files cannot be read"
             )
         tokens = arrays[positions].shape[1]
@@ -263,21 +261,21 @@ def _from_npz(path: str) -> LoadedWeights:
     size = patch * round((tokens - 1) ** 0.5)
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
-    backbone.load_pretrained(path)
+    backbone.load_pretrained(init.place)
     return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, {"model.heads": heads})
 
 
-def _check_sizes(place: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     differ = []
     for key, value in loaded.items():
         here = model.get(key, value)
         if here != value:
             differ.append(f"{key}={str(here).lower()} here, {str(value).lower()} there")
     if differ:
-        raise UserError(f"init={place}: another model: {', '.join(differ)}")
+        raise UserError(f"{option}: another model: {', '.join(differ)}")
 
 
-def _check_names(place: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
+def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
     """Check that no tensor is missing, left over or quantised, and that shapes agree, except those
     of positions that are interpolated."""
     for text, names in (
@@ -288,14 +286,14 @@ def _check_names(place: str, loaded: Mapping[str, Tensor], model: Mapping[str, T
             listed = ", ".join(sorted(names)[:5])
             if len(names) > 5:
                 listed += f" and {len(names) - 5} more"
-            raise UserError(f"init={place}: {text} {listed}")
+            raise UserError(f"{option}: {text} {listed}")
     for name, value in loaded.items():
         if not name.endswith(POSITIONS) and value.shape != model[name].shape:
             shapes = f"{tuple(model[name].shape)} here, {tuple(value.shape)} there"
-            raise UserError(f"init={place}: {name} is {shapes}")
+            raise UserError(f"{option}: {name} is {shapes}")
         if model[name].is_floating_point() and not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"init={place}: {name} is {kind}; floating-point weights are read")
+            raise UserError(f"{option}: {name} is {kind}; floating-point weights are read")
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:

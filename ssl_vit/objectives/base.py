@@ -67,6 +67,11 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Batch) -> Output: ...
 
+    def teachers(self) -> dict[str, Backbone]:
+        """{dotted key: frozen network} of those whose weights a key of the recipe names (`key` with
+        names_weights). They are read before the first step alone: checkpoints have them."""
+        return {}
+
     # In a step
 
     def start_step(self, progress: float) -> None:

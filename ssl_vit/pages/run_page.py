@@ -115,7 +115,7 @@ def results(record: RunRecord) -> Iterator[Block]:
     for text in few_images(record.measured_on, chosen, remedy):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     for one in record.seen:
-        whose = "" if one.run == record.name else "Of its initial weights: "
+        whose = "" if one.run == record.name else "Of the weights behind it: "
         yield Text(f"{whose}{seen_text.sentence(one)}.")
     if compared := list(metric_tables.comparisons(metrics, record.measured_on)):
         yield metric_tables.baselines(compared)

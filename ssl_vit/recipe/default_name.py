@@ -16,8 +16,11 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     was = computed_values(before)
     now = computed_values(recipe)
     default = schema.defaults()
+    apart = {"data.hub"}  # of what `parts` has
+    for key, source in recipe.sources().items():
+        apart |= {key, source.network_key}
     changed = sorted(
-        key for key in now if now[key] != was.get(key, default.get(key)) and key != "data.hub"
+        key for key in now.keys() - apart if now[key] != was.get(key, default.get(key))
     )
     words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
     name = "-".join(words).replace("/", "_").strip()

@@ -34,6 +34,7 @@ TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
 POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `InitSource.pooling` tells
 CROP_MODE = "center"  # timm's default
 DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
+EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
@@ -253,6 +254,12 @@ def feature_values(folder: Path) -> dict[str, Any]:
         args = {name: value for name, value in found.items() if name not in POOL_ARGS}
     name = config.get("architecture", config.get("model_type"))
     return {"architecture": name, "model_args": args}
+
+
+def norm_eps(config: Values) -> float | None:
+    """The eps of the layer norms of a transformers ViT; None of timm's, where its architecture says
+    it."""
+    return config.get("layer_norm_eps", EPS) if config.get("model_type") == "vit" else None
 
 
 def pooling(folder: Path) -> str:

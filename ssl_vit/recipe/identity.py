@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from .keys import Effect, Values
 from .schema import Recipe, all_keys, defaults
 
-FACTS = ("data", "init", "plugin")  # of images, initial weights and a plugin
+# Of images, initial weights, the weights of a teacher and a plugin
+FACTS = ("data", "init", "teacher", "plugin")
 UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from .. import hub_files
 from ..errors import UserError
 from . import export_files, parsing, timm_models
+from .images import OF_PIXELS
 from .keys import Values
 from .model import TRANSFORMERS
 from .names import PLAIN_NAME
@@ -41,14 +42,28 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """Initial weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
-    folder.
+    """Weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a folder.
+
+    Attributes:
+        place: that name.
+        key: the key of the recipe whose value it is.
 
     Files are looked up when a method needs them, not before: a run that resumes from a checkpoint
     needs its initial weights no more, and they may be gone.
     """
 
-    place: str  # as in init=place
+    place: str
+    key: str = "init"
+
+    @property
+    def option(self) -> str:
+        """As it is given; opens errors."""
+        return f"{self.key}={self.place}"
+
+    @property
+    def kind(self) -> str:
+        """Of its facts (recipe/identity.py): the key without its group."""
+        return self.key.rpartition(".")[2]
 
     @property
     def is_scratch(self) -> bool:
@@ -76,6 +91,12 @@ class InitSource:
     def timm_name(self) -> str:
         return self.place.removeprefix(TIMM)
 
+    @property
+    def network_key(self) -> str:
+        """The key that gets `network_values`; empty of init, whose the recipe's model is."""
+        group = self.key.rpartition(".")[0]
+        return group and f"{group}.network"
+
     def locate(self) -> LocalWeights:
         """Check the place, and that there are weights if it is local.
 
@@ -83,7 +104,7 @@ class InitSource:
             UserError: there is nothing; the folder is a run that has not finished, or holds no
                 encoder; or the text after timm: is no model's name.
         """
-        prefix = f"init={self.place}"
+        prefix = self.option
         if self.is_timm and not PLAIN_NAME.fullmatch(self.timm_name):
             raise UserError(
                 f"{prefix}: expected a model's name after timm:; for a repository type"
@@ -91,7 +112,7 @@ class InitSource:
             )
         if not self.is_local:
             return LocalWeights()
-        path = parsing.parse_path(self.place, "init")
+        path = parsing.parse_path(self.place, self.key)
         if path.suffix == ".npz" and path.is_file():
             return LocalWeights()
         if not path.is_dir():
@@ -116,10 +137,10 @@ class InitSource:
             return export
         if (run / "result.json").exists():
             raise UserError(
-                f"init={self.place}: that run measured an encoder and made none; give the init= of"
-                f" its recipe.yaml"
+                f"{self.option}: that run measured an encoder and made none; give the init= of"
+                " its recipe.yaml"
             )
-        raise UserError(f"init={self.place}: that run has not finished: it has no export yet")
+        raise UserError(f"{self.option}: that run has not finished: it has no export yet")
 
     def fetch_export(self, *names: str) -> Path | None:
         """The folder of the export; of one on the Hub, those files of it are downloaded. None for
@@ -129,7 +150,7 @@ class InitSource:
             UserError: the Hub has no such repository or revision, or it holds no encoder that can
                 be loaded; as `locate`.
         """
-        prefix = f"init={self.place}"
+        prefix = self.option
         folder = self.locate().export
         if self.is_on_hub:
             folder = hub_files.fetch(self.place, prefix, names)
@@ -178,13 +199,31 @@ class InitSource:
             of_model = self._built_by_timm().values
         return {f"model.{key}": value for key, value in of_model.items()} | found
 
+    def network_values(self) -> Values:
+        """What a network is built from before its weights are read: `described_values` of the model
+        and the pixels, `pool` as `pooling`, and `eps` of its layer norms where a config.json says
+        it.
+
+        Raises:
+            UserError: it is scratch, or nothing says what it is; as `described_values`.
+        """
+        found = {} if self.is_scratch else self.described_values()
+        if "model.width" not in found:
+            raise UserError(f"{self.option}: expected trained weights that say what they are of")
+        keys = [f"data.{key}" for key in OF_PIXELS]
+        values = {key: one for key, one in found.items() if key in keys or key[:6] == "model."}
+        values["pool"] = self.pooling()
+        if folder := self.fetch_export("config.json"):
+            values["eps"] = export_files.norm_eps(export_files.read(folder))
+        return values
+
     def _published(self) -> Any:
         """What timm knows of the weights of timm:NAME; a UserError where it has none."""
         self.locate()
         try:
             return timm_models.published(self.timm_name)
         except ValueError as error:
-            raise UserError(f"init={self.place}: {error}") from None
+            raise UserError(f"{self.option}: {error}") from None
 
     def _built_by_timm(self) -> timm_models.Described:
         """The network that weights in timm's format are of.
@@ -200,7 +239,7 @@ class InitSource:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
             hint = "" if name.startswith(TRANSFORMERS) else "; or say what it is with model="
-            raise UserError(f"init={self.place}: {error}{hint}") from None
+            raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
         """{name: value} of what decides a feature beside the weights and the keys of a recipe, as
@@ -228,7 +267,7 @@ class InitSource:
             yield
         except Exception as error:  # whatever a file written by others causes
             raise UserError(
-                f"init={self.place}: its config.json or recipe.yaml cannot be read: {error!r}"
+                f"{self.option}: its config.json or recipe.yaml cannot be read: {error!r}"
             ) from None
 
     def images(self) -> Values:
@@ -243,7 +282,7 @@ class InitSource:
             return {}
         data = parsing.load_yaml(run / "recipe.yaml").get("data")
         if not isinstance(data, dict):
-            raise UserError(f"init={self.place}: {run / 'recipe.yaml'} does not say its data")
+            raise UserError(f"{self.option}: {run / 'recipe.yaml'} does not say its data")
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
@@ -303,9 +342,9 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        result = require(path, Result, f"it belongs to init={self.place}")
+        result = require(path, Result, f"it belongs to {self.option}")
         if not result.has(*(f"total_{key}" for key in COSTS)):
-            raise UserError(f"init={self.place}: {path} is damaged")
+            raise UserError(f"{self.option}: {path} is damaged")
         return {key: result[f"total_{key}"] for key in COSTS}
 
 

@@ -74,6 +74,7 @@ def key(
     *,
     effect: Effect | None = None,
     from_init: bool | None = None,
+    names_weights: bool = False,
     requires: tuple[str, Any] | None = None,
     form: str = "",
     metavar: str = "",
@@ -85,6 +86,8 @@ def key(
         default: its value where none is given; `...`: it has to be given.
         help: what it means.
         effect, from_init: as of Keys.
+        names_weights: whether its value names weights, as `init` does. Another one is a group's
+            `teacher`, beside a key `network`, which gets `InitSource.network_values`.
         requires: (dotted key, value) without which it has no effect.
         form: how a tool's option is typed, where not as key=VALUE: FLAG (--key) or WORD (VALUE
             alone).
@@ -93,6 +96,7 @@ def key(
             list).
     """
     own = {"effect": effect, "from_init": from_init, "requires": requires}
+    own["names_weights"] = names_weights or None
     typed = {"form": form or None, "metavar": metavar or None}
     extra: Any = {name: one for name, one in {**own, **typed}.items() if one is not None}
     if isinstance(default, list):
@@ -170,6 +174,10 @@ class Key(typing.NamedTuple):
     @property
     def from_init(self) -> bool:
         return bool(self.extra.get("from_init", self.group.from_init))
+
+    @property
+    def names_weights(self) -> bool:
+        return bool(self.extra.get("names_weights"))
 
     @property
     def requires(self) -> tuple[str, Any] | None:

@@ -71,20 +71,41 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
         known |= {POOL: recipe.init_source.pooling()}  # which the weights were trained to give
         recipe = schema.build(known | given, typed=texts)
+    if networks := _networks(recipe, given):
+        recipe = schema.build(known | given | networks, typed=texts)
     check_used(recipe, texts)
     if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
         recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes
     _check_normalisation(recipe, start)
     if "name" not in given:
-        weights = f"init={_short_name(given['init'])}" if "init" in given else None
-        before = schema.build(known | {"init": recipe.init})
-        parts = [before.name or path.stem, data_name, named["model"], weights]
+        sources = recipe.sources()
+        before = schema.build(known)
+        parts = [before.name or path.stem, data_name, named["model"]]
+        parts += [
+            f"{one.kind}={_short_name(one.place)}" for key, one in sources.items() if key in given
+        ]
         recipe.name = default_name([part for part in parts if part], before, recipe)
     check(recipe)
     if here:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     return recipe
+
+
+def _networks(recipe: Recipe, given: Values) -> Values:
+    """{dotted key: network} of what weights are of that keys beside `init` name: of those that the
+    words name, and where the recipe's file does not have it. Others may be gone by now.
+
+    Raises:
+        UserError: as `InitSource.network_values`.
+    """
+    found: Values = {}
+    for key, source in recipe.sources().items():
+        beside = source.network_key
+        if beside and (key in given or recipe.value(beside) is None):
+            pixels = {f"data.{name}": getattr(recipe.data, name) for name in ("mean", "std")}
+            found[beside] = pixels | source.network_values()
+    return found
 
 
 def _short_name(place: str) -> str:
@@ -255,5 +276,6 @@ def _make_paths_absolute(recipe: Recipe) -> None:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
-    if recipe.init_source.is_local:
-        recipe.init = str(Path(recipe.init).resolve())
+    for key, source in recipe.sources().items():
+        if source.is_local:
+            recipe.set(key, str(Path(source.place).resolve()))

@@ -60,6 +60,7 @@ class Recipe(Keys):
         "Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a"
         " Google .npz file.",
         from_init=True,
+        names_weights=True,
     )
     objective: Annotated[str, OneOf(declaration.objectives, declaration.ADDED)] = key(
         DEFAULT_OBJECTIVE, "What the encoder is trained on."
@@ -142,6 +143,11 @@ class Recipe(Keys):
         """The value of a dotted key."""
         return functools.reduce(getattr, key.split("."), self)
 
+    def set(self, key: str, value: Any) -> None:
+        """Give a dotted key another value, which is not checked."""
+        group, _, name = key.rpartition(".")
+        setattr(self.value(group) if group else self, name, value)
+
     def error(self, key: str, reason: str, value: Any = None) -> UserError:
         """The error of a value that does not go with others.
 
@@ -180,6 +186,11 @@ class Recipe(Keys):
     @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
+
+    def sources(self) -> dict[str, InitSource]:
+        """{dotted key: what it names} of the keys that name weights; without those that name
+        none."""
+        return sources(self.values())
 
     @property
     def training_tool(self) -> str:
@@ -310,6 +321,12 @@ def _keys(*own: declaration.Group) -> dict[str, Key]:
     return found
 
 
+def sources(values: Mapping[str, Any]) -> dict[str, InitSource]:
+    """`Recipe.sources` of {dotted key: value}."""
+    named = (name for name, one in all_keys().items() if one.names_weights)
+    return {name: InitSource(str(values[name]), name) for name in named if values.get(name)}
+
+
 def defaults() -> Values:
     """{dotted key: its default}."""
     return {name: one.default for name, one in all_keys().items()}
@@ -371,4 +388,4 @@ def without_private(recipe: Recipe) -> Recipe:
     """The recipe without what belongs to one machine or one person: it is neither published nor
     taken from others."""
     kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
-    return build(kept | {"init": recipe.init_source.public_name})
+    return build(kept | {key: one.public_name for key, one in recipe.sources().items()})

@@ -16,14 +16,14 @@ from ..errors import UserError
 from ..recipe import records
 from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
 from ..recipe.images import OF_PIXELS, Data, unmeasured
-from ..recipe.init_source import InitSource, file_hash
+from ..recipe.init_source import COSTS, file_hash
 from ..recipe.keys import Values
 from ..recipe.load import resolve
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
-from ..recipe.schema import Recipe, all_keys, defaults
+from ..recipe.schema import Recipe, all_keys, defaults, sources
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 
@@ -31,7 +31,7 @@ RECORDS = ("result.json", "environment.json")  # files that hold the recipe's ha
 def recipe_hash(recipe: Recipe) -> str:
     """Hash of what is computed: runs with equal hashes are the same run.
 
-    The path of a local `init` is not part of it; environment.json has the hash of the weights.
+    The path of local weights is not part of it; environment.json has the hash of the weights.
     """
     return written_hash(recipe.values())
 
@@ -39,8 +39,9 @@ def recipe_hash(recipe: Recipe) -> str:
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
     """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`."""
     computed = {key: value for key, value in values.items() if counts(key, free)}
-    if InitSource(str(computed.get("init"))).is_local:
-        computed["init"] = "local"
+    for key, source in sources(computed).items():
+        if source.is_local:
+            computed[key] = "local"
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -89,25 +90,49 @@ def recorded(folder: Path, key: str) -> dict[str, Any]:
 
 
 def initial_weights(folder: Path) -> dict[str, Any]:
-    """What environment.json records about the initial weights: their hash (`init`) and what it cost
-    to train them (`before`)."""
+    """What environment.json records about the weights that a run began with: their hashes (`init`,
+    `teacher`) and what it cost to train them (`before`)."""
     path = folder / "environment.json"
     known = read_record(path, Environment).content() if path.exists() else {}
-    return {key: known[key] for key in ("init", "before") if known.get(key) is not None}
+    keys = ("init", "teacher", "before")
+    return {key: known[key] for key in keys if known.get(key) is not None}
 
 
-def runs_before(place: str) -> Iterator[tuple[Path, Recipe]]:
-    """The runs that weights come from and their recipes, the latest first, as far as they are here.
+def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
+    """The runs that a run's initial weights and teachers come from and their recipes, the latest
+    first, each once. None in place of the recipe where one is not here any more, or its recipe
+    cannot be read: then nothing is known of what it comes from."""
+    known: set[Path] = set()
+    left = [*recipe.sources().values()]
+    while left:
+        source = left.pop(0)
+        try:
+            run = source.locate().run
+            if run is None or run.resolve() in known:
+                continue
+            before = read(run / "recipe.yaml")
+        except UserError:
+            yield Path(source.place), None
+            continue
+        known.add(run.resolve())
+        yield run, before
+        left += before.sources().values()
+
+
+def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
+    """What the runs took that a run's initial weights and teachers come from, as
+    `InitSource.upstream_cost`; of one run that several come from at once, once.
 
     Raises:
-        UserError: one is not here any more, or its recipe cannot be read.
+        UserError: as there.
     """
-    known: set[Path] = set()
-    while (run := InitSource(place).locate().run) and run.resolve() not in known:
-        known.add(run.resolve())
-        recipe = read(run / "recipe.yaml")
-        yield run, recipe
-        place = recipe.init
+    sources_of = {one.locate().run or one.key: one for one in recipe.sources().values()}
+    total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
+    for one in sources_of.values():
+        for key, more in one.upstream_cost().items():
+            known = total[key]
+            total[key] = None if known is None or more is None else known + more
+    return total
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
@@ -123,7 +148,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     path = folder / "recipe.yaml"
     _check_unedited(recipe, folder)
     if not path.exists():
-        _pin(recipe, None)
+        _pin(recipe)
         return recipe
     if not recipe.resume:
         raise UserError(
@@ -135,7 +160,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         recipe.compute.precision = there.compute.precision
     for key in unmeasured(recipe.data):
         setattr(recipe.data, key, getattr(there.data, key))
-    _pin(recipe, there.init)
+    _pin(recipe, there)
     _accept_moved_weights(recipe, there, folder)
     if differ := differences(computed_values(there), computed_values(recipe)):
         text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
@@ -180,26 +205,30 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
             raise UserError(f"name={recipe.name}: {text}; restore it, or take another name=")
 
 
-def _pin(recipe: Recipe, before: str | None) -> None:
-    """Replace the revision of weights on the Hub by a commit: that of `before` (the folder's init)
-    if it is the same repository, else the current one."""
-    place = recipe.init
-    if not recipe.init_source.is_on_hub or hub_files.pinned(place):
-        return
-    if before is not None and hub_files.split(before)[0] == hub_files.split(place)[0]:
-        recipe.init = before
-    else:
-        recipe.init = hub_files.pin(place, f"init={place}")
+def _pin(recipe: Recipe, there: Recipe | None = None) -> None:
+    """Replace the revisions of weights on the Hub by commits: those of the folder's recipe if it
+    has the same repository, else the current ones."""
+    known = there.sources() if there else {}
+    for key, source in recipe.sources().items():
+        place, before = source.place, known.get(key)
+        if not source.is_on_hub or hub_files.pinned(place):
+            continue
+        if before and hub_files.split(before.place)[0] == hub_files.split(place)[0]:
+            recipe.set(key, before.place)
+        else:
+            recipe.set(key, hub_files.pin(place, source.option))
 
 
 def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
-    """Accept another path of local initial weights if the weights are the same."""
-    if there.init == recipe.init:
-        return
-    known = recipe.init_source.identity()
-    was = initial_weights(folder).get("init", {})
-    if known and "file" in was and not differences(facts("init", was), facts("init", known)):
-        there.init = recipe.init
+    """Accept another path of local weights if the weights are the same."""
+    before = there.sources()
+    for key, source in recipe.sources().items():
+        if key not in before or before[key] == source:
+            continue
+        known, was = source.identity(), initial_weights(folder).get(source.kind, {})
+        same = not differences(facts(source.kind, was), facts(source.kind, known))
+        if known and "file" in was and same:
+            there.set(key, source.place)
 
 
 def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
@@ -219,9 +248,10 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
         names = sorted(one.name for one in differ)
         weights = "the weights" if {"weights", "file"} & {*names} else ", ".join(names)
+        options = {one.kind: one.option for one in recipe.sources().values()}
         subject = {
             "data": f"{images}: the images of {', '.join(names)} differ",
-            "init": f"init={recipe.init}: {weights} differ",
+            **{key: f"{option}: {weights} differ" for key, option in options.items()},
             "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }

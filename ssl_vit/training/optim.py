@@ -36,7 +36,8 @@ def groups(
     """
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
-    layer = {name: _layer_id(name) for name, _ in module.named_parameters()}
+    # a frozen teacher may be deeper
+    layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
     held = {id(p) for p in frozen_weights(module, 0.0)}
     made: dict[tuple[int, bool, bool], dict] = {}

@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 GOING = {"data.window", "data.labelled", "data.verified", "log.tensorboard", "probe.bank"}
 GIVEN: dict[str, dict[str, Any]] = {
     "simmim_b16": {"model.positions": "learned"},
+    "distill": {"distill.teacher": "timm:vit_tiny_patch16_224"},
     "segment": {"probe.measures": ["segmentation"]},
 }
 FIRST = 64  # images of a split that are hashed

@@ -3,6 +3,7 @@ whatever is looked at beside it), and steps that wait for the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.exports import of_timm
 from helpers.options import altered
 from helpers.runs import run
 from ssl_vit.models import drop_path, encoder
@@ -31,6 +33,11 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     torch._dynamo.reset()
 
 
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return of_timm(tmp_path_factory.mktemp("teacher"), embed_dim=48, num_heads=3)
+
+
 COMPILED = [
     "recipe=mpp optim.drop_path=0.5 optim.dropout=0.1",
     "recipe=mae model.positions=rotary model.registers=1",
@@ -40,15 +47,19 @@ COMPILED = [
     "recipe=dino views.local=0 dino.balance=sinkhorn dino.prototypes=32",
     "recipe=ibot views.local_size=8 ibot.prototypes=32 ibot.shared=false ibot.own_head=true",
     "recipe=lejepa views.local_size=8 lejepa.slices=32",
+    "recipe=distill distill.teacher=TEACHER distill.size=32",
     "recipe=supervised data.mixup=0.5 optim.average=0.9",
     "recipe=joint compute.batch=8",
 ]
 
 
 @pytest.mark.parametrize("words", COMPILED)
-def test_a_run_compiles_one_graph(counter: CompileCounter, tiny: list[str], words: str) -> None:
+def test_a_run_compiles_one_graph(
+    counter: CompileCounter, tiny: list[str], words: str, teacher: Path
+) -> None:
     """The rehearsal's is training's; looking at 24 held-out images, the last 8 alone, needs
     none."""
+    words = words.replace("TEACHER", str(teacher))
     run(altered(tiny, *words.split(), "compute.compile=true", "optim.steps=4", "name=run"))
     assert counter.frame_count == 1
 
@@ -169,10 +180,11 @@ def test_what_reads_values_is_recorded() -> None:
     [
         *("joint", "simmim", "mae", "ijepa", "moco_v3"),
         *("dino views.local_size=8", "lejepa views.local_size=8"),
+        "distill distill.teacher=TEACHER",
     ],
 )
 def test_a_step_between_rows_reads_nothing_of_the_device(
-    monkeypatch: pytest.MonkeyPatch, tiny: list[str], words: str
+    monkeypatch: pytest.MonkeyPatch, tiny: list[str], words: str, teacher: Path
 ) -> None:
     update = loop._update
     found: dict[int, list[str]] = {}
@@ -184,5 +196,6 @@ def test_a_step_between_rows_reads_nothing_of_the_device(
 
     monkeypatch.setattr(loop, "_update", watched)
     own = ["optim.steps=4", "log.every=4", "eval.every=4", "name=run"]
+    words = words.replace("TEACHER", str(teacher))
     run(altered(tiny, *f"recipe={words}".split(), *own))
     assert found == {step: [] for step in (1, 2, 3, 4)}

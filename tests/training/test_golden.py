@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.exports import of_timm
 from helpers.options import ROOT, TINY, altered
 from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.load import resolve
@@ -41,6 +42,7 @@ CURVES = {
     "lejepa": altered(
         SHORT, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32", "eval.collapse=null"
     ),
+    "distill": altered(SHORT, "recipe=distill", "eval.collapse=null"),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }
@@ -56,7 +58,11 @@ def environment() -> dict[str, str]:
 
 
 def losses(name: str, folder: Path) -> list[float]:
-    run = Run(resolve([*CURVES[name], f"out={folder}", f"name={name}"]))
+    words = [*CURVES[name], f"out={folder}", f"name={name}"]
+    if name == "distill":
+        teacher = of_timm(folder / "teacher", embed_dim=48, num_heads=3)
+        words.append(f"distill.teacher={teacher}")
+    run = Run(resolve(words))
     train_job.train(run)
     return [row["loss"] for row in run.rows()]
 

@@ -19,6 +19,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 
+from helpers.exports import of_timm
 from helpers.hub_runs import refused
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
@@ -48,6 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     """The folder with all runs, and the facts that SERIES recorded of each."""
     out = tmp_path_factory.mktemp("sharded")
     series: list[tuple] = []
+    teacher = of_timm(out / "teacher", embed_dim=48, num_heads=3)
 
     def add(name: str, way: str, *own: str, common=LONG, stop=False, spoil=None) -> None:
         options = [*altered(common, *own), f"out={out}", f"name={name}"]
@@ -64,6 +66,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         idle = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
         add(f"{way}_bfloat16", way, *idle, "compute.precision=bfloat16")
         add(f"{way}_moco", way, "recipe=moco_v3", "optim.name=sgd", FEW)
+        add(
+            f"{way}_distill",
+            way,
+            "recipe=distill",
+            f"distill.teacher={teacher}",
+            "optim.name=sgd",
+            FEW,
+        )
         add(f"{way}_dino", way, *DINO, "dino.freeze=0.4", "dino.koleo=0.1", FEW)
     add("ddp_float32", "ddp", "recipe=joint", "joint.supervised=0", "optim.lr=0.01")
     add("unbroken", "ddp", common=RELAY)
@@ -93,7 +103,7 @@ def saved(folder: Path, step: int | None = None) -> dict:
     ("way", "what"),
     [
         *((way, "") for way in (*ZERO, "fsdp2")),
-        *((way, what) for way in SHARDED for what in ("_spoilt", "_moco", "_dino")),
+        *((way, what) for way in SHARDED for what in ("_spoilt", "_moco", "_dino", "_distill")),
     ],
 )
 def test_losses_and_weights_are_those_of_ddp(trained, way: str, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError, suggest
 from ...formatting import option_text, some
 from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
-from ...recipe.schema import Recipe
+from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
@@ -169,6 +169,8 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
     settled = {}
     for name, task in tasks.items():
         unknown = {key for other in (task.best or [()])[0] for key in tasks[other].tried}
+        named = sources(task.options).values()
+        unknown |= {one.network_key for one in named if REFERENCE.search(one.place)}
         if _origin(task, tasks) or "init" in unknown:
             unknown |= {*engine.from_init()} - task.options.keys()
         values = engine.computed_values(found[name]) | {"seed": task.seed}

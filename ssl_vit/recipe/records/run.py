@@ -140,6 +140,7 @@ class Environment(WithRecipe):
     held_out: MayLack[str] = None  # fingerprint of the held-out images, of a share of the share
     seen: MayLack[list[SeenImages]] = None  # by the runs that initial weights come from
     init: MayLack[dict[str, Any]] = None
+    teacher: MayLack[dict[str, Any]] = None
     before: MayLack[Cost] = None
     host: MayLack[dict[str, Any]] = None
     packages: MayLack[dict[str, Any]] = None

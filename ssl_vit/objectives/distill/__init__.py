@@ -1,0 +1,92 @@
+"""Distillation of a frozen teacher's features, declared. No torch here."""
+
+from typing import Any, Literal
+
+from ...formatting import option_text
+from ...metrics import LOSS, Baseline, Metric
+from ...recipe.check import check_patches
+from ...recipe.declaration import Group, ObjectiveDeclaration
+from ...recipe.keys import Keys, key
+from ...recipe.names import PathText
+from ...recipe.schema import Recipe, build
+
+
+class DistillOptions(Keys):
+    teacher: PathText | None = key(
+        None,
+        "The teacher, as init= names weights; of any size and patch.",
+        names_weights=True,
+    )
+    network: dict[str, Any] | None = key(None, "What the teacher is; distill.teacher sets it.")
+    loss: Literal["cosine", "smooth_l1"] = key(
+        "cosine",
+        "Distance from the teacher's features: cosine (1 - cosine similarity) or smooth_l1 (of"
+        " features normalised over their channels).",
+    )
+    patches: float | None = key(
+        None,
+        "Weight of the patches' distance, beside 1 of the image's; null: 1 where the teacher's grid"
+        " of patches is the student's, else 0.",
+        ge=0,
+        le=1e6,
+    )
+    size: int | None = key(
+        None,
+        "Side in pixels at which the teacher sees an image, resized; null: data.size.",
+        gt=0,
+        le=2**14,
+    )
+
+
+def teacher_of(options: DistillOptions, size: int) -> Recipe:
+    """Of a student at `size` px the teacher: `model`, and `data` as it sees images."""
+    network = {name: one for name, one in (options.network or {}).items() if "." in name}
+    return build(network | {"data.size": options.size or size})
+
+
+class DistillDeclaration(ObjectiveDeclaration):
+    name = "distill"
+    title = "Distillation of a frozen teacher"
+    paper = "Ranzinger et al., 2024, arXiv:2312.06709"
+    options = Group("distill", DistillOptions, "Distillation: the teacher, and the loss.")
+    metrics = (
+        Metric("token_loss", higher=False, unit=LOSS),
+        Metric("patch_loss", higher=False, unit=LOSS),
+        Baseline("mean_loss", "the mean feature", ("loss",)),
+        Baseline("mean_token_loss", "the mean feature", ("token_loss",)),
+        Baseline("mean_patch_loss", "the mean patch", ("patch_loss",)),
+    )
+
+    def check(self, recipe: Recipe) -> None:
+        own = recipe.group(DistillOptions)
+        check_patches(recipe)
+        if own.network is None:  # of a study, whose teacher may not be there yet
+            return
+        teacher = teacher_of(own, recipe.data.size)
+        if teacher.model.convolutional:
+            text = f"expected a Vision Transformer; {teacher.model.timm} has no patches"
+            raise recipe.error("distill.teacher", text)
+        for name in ("channels", "pixel_range"):
+            here, there = (getattr(one.data, name) for one in (recipe, teacher))
+            if here != there:
+                shown = name.replace("pixel_", "")
+                text = f"was trained on images of data.{shown}={option_text(there)}; here"
+                raise recipe.error("distill.teacher", f"{text} {option_text(here)}")
+        side, patch = teacher.data.size, teacher.model.patch
+        if side % patch or side < 2 * patch:
+            text = f"no multiple of the teacher's patch, {patch}, from {2 * patch}"
+            more = "" if own.size else "; distill.size= is for the teacher alone"
+            raise recipe.error("distill.size" if own.size else "data.size", text + more)
+        if own.patches and not same_grid(recipe, teacher):
+            grids = [one.data.size // one.model.patch for one in (recipe, teacher)]
+            text = "the student has {0} x {0} patches and the teacher {1} x {1}; expected 0"
+            raise recipe.error("distill.patches", text.format(*grids))
+
+
+def same_grid(student: Recipe, teacher: Recipe) -> bool:
+    """Whether both cut an image into the same patches."""
+    grids = {one.data.size // one.model.patch for one in (student, teacher)}
+    return len(grids) == 1
+
+
+DECLARATION = DistillDeclaration()
