@@ -156,11 +156,13 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
 
 def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     """Check that a step is one pass where the images of a batch are compared: in several passes
-    each image would be compared with fewer others, and the loss would be another one.
+    each image would be compared with fewer others, and the loss would be another one; and what the
+    objective asks of a pass.
 
     Raises:
-        UserError: it is several.
+        UserError: it is several, or does not suit the objective.
     """
+    recipe.declared.check_pass(recipe, batch_layout.device_batch)
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
     each = recipe.optim.batch // batch_layout.processes

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import UserError
 from ..models.encoder import Encoder
 from ..models.full_precision import full_precision
 from . import global_batch, teacher
@@ -210,16 +209,9 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
 
     Args:
         x_BC: features.
-        group: consecutive images of a group; None: those of all processes are one.
-
-    Raises:
-        UserError: the images of this process are no whole number of groups.
+        group: consecutive images of a group, of which the last one may have fewer; None: those of
+            all processes are one.
     """
-    if group and len(x_BC) % group:
-        raise UserError(
-            f"koleo_group={group}: a pass has {len(x_BC)} images on this process; expected a"
-            " divisor of them"
-        )
     with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
         if group:

@@ -104,6 +104,13 @@ class ObjectiveDeclaration:
             UserError: one does not hold (`recipe.error`).
         """
 
+    def check_pass(self, recipe: "Recipe", images: int) -> None:
+        """Check that the images of a pass suit it, of which a process has so many.
+
+        Raises:
+            UserError: they do not (`recipe.error`).
+        """
+
     def check_label_lists(self, recipe: "Recipe", found: str) -> None:
         """Check that it learns from images with a list of labels each, as `found` says of them.
 

@@ -98,6 +98,7 @@ def held(words, size, fused=False):
         (["recipe=moco_v3", "optim.average=0.99"], False),
         (["recipe=moco_v3", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=lejepa", "views.local_size=16"], False),
+        (["recipe=dinov2", "views.local_size=16", "ibot.koleo_group=16"], False),
         (["recipe=supervised"], False),  # with dropout, whose masks take one byte on a GPU alone
         (["recipe=joint", "compute.precision=bfloat16"], False),
         (["recipe=mpp", "model.registers=4", "model.positions=rotary"], True),

@@ -23,6 +23,7 @@ from helpers.runs import run
 from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
+from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.dino.network import SelfDistillation
@@ -304,6 +305,14 @@ def test_freed_prototypes_are_updated_as_if_they_were_new(
         torch.testing.assert_close(saved["objective"][name], plain.detach(), rtol=0, atol=1e-7)
         assert saved["moments"][name]["step"] == 7
     assert saved["moments"]["head.mlp.0.weight"]["step"] == 12
+
+
+def test_groups_of_koleo_that_do_not_divide_a_pass_are_refused_at_first(tmp_path: Path) -> None:
+    """In a compiled step it would be no line, and the run had begun."""
+    words = altered(DINO, "dino.koleo=0.1", "dino.koleo_group=5", f"out={tmp_path}", "name=run")
+    with pytest.raises(UserError, match=r"dino\.koleo_group=5: .* 16 images"):
+        run(words)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ AUTHORS: dict[str, dict[str, Any]] = {
         "ibot.prototypes": 131072,
         "ibot.hidden": 2048,
         "ibot.width": 384,
-        "ibot.lengths": False,  # layers/dino_head.py: weight_g is frozen
+        "ibot.lengths": True,  # layers/dino_head.py: nothing freezes weight_g
         "ibot.freeze": 1 / 500,
         "ibot.temperature": 0.1,
         "ibot.teacher_temperature": [0.04, 0.07],

@@ -76,5 +76,11 @@ class DinoDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         check_patches(recipe)
 
+    def check_pass(self, recipe: Recipe, images: int) -> None:
+        group = recipe.group(DinoOptions).koleo_group
+        if group and images % group:
+            text = f"expected a divisor of the {images} images that a process has in a step"
+            raise recipe.error(f"{self.name}.koleo_group", text)
+
 
 DECLARATION = DinoDeclaration()

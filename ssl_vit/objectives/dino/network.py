@@ -69,6 +69,7 @@ class SelfDistillation(Objective):
         return {name: found.get(TEACHER + name, value) for name, value in own.items()}
 
     def start_step(self, progress: float) -> None:
+        super().start_step(progress)
         self.assign.start_step(progress)
         for one in self.head.all_prototypes():
             one.frozen.fill_(progress < self.freeze)
@@ -81,6 +82,7 @@ class SelfDistillation(Objective):
         return [p for one in held for p in one.parameters() if p.requires_grad]
 
     def after_step(self, found_inf: Tensor) -> None:
+        super().after_step(found_inf)
         self.assign.after_step(found_inf)
 
     def averages(self, progress: float) -> teacher.Averages:
