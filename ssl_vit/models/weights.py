@@ -107,7 +107,7 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
         needed = exported_state(encoder)
     _check_names(init.place, state, needed)
     if isinstance(encoder, Encoder):
-        state = fit_positions(state, encoder, loaded.as_timm)
+        state = fit_positions(state, encoder, loaded.timms_rule)
     kept = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in kept})
     if loaded.eps is not None:
@@ -194,7 +194,7 @@ class LoadedWeights(NamedTuple):
     unseen: dict[str, Any]  # as `timm_models.unseen`
     eps: float | None = None  # of the layer norms
     positions: str | None = None  # as model.positions, for what the names do not show
-    as_timm: bool = False  # whether timm made them, by whose rule positions are interpolated
+    timms_rule: dict[str, Any] | None = None  # of what timm made, for `fit_positions`
 
 
 def _open(init: InitSource) -> LoadedWeights:
@@ -241,8 +241,14 @@ def _from_export(folder: Path, place: str) -> LoadedWeights:
         net = timm_models.network(str(config["architecture"]), config.get("model_args") or {})
         unseen = timm_models.unseen(net)
         positions = "none" if getattr(net, "rope", None) is None else "rotary"
-    as_timm = export_files.is_timms(config)
-    return LoadedWeights(state, mean, std, unseen, positions=positions, as_timm=as_timm)
+    timms_rule = None
+    if export_files.is_timms(config):
+        timms_rule = timm_models.table_rule(str(config["architecture"]))
+        sides = export_files.image_sides(config)
+        if POSITIONS in state and len(set(sides)) > 1:
+            text = f"its positions are of images of {' x '.join(map(str, sides))} pixels"
+            raise UserError(f"init={place}: {text}; expected a square")
+    return LoadedWeights(state, mean, std, unseen, positions=positions, timms_rule=timms_rule)
 
 
 def _from_npz(path: str) -> LoadedWeights:
