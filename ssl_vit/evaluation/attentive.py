@@ -71,9 +71,9 @@ def extract(
     split: on rank 0, which alone holds all; None elsewhere.
 
     Args:
-        read: uint8 images (B, C, H, W) -> tokens (B, T, D).
+        read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
     """
-    parts = [(batch.index, batch.label, read(batch.image).to("cpu", STORED)) for batch in batches]
+    parts = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     found: TrainingTokens | None = None
     # batch by batch, so that no second copy of all is in memory
     for _ in range(max(accelerator.gather_parts([len(parts)]))):

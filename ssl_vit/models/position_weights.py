@@ -5,6 +5,7 @@ Legend: N patches, P prefix tokens, T = P + N tokens, D width.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from timm.layers import resample_abs_pos_embed
@@ -36,7 +37,7 @@ def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str 
 
 
 def fit_positions(
-    state: Mapping[str, Tensor], encoder: Encoder, as_timm: bool = False
+    state: Mapping[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
     """Weights of an export whose positions have the encoder's grid. Positions that the encoder adds
     itself are loaded into it.
@@ -44,27 +45,32 @@ def fit_positions(
     Args:
         state: the weights.
         encoder: whose grid it is.
-        as_timm: a table is interpolated as timm does it, and not as the paper's code.
+        timms_rule: a table is interpolated as timm does it with these arguments; None: as the
+            paper's code.
 
     Raises:
         ValueError: they cannot be fitted.
     """
     fitted = dict(state)
     if POSITIONS in fitted:
-        _fit_table(fitted, encoder, as_timm)
+        _fit_table(fitted, encoder, timms_rule)
     return fitted
 
 
-def _fit_table(state: dict[str, Tensor], encoder: Encoder, as_timm: bool) -> None:
+def _fit_table(
+    state: dict[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None
+) -> None:
     """Replace the table by one of the encoder's grid. What it holds for prefix tokens that have no
     position here is added to the tokens themselves, which gives the same features."""
     added = isinstance(encoder.positions, Added)
     tables_prefix = 0 if added or encoder.backbone.no_embed_class else encoder.prefix
     old_prefix = _prefix_positions(state[POSITIONS].shape[1], encoder)
     old_1ND = state[POSITIONS][:, old_prefix:]
-    if as_timm and _is_square(old_1ND.shape[1]):
+    if timms_rule is not None and _is_square(old_1ND.shape[1]):
         grid = list(encoder.grid)
-        table_1TD = resample_abs_pos_embed(state[POSITIONS], grid, num_prefix_tokens=old_prefix)
+        table_1TD = resample_abs_pos_embed(
+            state[POSITIONS], grid, num_prefix_tokens=old_prefix, **timms_rule
+        )
     else:
         table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
     prefix_1PD = table_1TD[:, :old_prefix]

@@ -108,7 +108,7 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
         needed = exported_state(encoder)
     _check_names(init.option, state, needed)
     if isinstance(encoder, Encoder):
-        state = fit_positions(state, encoder, loaded.as_timm)
+        state = fit_positions(state, encoder, loaded.timms_rule)
     kept = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in kept})
     if loaded.eps is not None:
@@ -193,7 +193,7 @@ class LoadedWeights(NamedTuple):
     unseen: dict[str, Any]  # as `timm_models.unseen`
     eps: float | None = None  # of the layer norms
     positions: str | None = None  # as model.positions, for what the names do not show
-    as_timm: bool = False  # whether timm made them, by whose rule positions are interpolated
+    timms_rule: dict[str, Any] | None = None  # of what timm made, for `fit_positions`
 
 
 def _open(init: InitSource) -> LoadedWeights:
@@ -238,8 +238,14 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
     if name.startswith(TRANSFORMERS):
         net = timm_models.network(name, config.get("model_args") or {})
     positions = "none" if getattr(net, "rope", None) is None else "rotary"
-    as_timm = export_files.is_timms(config)
-    return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, as_timm)
+    timms_rule = None
+    if export_files.is_timms(config):
+        timms_rule = timm_models.table_rule(name)
+        sides = export_files.image_sides(config)
+        if POSITIONS in state and len(set(sides)) > 1:
+            text = f"its positions are of images of {' x '.join(map(str, sides))} pixels"
+            raise UserError(f"{option}: {text}; expected a square")
+    return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, timms_rule)
 
 
 def _from_npz(init: InitSource) -> LoadedWeights:

@@ -159,18 +159,20 @@ def _class_token(r: Recipe) -> None:
     """What reads the class token of an encoder that has none."""
     if r.model.class_token:
         return
-    text = f"model={r.model.name or r.model.timm} has no class token; expected"
+    named = f"model={r.model.name or r.model.timm}"
+    text = f"{named} has no class token; expected avg"
     unknown = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
     if r.probe.pool == "token" or unknown:
-        raise r.error("probe.pool", f"{text} avg")
+        raise r.error("probe.pool", text)
     for one in r.declared.trained(r) if r.trains else ():
         name = one.options.name if one.options else ""
         own = getattr(r.groups.get(name), "pool", None)
         if own == "token":
-            raise r.error(f"{name}.pool", f"{text} avg")
+            raise r.error(f"{name}.pool", text)
         if not own and one.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
-            raise r.error("objective", f"reads it, and {text} one of {', '.join(others)}")
+            reads = f"reads the class token, and {named} has none"
+            raise r.error("objective", f"{reads}; expected one of {', '.join(others)}")
 
 
 def _mixing(r: Recipe) -> None:

@@ -278,6 +278,15 @@ def image_size(folder: Path) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def image_sides(config: Values) -> list[int]:
+    """The sides in pixels, one or two, of the images that weights of timm have positions for; empty
+    where that is not said."""
+    size = (config.get("model_args") or {}).get("img_size")
+    if size is None:
+        size = config.get("pretrained_cfg", config).get("input_size", [])[1:]
+    return size if isinstance(size, list) else [size]
+
+
 def _read(folder: Path, name: str) -> dict[str, Any]:
     """A JSON file of the export; a missing preprocessor_config.json is empty."""
     path = folder / name

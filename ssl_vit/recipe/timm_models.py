@@ -4,6 +4,7 @@ a function needs them."""
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .keys import keys_of, validated
@@ -20,6 +21,8 @@ LEFT_OUT = {
     if name != "global_pool" and (key is None or key.startswith(("optim.", "data.")))
 }
 SIZES = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
+# Whose loading in timm stretches a table of positions to the corners of another grid
+TO_CORNERS = ("base_patch16_radio_v3", "huge_patch16_radio_v3")
 BOUNDED = {"embed_dim": "width", "depth": "depth", "num_heads": "heads"}
 
 
@@ -70,7 +73,9 @@ def published(name: str) -> Any:
     """
     import timm
 
-    known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    known = None
+    with suppress(RuntimeError):  # of another tag after a name that it has
+        known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if known is None or not known.hf_hub_id:
         raise ValueError("timm has no weights of that name on the Hub")
     return known
@@ -129,9 +134,9 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
     if SIZES & args.keys():  # timm's name would promise others
         values["name"] = f"vit_{values['width']}x{values['depth']}_p{side}"
     values["positions"] = positions_of(net)
-    values["layer_scale"] = next(
-        (one.init_values for one in block.modules() if getattr(one, "init_values", None)), None
-    )
+    first = (one.init_values for one in block.modules() if getattr(one, "init_values", None))
+    # blocks with norms after their branches begin those with it
+    values["layer_scale"] = None if values["layer_scale"] == "null" else next(first, None)
     values["args"] = {key: one for key, one in args.items() if key not in GIVEN and one is not None}
     if net.cls_token is None:
         values["args"]["class_token"] = False
@@ -140,6 +145,14 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
         values["args"][fc_norm_argument(net)] = norms[0]
     pool = "avg" if net.global_pool == "avg" or net.cls_token is None else "token"
     return Described(values, pool)
+
+
+def table_rule(name: str) -> dict[str, Any]:
+    """Arguments of timm's `resample_abs_pos_embed` with which it loads weights of that name."""
+    if "flexi" not in name and "radio" not in name:
+        return {}
+    corners = any(part in name for part in TO_CORNERS)
+    return {"interpolation": "bilinear", "antialias": False, "align_corners": corners}
 
 
 def has_fc_norm(net: Any) -> bool:
@@ -197,7 +210,7 @@ def unseen(net: Any) -> dict[str, Any]:
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
-    found: dict[str, Any] = {"model.heads": block.attn.num_heads}
+    found: dict[str, Any] = {"model.heads": block.attn.num_heads, "blocks": type(block).__name__}
     if eps := getattr(getattr(block, "norm1", None), "eps", None):
         found["eps of the norms"] = eps
     if act := getattr(getattr(block, "mlp", None), "act", None):

@@ -2,10 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 import ssl_vit
 from helpers.launching import launch_ranks, outcome
@@ -13,6 +16,7 @@ from helpers.options import LOADED, altered
 from helpers.runs import result
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
+from ssl_vit.models.encoder import Encoder
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,23 @@ def test_the_rate_is_chosen_on_held_out_images(words: list[str], folder: Path) -
     for rates in ("[0.001,0.3]", "[0.3,0.001]"):
         assert accuracy(rates, folder) == max(one, other)
         assert accuracy(rates, folder.with_name("wrong")) == min(one, other)
+
+
+def test_what_rounding_makes_constant_counts_as_constant(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are rounded where they are held, and so where they are not."""
+    plain = Encoder.tokens
+
+    def measured(spread: float) -> dict:
+        def tokens(net: Encoder, *given: Any) -> Tensor:
+            own_BTE, other_BTE = plain(net, *given).chunk(2, 2)
+            return torch.cat([own_BTE, 100 + spread * other_BTE], 2)
+
+        monkeypatch.setattr(Encoder, "tokens", tokens)
+        return ssl_vit.evaluate([*words, "probe.rates=[1]", f"name=by{spread}"]).metrics
+
+    assert measured(0.05) == measured(0.0)
 
 
 def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:

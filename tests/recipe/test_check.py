@@ -38,7 +38,10 @@ BROKEN = [
     ('recipe=mpp model.args={"depth":3}', "model.args={depth: 3}: depth is given by model.depth"),
     ('recipe=mpp model.args={"pretrained":true}', "model.args={pretrained: true}: pretrained is"),
     (f"{HYBRID} model.positions=rotary", "model.positions=rotary: expected learned, learned_2d"),
-    (f"recipe=dino {NO_TOKEN}", "objective=dino: reads it, and model=vit_n8 has no class token;"),
+    (
+        f"recipe=dino {NO_TOKEN}",
+        "objective=dino: reads the class token, and model=vit_n8 has none;",
+    ),
     (f"recipe=supervised {NO_TOKEN}", "supervised.pool=token: model=vit_n8 has no class token; ex"),
     (f"{EVALUATE} {NO_TOKEN}", "probe.pool=null: model=vit_n8 has no class token; ex"),
     (f"{HYBRID} model.activation=swiglu", "model.activation=swiglu: expected gelu for a hybrid"),

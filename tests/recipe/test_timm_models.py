@@ -51,12 +51,19 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "EVA": ("eva_giant_patch14_224", {}),
     "EVA-02": ("eva02_tiny_patch14_224", {"ref_feat_shape": [5, 5]}),
     "norms after the branches": ("eva02_enormous_patch14_clip_224", {}),
+    "norms that begin small": ("vit_base_patch16_rpn_224", {}),
+    "FlexiViT": ("flexivit_base", {}),
+    "RADIO": ("vit_base_patch16_radio_v3", {}),
+    "RADIO v4": ("vit_so400m_patch16_radio_v4", {}),
     "DINOv3": ("vit_small_patch16_dinov3", {}),
     "DINOv3 with SwiGLU": ("vit_small_plus_patch16_dinov3", {}),
     "DINOv3's parts": ("eva_giant_patch14_224", AS_DINOV3),
 }
 ROTARY = ("DINOv3", "DINOv3 with SwiGLU", "DINOv3's parts")  # without a table
-WITHOUT_TOKEN = ("no class token", "a norm after the mean", "SwiGLU of three matrices")
+WITHOUT_TOKEN = (
+    *("no class token", "a norm after the mean", "SwiGLU of three matrices"),
+    "norms that begin small",
+)
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +231,7 @@ def test_another_rotation_or_activation_is_no_match(folders: dict[str, Path]) ->
     for shape, args, says in (
         ("DINOv3", {"rope_temperature": 10}, "rope.temperature=10.0 here, 100.0 there"),
         ("CLIP", {"act_layer": "gelu"}, "activation=GELU"),
+        ("norms after the branches", {"use_post_norm": False}, "EvaBlockPostNorm there"),
     ):
         recipe, _ = started(folders[shape], "recipe=evaluate", "data.size=16")
         recipe.model.args |= args
@@ -232,6 +240,21 @@ def test_another_rotation_or_activation_is_no_match(folders: dict[str, Path]) ->
             weights.load_init(net, recipe.init_source)
         assert "another model: " in str(caught.value)
         assert says.lower() in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("sides", [[16, 24], [8, 32]])
+def test_positions_of_images_that_are_no_square_are_refused(
+    sides: list[int], tmp_path: Path
+) -> None:
+    """With the class token's they are 25, as of 5 x 5 patches; of others 16, as of 4 x 4."""
+    small = {"img_size": sides, "patch_size": 4, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    net = timm.create_model("vit_small_patch16_224", num_classes=0, **small)
+    timm.models.save_for_hf(net, tmp_path, safe_serialization=True)
+    for side in (16, 20):
+        with pytest.raises(
+            UserError, match=r"^init=.*of images of \d+ x \d+ pixels; expected a sq"
+        ):
+            started(tmp_path, "recipe=evaluate", f"data.size={side}")
 
 
 def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
@@ -261,7 +284,8 @@ def test_timms_names_are_known_without_the_hub() -> None:
     assert describe("vit_tiny_patch16_224", {"patch_size": 15}).values["patch"] == 15
     typed = resolve(["recipe=mae", "init=timm:vit_tiny_patch16_224", "model=vit_p8", "data=shapes"])
     assert typed.model.patch == 8
-    assert "timm has no weights of that name" in refusal("recipe=mae", "init=timm:no_such_vit")
+    for other in ("no_such_vit", "vit_tiny_patch16_224.no_such_tag"):
+        assert "timm has no weights of that name" in refusal("recipe=mae", f"init=timm:{other}")
 
 
 def test_a_table_is_interpolated_by_timms_rule_in_timms_weights_alone(tmp_path: Path) -> None:
