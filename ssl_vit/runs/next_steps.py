@@ -75,6 +75,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         options += _words(pretraining, "model")
     else:
         options.append(f"init={pretraining.init}")
+    options += [one.option for key, one in pretraining.sources().items() if key != "init"]
     return _typed("study", "recipe=study/worth", *options)
 
 
