@@ -30,6 +30,7 @@ from ..recipe.which_images import OTHERS, gives_images, images_taken
 from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
+ADAPTED = "model.adapt_channels"  # a key of the model that its weights do not bring
 BESIDE = "scratch,"  # opens a place: fresh weights of the encoder that follows
 TRAINING = "training images"  # what is looked at where none are held out
 LARGEST_BATCH = 32
@@ -95,8 +96,13 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
     source = InitSource(place)
     if source.is_scratch:
         return _scratch(None, given)
-    of_model = next((key for key in given if key.split(".")[0] == "model"), None)
-    described = source.described_values(model=of_model is None)
+    of_model = next((key for key in given if key.split(".")[0] == "model" and key != ADAPTED), None)
+    try:
+        described = source.described_values()
+    except UserError:
+        if of_model is None:
+            raise
+        described = source.described_values(model=False)  # of a network without patches
     # the normalisation, which options give the encoders that do not state it
     brought = [f"data.{key}" for key in OF_PIXELS if f"data.{key}" in described]
     own = {key: text for key, text in given.items() if key not in brought}
