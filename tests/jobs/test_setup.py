@@ -119,7 +119,7 @@ def test_every_objective_goes_on_from_released_weights_at_another_size(
         positions = first.pop(POSITIONS)
         assert first.keys() == given.keys()
         assert all(torch.equal(first[name], given[name]) for name in given)
-        assert torch.equal(positions[:, 5:], table) and not positions[:, :5].any()
+        assert torch.equal(positions[:, -36:], table) and not positions[:, :-36].any()
     started.assert_trained(made)
 
 
