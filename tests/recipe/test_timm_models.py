@@ -206,7 +206,7 @@ def test_another_rotation_or_activation_is_no_match(folders: dict[str, Path]) ->
     for shape, args, says in (
         ("DINOv3", {"rope_temperature": 10}, "rope.temperature=10.0 here, 100.0 there"),
         ("CLIP", {"act_layer": "gelu"}, "activation=GELU"),
-        ("norms after the branches", {"use_post_norm": False}, "EvaBlockPostNorm there"),
+        ("norms after the branches", {"use_post_norm": False}, "branches=false here, true there"),
     ):
         recipe, _ = started(folders[shape], "recipe=evaluate", "data.size=16")
         recipe.model.args |= args
