@@ -210,7 +210,9 @@ def unseen(net: Any) -> dict[str, Any]:
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
-    found: dict[str, Any] = {"model.heads": block.attn.num_heads, "blocks": type(block).__name__}
+    found: dict[str, Any] = {"model.heads": block.attn.num_heads}
+    # timm's EvaBlockPostNorm and ResPostBlock
+    found["norms after the branches"] = "Post" in type(block).__name__
     if eps := getattr(getattr(block, "norm1", None), "eps", None):
         found["eps of the norms"] = eps
     if act := getattr(getattr(block, "mlp", None), "act", None):

@@ -180,7 +180,9 @@ def test_objectives_train_every_weight_of_it(
     views = ["views.local_size=8", f"{objective}.prototypes=32"] if has_local else []
     words = [f"recipe={objective}", "data.size=16", "optim.batch=4", *views]
     if objective in OF_TOKENS and shape in WITHOUT_TOKEN:
-        with pytest.raises(UserError, match=rf"^objective={objective}: .*token.* has none; expected one of"):
+        with pytest.raises(
+            UserError, match=rf"^objective={objective}: .*token.* has none; expected one of"
+        ):
             started(folders[shape], *words)
         return
     recipe, net = started(folders[shape], *words)
@@ -231,7 +233,7 @@ def test_another_rotation_or_activation_is_no_match(folders: dict[str, Path]) ->
     for shape, args, says in (
         ("DINOv3", {"rope_temperature": 10}, "rope.temperature=10.0 here, 100.0 there"),
         ("CLIP", {"act_layer": "gelu"}, "activation=GELU"),
-        ("norms after the branches", {"use_post_norm": False}, "EvaBlockPostNorm there"),
+        ("norms after the branches", {"use_post_norm": False}, "branches=false here, true there"),
     ):
         recipe, _ = started(folders[shape], "recipe=evaluate", "data.size=16")
         recipe.model.args |= args
