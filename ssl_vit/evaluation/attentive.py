@@ -24,7 +24,7 @@ from . import probes
 from .features import SEED, Reader
 from .probes import Scale
 
-STORED = torch.bfloat16  # of tokens in memory: of any range, as those before the norm need it
+STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
 
 class TrainingTokens(NamedTuple):
@@ -59,6 +59,12 @@ class AttentiveProbe(NamedTuple):
         return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
 
 
+def stored(x_BTD: Tensor) -> Tensor:
+    """Tokens in STORED; those beyond its range, which have no norm, at its end."""
+    most = torch.finfo(STORED).max
+    return x_BTD.float().clamp(-most, most).to(STORED)
+
+
 def stored_bytes(images: int, tokens: int, width: int) -> int:
     """Bytes of the tokens of so many training images."""
     return images * tokens * width * STORED.itemsize
@@ -71,9 +77,9 @@ def extract(
     split: on rank 0, which alone holds all; None elsewhere.
 
     Args:
-        read: uint8 images (B, C, H, W) -> tokens (B, T, D).
+        read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
     """
-    parts = [(batch.index, batch.label, read(batch.image).to("cpu", STORED)) for batch in batches]
+    parts = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     found: TrainingTokens | None = None
     # batch by batch, so that no second copy of all is in memory
     for _ in range(max(accelerator.gather_parts([len(parts)]))):

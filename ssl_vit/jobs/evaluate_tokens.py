@@ -42,13 +42,13 @@ def measure(network: Backbone, images: EvaluationImages) -> Tensor:
 
     @torch.no_grad()
     def read(image_BCHW: Tensor) -> Tensor:
-        """Tokens (B, T, D) float32; autocast is for the encoder alone."""
+        """Tokens (B, T, D), rounded alike for all splits; autocast is for the encoder alone."""
         with images.autocast():
-            return network.tokens(image_BCHW.to(accelerator.device), probe.layer).float()
+            return attentive.stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
 
     def classify(source: Source, fitted: attentive.AttentiveProbe) -> features.Features:
         """Each rate's class (M, G) of the labelled images, and their label (M,)."""
-        readers = {ENCODER: lambda image: fitted.logits(read(image)).argmax(2)}
+        readers = {ENCODER: lambda image: fitted.logits(read(image).float()).argmax(2)}
         return features.extract(readers, images.batches(source), accelerator)[ENCODER]
 
     train = _train(images)
