@@ -24,7 +24,7 @@ from . import probes
 from .features import SEED, Reader
 from .probes import Scale
 
-STORED = torch.bfloat16  # of tokens in memory: of any range, as those before the norm need it
+STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
 
 class TrainingTokens(NamedTuple):
@@ -57,6 +57,12 @@ class AttentiveProbe(NamedTuple):
         share_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
         mean_BGHD = (share_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
         return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
+
+
+def stored(x_BTD: Tensor) -> Tensor:
+    """Tokens in STORED; those beyond its range, which have no norm, at its end."""
+    most = torch.finfo(STORED).max
+    return x_BTD.float().clamp(-most, most).to(STORED)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:

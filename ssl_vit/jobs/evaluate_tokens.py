@@ -42,11 +42,10 @@ def measure(network: Backbone, images: EvaluationImages) -> Tensor:
 
     @torch.no_grad()
     def read(image_BCHW: Tensor) -> Tensor:
-        """Tokens (B, T, D) in STORED, also of those that are not held: where training tokens are
-        rounded to one value, others would be far from it."""
+        """Tokens (B, T, D), rounded alike for all splits: where training tokens are rounded to
+        one value, others would be far from it. Autocast is for the encoder alone."""
         with images.autocast():
-            token_BTD = network.tokens(image_BCHW.to(accelerator.device), probe.layer)
-        return token_BTD.to(attentive.STORED)
+            return attentive.stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
 
     def classify(source: Source, fitted: attentive.AttentiveProbe) -> features.Features:
         """Each rate's class (M, G) of the labelled images, and their label (M,)."""
