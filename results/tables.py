@@ -276,6 +276,26 @@ def objectives() -> str:
     )
 
 
+def newer() -> str:
+    """LeJEPA, untuned, over untrained weights of the same seeds."""
+    lejepa, untrained, pixels = (
+        of("newer", "frozen", arm, metric)
+        for arm, metric in (
+            ("lejepa", "knn"),
+            ("random_token", "knn"),
+            ("lejepa", "pixels_knn"),
+        )
+    )
+    return table(
+        "features | k-NN, % | minus untrained (95%)",
+        [
+            f"LeJEPA, class token | {mean(lejepa)} | {told(lejepa - untrained)}",
+            f"untrained, class token | {mean(untrained)} | ",
+            f"pixels at 8 x 8 | {mean(pixels)} | {told(pixels - untrained)}",
+        ],
+    )
+
+
 def chosen(arm: str) -> str:
     """The learning rate of an objective's best try."""
     rate = max(tries("methods_tuning", "short", "long")[arm], key=score)["values"]["optim.lr"]
@@ -428,7 +448,7 @@ def paid() -> str:
 
 PAGES = {
     "README.md": (choice, headline),
-    "docs/results.md": (choice, arms, primary, objectives, targets, curve),
+    "docs/results.md": (choice, arms, primary, objectives, newer, targets, curve),
     "docs/worth.md": (checks, paid),
 }
 
