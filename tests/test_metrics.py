@@ -70,6 +70,8 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     smaller = (
         ["views.local_size=8"] if "views.local" in declaration.objective(objective).shared else []
     )
+    if objective == "distill":
+        smaller += ["distill.teacher=timm:vit_tiny_patch16_224", "distill.size=32"]
     recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
     recipe.target = target
     made = building.build(

@@ -80,7 +80,6 @@ CHANGES = [
     ("timm", set_args(num_heads=4), "model.heads"),
     ("timm", set_cfg(mean=[0.4] * 3), "data.mean"),
     ("timm", set_cfg(crop_pct=0.5), "data.eval_crop"),
-    ("timm", set_args(norm_layer="x"), "model_args"),
     ("vit", lambda config: config.update(layer_norm_eps=0.1), "model_args"),
 ]
 

@@ -100,9 +100,9 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ((), {"name": ["a"]}, "name=[a]: expected a folder's name"),
     # texts of a mapping stay texts
     (
-        {"model.args": {"act_layer": "gelu"}},
+        {"model.args": {"act_layer": "off"}},
         {},
-        'model.args={act_layer: "gelu"}: expected names in',
+        'model.args={act_layer: "off"}: expected names in',
     ),
     ((), {"model": {"args": {"x": "true"}}}, 'model.args={x: "true"}: expected names in'),
     # None of a key that takes no null became the text null, and a run of that name was trained; or
