@@ -152,7 +152,7 @@ def all_baselines() -> list[Baseline]:
 
 def main_metrics() -> list[str]:
     """Those that lists of runs show, the loss, which every objective has, last."""
-    own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _OF_ALL]
+    own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
     return [*MAIN, *own, "loss"]
 
 
@@ -276,7 +276,7 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-_OF_ALL = (
+_TASK_METRICS = (
     Metric("top1", "top-1", unit=SHARE),
     Metric("top5", "top-5", unit=SHARE),
     Metric("real", "ReaL top-1", unit=SHARE),  # by ImageNet-ReaL's labels
@@ -305,7 +305,7 @@ _OF_ALL = (
 )
 _PATCH_LOSS = ("loss_masked", "loss")
 register(
-    *_OF_ALL,
+    *_TASK_METRICS,
     Baseline("entropy", "the training colours' entropy", _PATCH_LOSS),
     Baseline("commonest", "the commonest colour", ("accuracy_masked",)),
     Baseline("neighbors", "the neighbours' mean", ("accuracy_masked",)),

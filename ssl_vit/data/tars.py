@@ -27,7 +27,7 @@ TAR_LABELS = (
     " data.label_column=, lists of class numbers"
 )
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
-OF_LABELS = ("cls", "json")
+LABEL_ENDINGS = ("cls", "json")
 
 
 class Member(NamedTuple):
@@ -56,7 +56,7 @@ class Members:
     def label(self, key: str) -> Any:
         """The label of an image, of a .cls file before that of a .json file; None without."""
         known = self.labels.get(key) or self.labels.get(_sample(key)) or {}
-        return next((known[kind] for kind in OF_LABELS if kind in known), None)
+        return next((known[kind] for kind in LABEL_ENDINGS if kind in known), None)
 
 
 def _sample(key: str) -> str:
@@ -248,7 +248,7 @@ def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found
         found.skipped["hidden files"] += 1
     elif not member.isreg():
         found.skipped["links" if member.issym() or member.islnk() else "special files"] += 1
-    elif (end := ending.lower()) in OF_LABELS and member.size <= LONGEST_LABEL:
+    elif (end := ending.lower()) in LABEL_ENDINGS and member.size <= LONGEST_LABEL:
         if column is None or (column == "cls") == (end == "cls"):
             text = os.pread(descriptor, member.size, member.offset_data)
             own = found.labels.setdefault(key, {})

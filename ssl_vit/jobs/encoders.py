@@ -22,7 +22,7 @@ from ..models import weights
 from ..models.encoder import Encoder, build_backbone
 from ..recipe import parsing, recipe_files, schema, words
 from ..recipe.check import check_place
-from ..recipe.images import OF_PIXELS
+from ..recipe.images import PIXEL_KEYS
 from ..recipe.init_source import InitSource
 from ..recipe.load import resolve_encoder
 from ..recipe.schema import Data, Recipe
@@ -104,7 +104,7 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
             raise
         described = source.described_values(model=False)  # of a network without patches
     # the normalisation, which options give the encoders that do not state it
-    brought = [f"data.{key}" for key in OF_PIXELS if f"data.{key}" in described]
+    brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     own = {key: text for key, text in given.items() if key not in brought}
     if of_model and "model.width" in described:
         raise UserError(f"{of_model}={given[of_model]}: init={place} describes its own model")

@@ -31,7 +31,7 @@ from ..formatting import count_of_images, crop_text, feature_text, text_line
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..recipe.identity import Difference, differences, facts
-from ..recipe.images import CROPPING, OF_PIXELS
+from ..recipe.images import CROPPING, PIXEL_KEYS
 from ..recipe.operation import Precision
 from ..recipe.records import Record
 from ..recipe.schema import Data
@@ -54,7 +54,7 @@ OWN = re.compile(
 SETTINGS = (
     *("probe.layer", "data.labels", "data.size", "compute.precision"),
     *CROPPING,
-    *(f"data.{key}" for key in OF_PIXELS),
+    *(f"data.{key}" for key in PIXEL_KEYS),
 )
 
 

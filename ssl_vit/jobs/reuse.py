@@ -6,7 +6,7 @@ from functools import cache
 
 from ..errors import UserError
 from ..recipe.check import check_place
-from ..recipe.images import OF_SPLITS, READING, Data
+from ..recipe.images import READING, SPLIT_KEYS, Data
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe, measures_masks
 from ..runs import identity
@@ -100,7 +100,7 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
     except UserError as error:
         return {}, f"{error}; whether the images are the same was not checked"
     # of whole splits, whatever part of them a run takes
-    place = {key.removeprefix("data."): recipe.values()[key] for key in (*OF_SPLITS, *READING)}
+    place = {key.removeprefix("data."): recipe.values()[key] for key in (*SPLIT_KEYS, *READING)}
     test = recipe.eval.test or recipe.objective == "probe"
     seed = recipe.seed if data.stream else 0
     return _fingerprints(json.dumps(place), test, seed, measures_masks(recipe)), ""

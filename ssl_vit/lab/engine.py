@@ -17,10 +17,10 @@ from ..errors import UserError
 from ..formatting import few_images, option_text
 from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
-from ..recipe.check import OF_ONLINE_PROBES, has_use
+from ..recipe.check import ONLINE_PROBE_KEYS, has_use
 from ..recipe.check import check_place as check_place
 from ..recipe.identity import counts as counts
-from ..recipe.images import CROPPING, OF_SPLITS, PART, PLACE, PREPROCESSING, READING
+from ..recipe.images import CROPPING, PART, PLACE, PREPROCESSING, READING, SPLIT_KEYS
 from ..recipe.init_source import SCRATCH as SCRATCH
 from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists
@@ -75,7 +75,7 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     group = key.split(".")[0]
     if tool == "evaluate":
         groups = ("probe", "data", "model", "compute")
-        return group in groups and key not in OF_ONLINE_PROBES
+        return group in groups and key not in ONLINE_PROBE_KEYS
     values = file_values(find_recipe(options.get("recipe"))) | dict(options)
     if group == "probe":
         return key == "probe.every" or values.get("probe.every") not in (None, "null")
@@ -251,7 +251,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     from ..jobs import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
-    decides = {*OF_SPLITS, *PART, *READING, "eval.images"}
+    decides = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
     values = {key: value for key, value in recipe.values().items() if key in decides}
     # which share is drawn is of no matter: they are as many
     key = str((test, values | {"data.share_seed": 0}))

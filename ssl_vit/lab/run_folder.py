@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..recipe import records, schema, words
 from ..recipe.identity import counts, differences, facts
-from ..recipe.images import OF_TRAIN
+from ..recipe.images import TRAIN_SPLIT_KEYS
 from ..recipe.init_source import SCRATCH, InitSource
 from ..recipe.keys import Values
 from ..recipe.parsing import flatten, load_yaml
@@ -105,5 +105,5 @@ def training_images(run: Path) -> tuple[str, ...]:
     of which only the first images are known."""
     written = flatten(load_yaml(run / "recipe.yaml"))
     # embedded images are drawn at data.size
-    keys = [*OF_TRAIN, "data.group", *([] if written.get("data.path") else ["data.size"])]
+    keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
     return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)

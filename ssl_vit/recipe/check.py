@@ -31,11 +31,11 @@ TRANSFORMER_KEYS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
     *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
 )
-OF_LABELS = ("data.classes", "data.label_column")
-OF_COLUMNS = ("data.label_column", "data.image_column", "data.group", "data.mask_column")
-OF_MASKS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
-OF_ONLINE_PROBES = ("probe.every", "probe.images")
-OF_TRAINING = (  # keys and groups of keys
+LABEL_KEYS = ("data.classes", "data.label_column")
+COLUMN_KEYS = ("data.label_column", "data.image_column", "data.group", "data.mask_column")
+MASK_KEYS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
+ONLINE_PROBE_KEYS = ("probe.every", "probe.images")
+TRAINING_KEYS = (  # keys and groups of keys
     *("optim", "checkpoint", "log", "hub", *MIXING),
     *("eval.every", "eval.images", "eval.collapse", "eval.test"),
 )
@@ -379,20 +379,20 @@ def why_unused(r: Recipe, key: str) -> str:
     """Why the recipe has no use for a dotted key; empty where it has one."""
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
-    if not _has_group(r, top) or (key in OF_LABELS and not _reads_labels(r)):
+    if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
         trained = {part.name for part in r.declared.trained(r)}
         left = [part for part in r.declared.parts if part not in trained]
         untrained = f" with {r.objective}.{left[0]}=0" if left else ""  # of a sum of objectives
         return f"{objective} has no use for it{untrained}"
-    if key in OF_COLUMNS and r.data.name == EMBEDDED:
+    if key in COLUMN_KEYS and r.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no columns"
-    if key in OF_MASKS and not measures_masks(r):
+    if key in MASK_KEYS and not measures_masks(r):
         return "is for masks, which probe.measures=[segmentation] of recipe=segment reads"
     if key == "probe.token_images" and not (probes and ATTENTIVE in r.probe.measures):
         return "is for probe.measures=[attentive] of recipe=evaluate"
-    if key in OF_ONLINE_PROBES and probes:
+    if key in ONLINE_PROBE_KEYS and probes:
         return f"is for probes while pre-training; {objective} has no use for it"
-    if probes and (key in OF_TRAINING or top in OF_TRAINING):
+    if probes and (key in TRAINING_KEYS or top in TRAINING_KEYS):
         return f"{objective} trains nothing and has no use for it"
     if top == "hub" and key != "hub.repo" and not r.hub.repo:
         return "has no use without hub.repo=USER/NAME"

@@ -15,20 +15,20 @@ SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded
 # What the keys of a recipe's data are about; the others say how images are mixed
 PLACE = ("data.name", "data.path", "data.hub")  # where they are
 PART = ("data.share", "data.share_seed", "data.validation_from")  # which of them a run trains on
-OF_PIXELS = ("channels", "range", "mean", "std")  # what a pixel is
+PIXEL_KEYS = ("channels", "range", "mean", "std")  # what a pixel is
 CROPPING = ("data.eval_mode", "data.eval_crop")  # how an evaluation cuts a square of an image
 PREPROCESSING = (
     *("data.size", "data.crop_area", "data.flip"),
     *CROPPING,
-    *(f"data.{key}" for key in OF_PIXELS),
+    *(f"data.{key}" for key in PIXEL_KEYS),
 )
 MIXING = ("data.mixup", "data.cutmix")
 # how files are read, on which a fingerprint of images may depend: the embedded set is drawn at
 # data.size
 READING = ("data.size", "data.stream", "data.mask_column", "data.channels")
 # which images and labels the training split has, and those that all splits depend on
-OF_TRAIN = (*PLACE, "data.train", "data.labels", "data.image_column", "data.label_column")
-OF_SPLITS = (*OF_TRAIN, "data.validation", "data.test", "data.group")
+TRAIN_SPLIT_KEYS = (*PLACE, "data.train", "data.labels", "data.image_column", "data.label_column")
+SPLIT_KEYS = (*TRAIN_SPLIT_KEYS, "data.validation", "data.test", "data.group")
 
 PixelRange = Annotated[
     list[Annotated[int, Field(ge=0, lt=2**16)]],

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .. import hub_files
 from ..errors import UserError
 from . import export_files, parsing, timm_models
-from .images import OF_PIXELS
+from .images import PIXEL_KEYS
 from .keys import Values
 from .model import TRANSFORMERS
 from .names import PLAIN_NAME
@@ -210,7 +210,7 @@ class InitSource:
         found = {} if self.is_scratch else self.described_values()
         if "model.width" not in found:
             raise UserError(f"{self.option}: expected trained weights that say what they are of")
-        keys = [f"data.{key}" for key in OF_PIXELS]
+        keys = [f"data.{key}" for key in PIXEL_KEYS]
         values = {key: one for key, one in found.items() if key in keys or key[:6] == "model."}
         values["pool"] = self.pooling()
         if folder := self.fetch_export("config.json"):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from ..errors import UserError
 from ..formatting import crop_text
 from . import recipe_files, schema, words
-from .images import CROPPING, MIXING, OF_PIXELS, PREPROCESSING, READING, Data
+from .images import CROPPING, MIXING, PIXEL_KEYS, PREPROCESSING, READING, Data
 from .init_source import InitSource
 from .keys import Values
 from .parsing import parse_path
@@ -155,5 +155,5 @@ def fitting_channels(start: Values, known: Values, given: Values) -> Values:
     wanted = (known | given).get("data.channels", there)
     if not start or wanted == there:
         return start
-    of_pixels = {f"data.{key}" for key in OF_PIXELS}
+    of_pixels = {f"data.{key}" for key in PIXEL_KEYS}
     return {key: value for key, value in start.items() if key not in of_pixels}

@@ -15,7 +15,7 @@ from .. import hub_files
 from ..errors import UserError
 from ..recipe import records
 from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
-from ..recipe.images import OF_PIXELS, Data, unmeasured
+from ..recipe.images import PIXEL_KEYS, Data, unmeasured
 from ..recipe.init_source import COSTS, file_hash
 from ..recipe.keys import Values
 from ..recipe.load import resolve
@@ -179,7 +179,7 @@ def planned_differences(
         undecided: keys that the plan does not decide.
     """
     known = {key: value for key, value in there.items() if key in planned}
-    data = Data(**{key: planned[f"data.{key}"] for key in OF_PIXELS if f"data.{key}" in planned})
+    data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
     undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
     return [str(one) for one in differences(known, planned, undecided)]
 

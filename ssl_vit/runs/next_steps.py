@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..formatting import option_text, shell_command, tool_command
 from ..recipe import declaration, recipe_files
-from ..recipe.images import OF_SPLITS, READING
+from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
@@ -86,7 +86,7 @@ def fine_tuning(init: Path | str, recipe: Recipe) -> str:
 
 def _images(recipe: Recipe) -> list[str]:
     """The words that name a recipe's images, how they are read, and their size and channels."""
-    wanted = {*OF_SPLITS, *READING, "data.range"}
+    wanted = {*SPLIT_KEYS, *READING, "data.range"}
     return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
 
 

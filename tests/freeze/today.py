@@ -16,7 +16,7 @@ from ssl_vit.data.open import open_splits
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read, tasks
 from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.check import OF_TRAINING
+from ssl_vit.recipe.check import TRAINING_KEYS
 from ssl_vit.recipe.identity import computed_values, of_effect
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.load import resolve
@@ -73,7 +73,7 @@ def compute_values(options: Options) -> dict[str, Any]:
     recipe = _recipe(options)
     values = recipe.values()
     measured = {*of_effect("result")}
-    training = {key for key in all_keys() if {key, key.split(".")[0]} & {*OF_TRAINING}}
+    training = {key for key in all_keys() if {key, key.split(".")[0]} & {*TRAINING_KEYS}}
     unused = training if recipe.objective == "probe" else set()
     found = computed_values(recipe) | {key: values[key] for key in values if key in measured}
     return {key: value for key, value in found.items() if key not in unused}
