@@ -10,7 +10,7 @@ from ..errors import UserError, report_errors
 from ..formatting import shell_command, tool_command
 from ..recipe import recipe_files, tool, words
 from ..recipe.check import check_place
-from ..recipe.init_source import CHOICES
+from ..recipe.init_source import CHOICES, DESCRIBED
 from ..recipe.load import recipe_file, resolve, warmup_notice
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe, all_keys
@@ -133,7 +133,7 @@ def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
         raise UserError(f"objective=probe trains nothing; type {command}")
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:
-            raise UserError(f"{key}= is missing; {CHOICES}")
+            raise UserError(f"{key}= is missing; choices: {DESCRIBED}")
     _check_init_given(recipe, options, only_tested=True)
 
 

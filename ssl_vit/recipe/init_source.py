@@ -20,10 +20,8 @@ from .records.run import Result
 
 SCRATCH = "scratch"
 TIMM = "timm:"
-CHOICES = (
-    "choices: scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, a Google"
-    " .npz file"
-)
+DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"  # their own models
+CHOICES = f"choices: scratch, {DESCRIBED}, a Google .npz file"
 COSTS = ("exaflop", "device_hours")
 # A shell's command; two paths follow
 CONVERT = (

@@ -17,7 +17,7 @@ from ...errors import UserError
 from ...models.encoder import Backbone, Encoder, build_encoder
 from ...models.full_precision import full_precision
 from ...models.weights import set_eps
-from ...recipe.init_source import CHOICES
+from ...recipe.init_source import DESCRIBED
 from ..base import Metrics, Objective, Output, sums
 from ..building import Settings
 from ..teacher import Teacher
@@ -140,7 +140,7 @@ def _teacher_precision(device: torch.device) -> AbstractContextManager:
 def build(settings: Settings, encoder: Encoder, classes: int) -> Distillation:
     own = settings.group(DistillOptions)
     if own.network is None:
-        raise UserError(f"distill.teacher= is missing; {CHOICES}")
+        raise UserError(f"distill.teacher= is missing; choices: {DESCRIBED}")
     described = teacher_of(own, encoder.data.size)
     teacher = build_encoder(described.model, described.data)
     if (eps := own.network.get("eps")) is not None:
