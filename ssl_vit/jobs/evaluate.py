@@ -1,7 +1,8 @@
 """One evaluation of a frozen encoder: from a checked recipe to a finished run folder."""
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -234,7 +235,9 @@ def _probed(
     if ATTENTIVE in recipe.probe.measures:
         forwarded += evaluate_tokens.images_read(images)
         for name, network in networks.items():
-            right.setdefault(name, {})[ATTENTIVE] = evaluate_tokens.measure(network, images)
+            with _without_failed_baseline(name, images.accelerator.is_main_process):
+                found = evaluate_tokens.measure(network, images)
+                right.setdefault(name, {})[ATTENTIVE] = found
     if not right or not images.accelerator.is_main_process:
         return {}, forwarded
     return compared(right, images.classes, "test", paired=paired), forwarded
@@ -288,13 +291,27 @@ def _right(
         # without a network there is nothing to fit but neighbours
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in extracted.items()}
-        try:
+        with _without_failed_baseline(name):
             right[name] = dict(features.run_probes(own, of, classes, picks))
-        except UserError as error:
-            if name == ENCODER:
-                raise
-            print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
     return right
+
+
+@contextmanager
+def _without_failed_baseline(name: str, tell: bool = True) -> Iterator[None]:
+    """Go on where what the encoder is compared with cannot be measured, with a warning; of the
+    encoder itself it is an error.
+
+    Args:
+        name: the encoder's, or the baseline's.
+        tell: print the warning, on one process.
+    """
+    try:
+        yield
+    except UserError as error:
+        if name == ENCODER:
+            raise
+        if tell:
+            print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

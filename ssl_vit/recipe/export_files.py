@@ -271,17 +271,14 @@ def pooling(folder: Path) -> str:
 
 def image_size(folder: Path) -> int | None:
     """The side in pixels of the images that the export was made for, where its config.json says."""
-    config = read(folder)
-    size = config.get("pretrained_cfg", {}).get("input_size", config.get("image_size"))
-    size = (config.get("model_args") or {}).get("img_size", size)
-    size = size[-1] if isinstance(size, list) and size else size
-    return size if isinstance(size, int) else None
+    side = next(reversed(image_sides(read(folder))), None)
+    return side if isinstance(side, int) else None
 
 
 def image_sides(config: Values) -> list[int]:
-    """The sides in pixels, one or two, of the images that weights of timm have positions for; empty
-    where that is not said."""
-    size = (config.get("model_args") or {}).get("img_size")
+    """The sides in pixels, one or two, of the images that weights have positions for; empty where
+    that is not said."""
+    size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:
         size = config.get("pretrained_cfg", config).get("input_size", [])[1:]
     return size if isinstance(size, list) else [size]

@@ -15,6 +15,7 @@ from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, altered
 from helpers.runs import result
 from ssl_vit.errors import UserError
+from ssl_vit.evaluation import attentive
 from ssl_vit.jobs import resources
 from ssl_vit.models.encoder import Encoder
 
@@ -88,6 +89,26 @@ def test_what_rounding_makes_constant_counts_as_constant(
         return ssl_vit.evaluate([*words, "probe.rates=[1]", f"name=by{spread}"]).metrics
 
     assert measured(0.005) == measured(0.0)
+
+
+def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    plain, calls = attentive.train, []
+
+    def train(*given: Any, **options: Any) -> attentive.AttentiveProbe:
+        calls.append(given)
+        found = plain(*given, **options)
+        worth = 1.0 if len(calls) % 2 else float("nan")  # the encoder's is the first
+        return found._replace(weight_GHAC=found.weight_GHAC * worth)
+
+    monkeypatch.setattr(attentive, "train", train)
+    found = ssl_vit.evaluate([*words, "name=one"]).metrics
+    assert {*found} == {"attentive", "guess_attentive"} and len(calls) == 2
+    assert "warning: fresh weights: not measured: probe.rates=" in capsys.readouterr().out
+    calls.append(None)  # now the encoder's is the one that diverges
+    with pytest.raises(UserError, match="attentive probe diverges"):
+        ssl_vit.evaluate([*words, "name=two"])
 
 
 def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
