@@ -276,10 +276,10 @@ def objectives() -> str:
     )
 
 
-def newer() -> str:
+def lejepa() -> str:
     """LeJEPA, untuned, over untrained weights of the same seeds."""
     lejepa, untrained, pixels = (
-        of("newer", "frozen", arm, metric)
+        of("lejepa", "frozen", arm, metric)
         for arm, metric in (
             ("lejepa", "knn"),
             ("random_token", "knn"),
@@ -448,7 +448,7 @@ def paid() -> str:
 
 PAGES = {
     "README.md": (choice, headline),
-    "docs/results.md": (choice, arms, primary, objectives, newer, targets, curve),
+    "docs/results.md": (choice, arms, primary, objectives, lejepa, targets, curve),
     "docs/worth.md": (checks, paid),
 }
 
