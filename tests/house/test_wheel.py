@@ -56,9 +56,7 @@ def test_the_wheel_resolves_recipes_and_starts_its_own_tools(
     assert first == f"{installed}/ssl_vit/formatting.py -m ssl_vit report"
     here = python("-c", code.partition(";print(f")[0] + ";" + code.split(";")[-1])
     assert recipe == here.stdout
-    plan = python(
-        "-m", "ssl_vit", "plan", "recipe=study/gap", cwd=tmp_path, PYTHONPATH=str(installed)
-    )
+    plan = python("-m", "ssl_vit", "plan", "recipe=mpp", cwd=tmp_path, PYTHONPATH=str(installed))
     assert plan.returncode == 0, plan.stderr
 
 
