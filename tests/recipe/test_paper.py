@@ -153,7 +153,6 @@ def test_every_recipe_of_the_paper_builds(name: str) -> None:
         objective = building.build(building.Settings.of(recipe), net, recipe.data.classes or 0)
     if isinstance(net, encoder.Encoder):
         assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
-    assert costs.work(recipe).encoder == sum(p.numel() for p in net.parameters())
     assert objective.encoder is net
 
 
