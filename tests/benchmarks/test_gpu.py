@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helpers.launching import interpreter
 from helpers.options import ROOT
 
 # All of them: python benchmarks/gpu.py device=cpu
@@ -28,7 +29,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def test_a_check_of_each_kind_holds(gpu, tmp_path: Path) -> None:
+def test_a_check_of_each_kind_holds(gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter())
     checks = gpu.find_checks("cpu", tmp_path)
     chosen = {name: checks[name] for name in CHOSEN}
     assert gpu.run_checks(chosen, tmp_path / "gpu.json", "cpu", limit=540)

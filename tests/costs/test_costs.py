@@ -46,23 +46,6 @@ def counted(name, backward=False, **options):
 
 
 @pytest.mark.parametrize(
-    ("model", "patch", "images", "exaflop", "within"),
-    [
-        (B, 16, 7 * JFT, 224, 0.01),
-        (L, 32, 7 * JFT, 196, 0.01),
-        (L, 16, 7 * JFT, 783, 0.01),
-        (H, 14, 14 * JFT, 4262, 0.01),
-        (B, 32, 7 * JFT, 55, 0.03),
-        (B, 16, 10**6 * 4096, 432, 0.01),  # MPP, 1M steps; the rest of paper.md's Compute
-        (B, 16, 10**5 * 4096, 43, 0.01),
-        (B, 16, 300 * IMAGENET, 40.5, 0.01),
-    ],
-)
-def test_the_papers_table_6(model, patch, images, exaflop, within):
-    assert costs.exaflop(recipe(patch=patch, **model), images) == pytest.approx(exaflop, rel=within)
-
-
-@pytest.mark.parametrize(
     ("name", "size", "model"),
     [
         (
