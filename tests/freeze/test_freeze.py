@@ -74,8 +74,7 @@ def test_a_recipe_has_its_values(name: str) -> None:
 def test_recipes_cost_what_they_did() -> None:
     """Of the paper's, many of which differ in images and length alone, one of each network."""
     images = re.compile(r"_(imagenet|jft|cifar|flowers|pets)\w*$")
-    frozen = {images.sub("", name): name for name in COSTS["recipes"]}
-    for name in frozen.values():
+    for name in {images.sub("", name): name for name in COSTS["recipes"]}.values():
         assert not differences(COSTS["recipes"][name], today.cost(make.recipe(name)), name)
 
 
