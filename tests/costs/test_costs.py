@@ -16,7 +16,6 @@ from ssl_vit.recipe.schema import Data, Model, Recipe
 
 JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
-L = {"width": 1024, "depth": 24, "heads": 16, "mlp": 4096}
 H = {"width": 1280, "depth": 32, "heads": 16, "mlp": 5120}
 
 

@@ -19,7 +19,7 @@ from helpers.hub_runs import REPO, pushed
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
-from ssl_vit.hub import background, manifest, payload, push
+from ssl_vit.hub import background, manifest, push
 from ssl_vit.jobs import cli
 from ssl_vit.runs.folder import Run
 
@@ -186,18 +186,6 @@ def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
     assert statuses == [0, 0], outputs
     assert sum("/commit/" in request for request in server.requests) == 3
     assert histories(server) == {"main": 2, "step-000000005": 2, "step-000000010": 2}
-
-
-def test_training_ends_though_the_outbox_is_a_file(
-    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    folder = tmp_path / "mpp"
-    folder.mkdir()
-    (folder / "hub").write_text("")
-    cli.pretrain(words(tmp_path, "hub.every=5"))
-    assert (folder / "result.json").exists() and "main" in told(capsys)["not pushed"]
-    push.push(payload.open_run(folder))
-    assert "model.safetensors" in pushed(server)
 
 
 def stopped(run: Run, should_stop: Callable[[], bool]) -> None:

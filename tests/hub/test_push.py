@@ -292,24 +292,6 @@ def test_a_commit_of_ones_own_in_between_is_taken_up(
     assert pushed(server)["LICENSE"] == b"a word" and "model.safetensors" in pushed(server)
 
 
-def test_a_milestone_that_another_push_has_uploaded_meanwhile_is_no_error(
-    server: Hub, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    milestone(run, 4)
-    write = payload.card.write
-
-    def slow(run: Run, folder: Path, step: int | None = None) -> str:
-        if step and folder.exists():
-            with monkeypatch.context() as patch:
-                patch.setattr(payload.card, "write", write)
-                push.push(run)  # the other one
-        return write(run, folder, step)
-
-    monkeypatch.setattr(payload.card, "write", slow)
-    push.push(run)
-    assert histories(server) == {"main": 2, "step-000000004": 2} and not manifest.pending(run)
-
-
 STRAY: dict[str, Callable[[Path], object]] = {
     "a folder in the outbox": lambda folder: (folder / "hub" / "step-tmp").mkdir(parents=True),
     "no JSON in hub.json": lambda folder: (folder / "hub.json").write_text("{"),

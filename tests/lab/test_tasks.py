@@ -247,7 +247,3 @@ def test_of_those_that_a_task_chooses_among_one_that_finished_is_enough() -> Non
     assert unreachable(task, found, among[:1]) is None
     assert unreachable(task, found, among) == among[0]
     assert unreachable(task, found, ["pretrain-mpp-0"]) == "pretrain-mpp-0"
-
-
-class Planned(Exception):
-    pass
