@@ -14,7 +14,6 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.schema import Data, Model, Recipe
 
-JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
 H = {"width": 1280, "depth": 32, "heads": 16, "mlp": 5120}
 
