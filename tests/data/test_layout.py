@@ -29,6 +29,21 @@ def kept(path):
     return splits, found.guesses
 
 
+ASSUMED = {
+    "could be a split's name": {"train": 2, "cat": 2, "dog": 2},
+    "7 images in extra, the top": {"train__ant": 3, "test__ant": 1, "extra": 5, "_": 2},
+    "have no label": {"ant": 2, "bee": 2, "_": 3},
+    "different depths": {"ant": 2, "bee__more": 2, "bee": 1},
+}
+
+
+@pytest.mark.parametrize(("says", "counts"), ASSUMED.items(), ids=ASSUMED)
+def test_what_is_assumed_of_folders_is_said(tmp_path, says, counts):
+    images(tmp_path, **counts)
+    (guess,) = kept(tmp_path)[1]
+    assert says in guess
+
+
 def test_files_called_like_splits_in_one_folder(tmp_path):
     for n in range(6):
         (tmp_path / f"{'test' if n < 2 else 'train'}_{n}.png").write_bytes(png(n))
