@@ -1,5 +1,5 @@
-"""Corruption: exactly K patches hit, split 80/10/10, sources never themselves; samples alike
-however they are spread."""
+"""Corruption: exactly K patches hit, split 80/10/10, sources never themselves; as a draw in
+loops and one number at a time."""
 
 import math
 from decimal import Decimal

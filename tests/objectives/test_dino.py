@@ -1,5 +1,5 @@
-"""DINO: its loss and gradients against a plain implementation in float64, its centre, schedules and
-teacher against hand-worked values, and runs."""
+"""DINO: its loss and gradients against a plain implementation in float64, its centre and
+schedules against hand-worked values, and runs. Its teacher is in test_teacher.py."""
 
 import math
 from copy import deepcopy

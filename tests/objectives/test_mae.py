@@ -1,4 +1,4 @@
-"""Masked autoencoder: its loss against a plain implementation, what the encoder sees, and a run."""
+"""Masked autoencoder: its loss against a plain implementation, what is masked, and its picture."""
 
 from copy import deepcopy
 from pathlib import Path

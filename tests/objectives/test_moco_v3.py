@@ -1,5 +1,5 @@
-"""MoCo v3: its loss against a plain implementation, its momentum copy against hand-worked values,
-and a run."""
+"""MoCo v3: its loss against a plain implementation, and a run. Its momentum copy is in
+test_teacher.py."""
 
 import math
 

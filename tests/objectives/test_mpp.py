@@ -1,5 +1,5 @@
-"""Masked patch prediction: the loss of exactly the hit patches, in one graph, against what can be
-worked out by hand."""
+"""Masked patch prediction: the loss of exactly the hit patches against what can be worked out by
+hand."""
 
 import math
 
