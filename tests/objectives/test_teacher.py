@@ -1,7 +1,7 @@
-"""What every teacher is. The guide's plugin with one, docs/examples/teacher.py, by hand; and what the workbench does
-for it and for I-JEPA, which is one folder and a recipe, without naming them: options, one-line
-errors, resuming, two processes, sweeps, page, card and figures. For the plugin also when its file
-is gone. I-JEPA's own loss is in test_ijepa.py."""
+"""What every teacher is. The guide's plugin with one, docs/examples/teacher.py, by hand; and what the
+workbench does for it and for I-JEPA, which is one folder and a recipe, without naming them: options,
+one-line errors, resuming, two processes, sweeps, page, card and figures. For the plugin also when
+its file is gone. I-JEPA's own loss is in test_ijepa.py."""
 
 import html
 import shutil
