@@ -12,7 +12,7 @@ import pytest
 from helpers.options import ROOT
 from ssl_vit.errors import report_errors, suggest
 
-PLAN = [sys.executable, "tools/plan.py", "recipe=mpp", "--json"]
+HELP = [sys.executable, "tools/pretrain.py", "recipe=mpp", "name=modèle", "--help"]
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
 
@@ -40,7 +40,7 @@ def full():
 
 
 def test_a_reader_that_leaves_ends_a_tool_quietly(left: int) -> None:
-    assert ended(PLAN, left) == (128 + signal.SIGPIPE, "")
+    assert ended(HELP, left) == (128 + signal.SIGPIPE, "")
 
 
 FULL_DISK = OSError(errno.ENOSPC, "No space left on device", "runs/gap/report.md")
@@ -64,17 +64,16 @@ def test_a_fault_of_the_disk_is_one_line_whoever_writes(fault, line, capsys) -> 
 
 @needs_full
 def test_an_output_that_is_full_is_one_line(full: int) -> None:
-    assert ended(PLAN, full) == (2, "error: No space left on device\n")
+    assert ended(HELP, full) == (2, "error: No space left on device\n")
 
 
 def test_a_character_that_the_terminal_lacks_is_replaced() -> None:
-    command = [sys.executable, "tools/plan.py", "recipe=mpp", "name=modèle"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        HELP, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "run         mod?le"
+    assert " name=mod?le " in done.stdout
 
 
 def test_many_choices_are_listed_by_folder_and_never_all_hidden() -> None:

@@ -369,10 +369,13 @@ def measure(recipe: Recipe) -> "StepTime":
 
 def pretraining_recipes() -> list[str]:
     """The recipes of training without labels."""
-    return [name for name in recipe_names() if _is_pretraining(name)]
+    return [name for name in recipe_names() if is_pretraining(name)]
 
 
-def _is_pretraining(name: str) -> bool:
+def is_pretraining(name: str) -> bool:
+    """Whether it is the name of a recipe of training without labels."""
+    if name not in recipe_names():
+        return False
     objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
     found = declaration.objectives().get(objective)
     return found is not None and not found.labels

@@ -120,7 +120,7 @@ class Recipe(Keys):
             return uses_target(self.objective)
         if top == "probe":
             return self.objective == "probe" or self.probe.every is not None
-        return top in self.groups or top in Recipe.model_fields
+        return top in type(self).model_fields or top in (self.model_extra or {})
 
     def values(self) -> Values:
         """{dotted key: value} of the keys in use, in the order of `all_keys`.

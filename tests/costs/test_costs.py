@@ -14,9 +14,7 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.schema import Data, Model, Recipe
 
-JFT, IMAGENET = 303_000_000, 1_281_167
 B = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072}
-L = {"width": 1024, "depth": 24, "heads": 16, "mlp": 4096}
 H = {"width": 1280, "depth": 32, "heads": 16, "mlp": 5120}
 
 
@@ -46,23 +44,6 @@ def counted(name, backward=False, **options):
 
 
 @pytest.mark.parametrize(
-    ("model", "patch", "images", "exaflop", "within"),
-    [
-        (B, 16, 7 * JFT, 224, 0.01),
-        (L, 32, 7 * JFT, 196, 0.01),
-        (L, 16, 7 * JFT, 783, 0.01),
-        (H, 14, 14 * JFT, 4262, 0.01),
-        (B, 32, 7 * JFT, 55, 0.03),
-        (B, 16, 10**6 * 4096, 432, 0.01),  # MPP, 1M steps; the rest of paper.md's Compute
-        (B, 16, 10**5 * 4096, 43, 0.01),
-        (B, 16, 300 * IMAGENET, 40.5, 0.01),
-    ],
-)
-def test_the_papers_table_6(model, patch, images, exaflop, within):
-    assert costs.exaflop(recipe(patch=patch, **model), images) == pytest.approx(exaflop, rel=within)
-
-
-@pytest.mark.parametrize(
     ("name", "size", "model"),
     [
         (
@@ -87,17 +68,14 @@ BY_HAND = {
     # recipe: multiply-adds of a forward pass, floating-point operations of a step, of one image
     "mpp": (53158656, 318951936),
     "mae": (23438592, 140631552),
-    "mae_b16": (9761472512, 58568835072),
     "simmim_b16": (17142793728, 102856762368),
     "moco_v3": (228610048, 901988352),
-    "moco_v3_b16": (70342418432, 280453218304),
     "dino_s16": (25133723648, 113833476096),
     "ibot_s16": (32549517312, 146527694848),
     "ijepa_h14": (218162237440, 639798108160),
     "lejepa": (170907648, 1025445888),
     "joint": (110176000, 661056000),
     "supervised": (57017344, 342104064),
-    "paper/supervised_r50_b16_jft": (21534590976, 129207545856),
 }
 
 
@@ -234,12 +212,8 @@ def test_forward_and_backward_are_three_forwards():
     ("seconds", "text"),
     [
         (0, "0 s"),
-        (0.4, "0 s"),
-        (45, "45 s"),
         (59.4, "59 s"),
         (59.6, "1 min 00 s"),
-        (250, "4 min 10 s"),
-        (3599, "59 min 59 s"),
         (3599.7, "1 h 00 min"),
         (3 * 3600 + 5 * 60 + 59, "3 h 05 min"),
         (100 * 3600, "100 h 00 min"),

@@ -89,23 +89,18 @@ def held(words, size, fused=False):
     ("words", "fused"),
     [
         (["recipe=mpp", "optim.average=0.99"], False),
-        (["recipe=mpp", "target=grid_color"], True),
         (["recipe=mpp", "target=pixels", "model=vit_n4", "compute.precision=bfloat16"], True),
         (["recipe=mae", "optim.average=0.99"], False),
         (["recipe=mae", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=ijepa", "optim.average=0.99"], False),
-        (["recipe=ijepa", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=moco_v3", "optim.average=0.99"], False),
-        (["recipe=moco_v3", "data.size=64", "compute.precision=bfloat16"], True),
         (["recipe=lejepa", "views.local_size=16"], False),
         (["recipe=dinov2", "views.local_size=16", "ibot.koleo_group=16"], False),
         (["recipe=supervised"], False),  # with dropout, whose masks take one byte on a GPU alone
-        (["recipe=joint", "compute.precision=bfloat16"], False),
         (["recipe=mpp", "model.registers=4", "model.positions=rotary"], True),
         (["recipe=mae", "model.layer_scale=0.1"], False),
         (["recipe=mpp", "model.activation=swiglu", "model.qk_norm=true"], False),
-        (["recipe=finetune", "data.size=64"], False),  # SGD
-        (["recipe=finetune", "data.size=64", "optim.momentum=0"], True),
+        (["recipe=finetune", "data.size=64"], True),  # SGD
     ],
 )
 def test_tensors_take_the_bytes_that_are_predicted(words, fused, monkeypatch):

@@ -52,16 +52,6 @@ def test_epochs_and_seeds_have_their_own_orders_and_keys() -> None:
     assert max(moved) < 0.06  # 0.01 expected
 
 
-def test_a_far_step_of_a_huge_set_is_like_any_other() -> None:
-    """Step 10^6 of the paper's batch on JFT's 303 million images: epoch 13, position 157
-    million."""
-    length = 303_000_000
-    far = samples_at(10**6 * 4096, 4096, length, 0)
-    assert len(set(far.index.tolist())) == len(set(far.key.tolist())) == 4096
-    # 512 expected, standard deviation 21
-    assert np.histogram(far.index, 8, (0, length))[0].min() > 400
-
-
 @settings(max_examples=80)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 9))
 def test_the_largest_device_batch_that_fits_is_taken(
@@ -109,14 +99,6 @@ def test_a_sample_is_mixed_alike_wherever_it_lies_and_only_in_training() -> None
     held_out = drawn(MIXED, whole, train=False)
     assert torch.equal(held_out.image, drawn(DATA, whole, train=False).image)
     assert held_out.mix_lambda is None
-
-
-def test_a_batch_maps_all_that_has_an_entry_for_each_sample() -> None:
-    x = torch.zeros(2)
-    fields = dict.fromkeys(Batch._fields, x) | {"unreadable": ("one",)}
-    moved = Batch(**fields).map(lambda t: t + 1)._asdict()
-    assert moved.pop("unreadable") == ("one",) and moved.pop("loss_denominator") is x
-    assert all(torch.equal(value, x + 1) for value in moved.values())
 
 
 def test_a_larger_share_is_no_remedy_where_no_image_can_be_read() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageOps, features
 
-from helpers.images import chunk, encode, npy, png_by_hand, tar
+from helpers.images import encode, npy, png_by_hand, tar
 from helpers.launching import launch, outcome
 from helpers.sources import opened
 from ssl_vit.data import decoding
@@ -261,51 +261,6 @@ def test_any_size_survives(array: np.ndarray, kind: str) -> None:
     else:
         raw = encode(Image.fromarray(given), kind)
     assert np.array_equal(decoded(raw), np.broadcast_to(array, (*array.shape[:2], 3)))
-
-
-FOUR = [[[255, 0, 0], [0, 0, 255]], [[10, 20, 30], [40, 50, 60]]]
-FLAT = bytes(np.ravel(FOUR).tolist())
-TIFF_TAGS = {256: 2, 257: 2, 258: 134, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 12}
-BY_HAND = {  # the four pixels of FOUR, as each format's specification says
-    "BMP, last line and blue first, lines to four bytes": struct.pack(
-        "<2sIIIIiiHHIIiiII", b"BM", 70, 0, 54, 40, 2, 2, 1, 24, *[0] * 6
-    )
-    + bytes([30, 20, 10, 60, 50, 40, 0, 0, 0, 0, 255, 255, 0, 0, 0, 0]),
-    "TIFF": struct.pack("<2sHI", b"II", 42, 20)
-    + FLAT
-    + struct.pack("<H", len(TIFF_TAGS))
-    + b"".join(
-        struct.pack("<HHII", tag, 3, 3 if tag == 258 else 1, value)
-        for tag, value in TIFF_TAGS.items()
-    )
-    + struct.pack("<IHHH", 0, 8, 8, 8),
-    "PNG, palette, its first colour transparent": png_by_hand(
-        2, 2, 8, 3, bytes([0, 0, 1, 0, 2, 3]), chunk(b"PLTE", FLAT), chunk(b"tRNS", b"\0")
-    ),
-    "PNG, RGBA": png_by_hand(
-        2, 2, 8, 6, bytes([0, 255, 0, 0, 0, 0, 0, 255, 9, 0, 10, 20, 30, 99, 40, 50, 60, 255])
-    ),
-    "PNG, 16 bits": png_by_hand(
-        2, 2, 16, 2, b"".join(b"\0" + (np.array(line, ">u2") * 257).tobytes() for line in FOUR)
-    ),
-}
-
-
-@pytest.mark.parametrize("form", BY_HAND)
-def test_files_written_by_hand_give_their_pixels(form: str) -> None:
-    assert decoded(BY_HAND[form]).tolist() == FOUR
-
-
-@pytest.mark.parametrize(("form", "options"), [("JPEG", {"quality": 100}), ("TIFF", {})])
-def test_ink_becomes_light(form: str, options: dict) -> None:
-    """Each of the three colours is what its ink leaves of white, times what black leaves."""
-    for ink, right in (
-        ((255, 0, 0, 0), (0, 255, 255)),
-        ((0, 255, 0, 0), (255, 0, 255)),
-        ((0, 0, 255, 128), (127, 127, 0)),
-    ):
-        got = decoded(encode(Image.new("CMYK", (16, 16), ink), form, **options))
-        assert np.abs(got - right).max() <= 3, ink
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])

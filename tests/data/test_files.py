@@ -34,15 +34,6 @@ def write(folder, kind, rows):
         file.write_text("\n".join(map(json.dumps, rows)) if kind == "jsonl" else json.dumps(rows))
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
-def test_an_image_folder_with_metadata_has_their_labels(tmp_path, kind):
-    images(tmp_path, _=6)
-    write(tmp_path, kind, ROWS)
-    found = load(tmp_path, validation=0.0)
-    assert content(found.train) == WANTED and found.train.classes == ["ant", "bee", "dog"]
-    assert not found.guesses
-
-
 def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null(
     tmp_path, tiny, capsys
 ):
@@ -75,18 +66,6 @@ def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
     found, _ = opened(tmp_path, label_column="age")
     assert content(found) == {png(n): 3 * n for n in range(6)} and found.classes == []
     assert "did you mean age" in refusal(tmp_path, label_column="agee")
-
-
-def test_metadata_of_each_split_give_the_same_numbers(tmp_path):
-    images(tmp_path, train=3, val=2)
-    for split, first, labels in (("train", 0, ["b", "c", "b"]), ("val", 3, ["c", "a"])):
-        names = [f"./{first + i}.png" for i in range(len(labels))]
-        rows = [{"file_name": n, "label": x} for n, x in zip(names, labels, strict=True)]
-        write(tmp_path / split, "jsonl", rows)
-    found = load(tmp_path, validation="val")
-    assert found.train.classes == found.validation.classes == ["a", "b", "c"]
-    assert content(found.train) == {png(0): 1, png(1): 2, png(2): 1}
-    assert content(found.validation) == {png(3): 2, png(4): 0}
 
 
 def test_images_and_rows_that_do_not_meet_are_counted(tmp_path):

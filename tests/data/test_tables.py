@@ -26,20 +26,6 @@ def supervised_classes(splits):
     return class_numbers.num_classes(splits, Data(name="own"), "supervised")
 
 
-def test_a_single_file_and_a_folder_of_splits(tmp_path):
-    found = load(labelled(tmp_path / "some.parquet", range(10)))
-    assert everything(found) == {png(n): n % 2 for n in range(10)}
-    assert found.train.classes == found.validation.classes == ["ant", "bee"]
-    data = tmp_path / "own" / "data"
-    labelled(data / "train-00000-of-00002.parquet", range(6))
-    labelled(data / "train-00001-of-00002.parquet", range(6, 9))
-    labelled(data / "dev-00000-of-00001.parquet", range(10, 14))
-    labelled(data / "test-00000-of-00001.parquet", range(20, 23))
-    found = load(tmp_path / "own", test=True)
-    for part, rows in zip(found[:3], (range(9), range(10, 14), range(20, 23)), strict=True):
-        assert content(part) == {png(n): n % 2 for n in rows}
-
-
 @pytest.mark.parametrize(
     "file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"]
 )
@@ -48,16 +34,6 @@ def test_a_held_out_file_is_never_trained_on(tmp_path, file):
     labelled(tmp_path / file.format("train"), range(6))
     labelled(tmp_path / file.format("test"), range(10, 13))
     assert everything(load(tmp_path)).keys() == {png(n) for n in range(6)}
-
-
-@pytest.mark.parametrize("encoded", ["struct", "bytes"])
-@pytest.mark.parametrize("kind", ["int8", "int64", "uint8", "uint16"])
-def test_columns_of_other_names_and_types_are_found(tmp_path, encoded, kind):
-    image = cells(range(8)) if encoded == "struct" else [png(n) for n in range(8)]
-    columns = {"id": list(range(8)), "photo": image, "fine_label": [n % 3 for n in range(8)]}
-    table = datasets.Dataset.from_dict(columns).cast_column("fine_label", datasets.Value(kind))
-    table.to_parquet(str(tmp_path / "x.parquet"))
-    assert everything(load(tmp_path / "x.parquet")) == {png(n): n % 3 for n in range(8)}
 
 
 @pytest.fixture
@@ -78,12 +54,6 @@ def two_images(tmp_path):
         name=datasets.Value("string"),
     )
     return parquet(tmp_path / "x.parquet", columns, features)
-
-
-def test_columns_can_be_said(two_images):
-    assert everything(load(two_images)) == {png(n): 0 for n in range(8)}
-    back = load(two_images, image_column="back", label_column="age")
-    assert everything(back) == {png(50 + n): n for n in range(8)}
 
 
 @pytest.mark.parametrize(
@@ -117,14 +87,6 @@ def test_a_row_without_an_image_is_named(tmp_path):
     rows = np.arange(4)
     batch = ImageDataset(source, Data(size=8), train=False).__getitems__(Samples(rows, rows))
     assert [line.partition(": ")[0] for line in batch.unreadable] == ["row 3"]
-
-
-def test_no_label_is_minus_one(tmp_path):
-    path = parquet(tmp_path / "none.parquet", {"image": cells(range(5))})
-    assert everything(load(path)) == {png(n): -1 for n in range(5)}
-    some = {"image": cells(range(5)), "label": [0, None, 1, None, 0]}
-    path = parquet(tmp_path / "some.parquet", some, NAMED)
-    assert everything(load(path)) == dict(zip(map(png, range(5)), [0, -1, 1, -1, 0], strict=True))
 
 
 def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path):
@@ -215,15 +177,6 @@ def saved(folder, split=None, first=0):
     if folder:
         made.save_to_disk(folder)
     return made
-
-
-@pytest.mark.parametrize("was", [None, "train[:50%]", "train+test"])
-def test_one_split_saved_by_datasets_is_trained_on(tmp_path, was):
-    saved(tmp_path / "own", was)
-    splits = load(tmp_path / "own", validation=0.5)
-    assert everything(splits) == {png(n): n % 2 for n in range(6)}
-    told = any("taken as train" in note for note in splits.guesses)
-    assert told == (was == "train+test")
 
 
 def test_splits_saved_by_datasets_keep_their_names(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.images import numbered, png, tar
-from helpers.sources import content, load, opened, refusal
+from helpers.sources import content, opened, refusal
 from ssl_vit.data.open import open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
@@ -24,17 +24,6 @@ COMMON = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 def train(place):
     return open_splits(Data(name="own", path=str(place))).splits["train"]
-
-
-def test_a_folder_of_tars_is_read_whole_and_by_its_splits(tmp_path):
-    numbered(tmp_path / "train-0.tar", range(10))
-    numbered(tmp_path / "train-1.tar", range(10, 17))
-    numbered(tmp_path / "val" / "0.tar", range(20, 26))
-    found = load(tmp_path, validation="val")
-    assert content(found.train) == {png(n): n % 2 for n in range(17)}
-    assert content(found.validation) == {png(n): n % 2 for n in range(20, 26)}
-    assert found.train.name(14) == "train-1.tar, 0014.png" and found.train.classes == []
-    assert refusal(tmp_path, image_column="png").startswith("data.image_column=png: ")
 
 
 @settings(max_examples=40, **COMMON)

@@ -19,9 +19,6 @@ from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
-from ssl_vit.metrics import is_of_model
-from ssl_vit.pages import metric_tables
-from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import Data
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
@@ -294,13 +291,3 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     assert dense.difference(counts, counts, 0) is None
     both = torch.cat([counts, counts])
     assert dense.difference(both, both, 0) == (0, 0)
-
-
-def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
-    values = {"miou": 0.4, "majority_miou": 0.1}
-    values |= {"pixel_accuracy": 0.6, "majority_pixel_accuracy": 0.5}
-    assert [*filter(is_of_model, values)] == ["miou", "pixel_accuracy"]
-    entries = {name: Measured(value=value, split="test", n=9) for name, value in values.items()}
-    compared = {one.measure: one.there for one in metric_tables.comparisons(entries)}
-    assert compared == {"miou": 0.1, "pixel_accuracy": 0.5}
-    assert [row[2] for row in metric_tables.results(entries).rows] == ["-", "-"]

@@ -144,20 +144,6 @@ def test_a_hang_is_given_up_while_weights_are_fetched(
     assert hub_files._limit in get_session().event_hooks["request"]
 
 
-def test_the_clients_private_names_are_what_they_were() -> None:
-    """Another version of huggingface_hub may rename them: mend `hub_files._default_client` and
-    `_limit_timeouts` then."""
-    made = hub_files._default_client()
-    assert "httpx" in type(made).__module__ and hub_files._limit not in made.event_hooks["request"]
-    hub_files._limit_timeouts()
-    close_session()
-    client = get_session()
-    assert client.event_hooks["request"][-1] is hub_files._limit
-    request = client.build_request("GET", "http://localhost", timeout=None)
-    hub_files._limit(request)
-    assert set(request.extensions["timeout"].values()) == {hub_files.SILENCE}
-
-
 @pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])
 def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setenv("HF_TOKEN", secret)

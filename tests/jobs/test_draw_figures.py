@@ -297,26 +297,6 @@ def test_figures_of_another_encoder_are_not_written_over(
     assert (tmp_path / name / "filters.npz").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "says"),
-    [
-        ("mine.txt", "mine", "holds something else"),
-        ("figures.json", '{"mine": 1}', "figures.json is damaged"),
-        ("figures.json", '{"encoder": 5, "figures": {}}', "figures.json is damaged"),
-        ("figures.json", "{", "figures.json is damaged"),
-    ],
-)
-def test_a_named_folder_of_others_stays_as_it_is(
-    still: Path, place: list[str], tmp_path: Path, file: str, content: str, says: str
-) -> None:
-    folder = tmp_path / "f"
-    folder.mkdir()
-    (folder / file).write_text(content)
-    assert says in refusal(f"init={still}", *place, "figures=filters")
-    assert [path.name for path in folder.iterdir() if path.name != "lock"] == [file]
-    assert (folder / file).read_text() == content
-
-
 @pytest.mark.parametrize("content", [b"x", save({"other": torch.zeros(2)})])
 def test_damaged_heads_are_one_line(mine: Path, content: bytes) -> None:
     heads = mine / "export" / "heads.safetensors"

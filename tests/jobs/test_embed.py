@@ -213,25 +213,6 @@ def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
     assert shard.read_bytes() == written
 
 
-def test_hidden_files_that_are_not_the_tool_s_stay(
-    words: list[str], whole: Path, tmp_path: Path
-) -> None:
-    """In a folder with nothing else, which is taken as a new one, and beside torn files."""
-    folder = tmp_path / "f"
-    folder.mkdir()
-    theirs = [".notes.json.1", ".config.json.bak", ".embed.json.old", ".my.parquet.7", ".git"]
-    for name in theirs:
-        (folder / name).write_text("mine")
-    for torn in (".embed.json.4711", ".train-00000-of-00004.parquet.4711"):
-        (folder / torn).symlink_to(tmp_path / "thesis.txt")
-    (tmp_path / "thesis.txt").write_text("mine")
-    ssl_vit.embed(words)
-    hidden = {path.name: path.read_text() for path in folder.glob(".*")}
-    assert hidden == dict.fromkeys(theirs, "mine")
-    assert (tmp_path / "thesis.txt").read_text() == "mine"
-    assert contents(folder).keys() - set(theirs) == contents(whole).keys()
-
-
 def test_names_of_files_reach_the_terminal_without_control_characters(
     words: list[str], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -380,19 +361,6 @@ def test_files_keep_their_paths_without_labels_and_in_shares(
         assert column(folder, "train", "label") == (
             labels if len(more) == 1 else [None] * len(train)
         )
-
-
-@pytest.mark.parametrize(
-    ("similarity", "above"), [((0.95, 0.91), None), ((0.95, 0.9), "1"), ((0.9, 0.5), "none")]
-)
-def test_images_no_nearer_than_random_pairs_are_said_to_be(
-    similarity: tuple[float, float], above: str | None
-) -> None:
-    """Of two images of which 1% of pairs at random are more similar than 0.9."""
-    found = [embedding.Neighbor(one, "train", 0, "x.png", -1) for one in similarity]
-    text = nearest_images.no_nearer(found, embedding.PairSimilarity(0.3, 0.9, 9))
-    assert (text == "") if above is None else text.startswith(f"of these 2 images {above} exceed")
-    assert nearest_images.no_nearer(found, None) == ""  # of a single image
 
 
 ITS_PIXELS = [

@@ -87,6 +87,7 @@ def test_images_of_the_head_are_counted_beside_those_of_probes(tmp_path: Path) -
     images = {}
     for measures in ("[knn]", "[knn,top1]"):
         options = altered(PROBE, f"init={tmp_path}/run", f"probe.measures={measures}")
+        options += ["data.share=0.01", "data.test=0.01"]
         found = ssl_vit.evaluate([*options, f"out={tmp_path}", f"name={len(measures)}"])
         images[measures] = found.images
         tested = found.metrics["knn"].n

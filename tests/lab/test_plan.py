@@ -52,22 +52,12 @@ STATED = {
     ),  # paper.md: the last block computes 98 of its 197 tokens alone
     "supervised_b32_jft": (55, 0.015),
     "supervised_b16_jft": (224, 0),
-    "supervised_l32_jft": (196, 0),
     "supervised_l16_jft": (783, 0),
-    "supervised_l16_jft_14": (1567, 0),
     "supervised_h14_jft": (4262, 0),
     "supervised_bit_r50x1_jft": (50, 0.04),
-    "supervised_bit_r50x2_jft": (199, 0.034),
-    "supervised_bit_r101x1_jft": (96, 0.034),
-    "supervised_bit_r152x1_jft": (141, 0.034),
     "supervised_bit_r152x2_jft": (563, 0.034),
-    "supervised_bit_r152x2_jft_14": (1126, 0.034),
-    "supervised_bit_r200x3_jft_14": (3306, 0.034),
     "supervised_r50_b32_jft": (106, 0.015),
-    "supervised_r50_b16_jft": (274, 0),
-    "supervised_r50_l32_jft": (246, 0),
-    "supervised_r50_l16_jft": (859, -0.029),  # half of the next row would be 834
-    "supervised_r50_l16_jft_14": (1668, 0),
+    "supervised_r50_l16_jft": (859, -0.029),  # half of that of twice the length would be 834
 }
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-import sys
 
 import pytest
 
@@ -132,33 +131,6 @@ def test_pairs_of_several_names_stand_in_the_table_of_differences(reported):
     assert table(text, "arm")[0] == ["arm", "n", "mean", "sd", "exaFLOP"]
     row = {row[0]: row[1:] for row in table(text, "difference")}["mae minus mpp"]
     assert (row[1], row[3], row[4]) == ("+20.50", f"{low} to {high}", "97.5%")
-
-
-def test_a_report_crosses_few_files_and_functions_of_the_lab(tmp_path):
-    """Of a study with tries, fresh weights, predictions and an axis of numbers."""
-    content = changed(
-        CURVE, runs__tune=TUNED["runs"]["final"] | {"seeds": [0], "try": {"optim.lr": [0.01, 0.03]}}
-    )
-    content["runs"]["final"]["best"] = "tune"
-    content["axes"]["arm"]["scratch"]["tune"] = content["axes"]["arm"]["scratch"]["final"]
-
-    def measured(task):
-        return {"accuracy": (0.5, "validation")} if task.run == "tune" else by_share(task)
-
-    folder = study(tmp_path / "s", content, measured)
-    called = set()
-
-    def note(frame, event, _):
-        code = frame.f_code
-        if event == "call" and "/ssl_vit/lab/" in code.co_filename and code.co_name[0] != "<":
-            called.add((code.co_filename, code.co_qualname))
-
-    sys.setprofile(note)
-    try:
-        report.write(folder)
-    finally:
-        sys.setprofile(None)
-    assert len({file for file, _ in called}) <= 8 and len(called) <= 80
 
 
 def test_a_loss_is_in_order_from_the_lowest(reported):

@@ -1,9 +1,7 @@
 """A study's tasks: names, seeds, what each needs, places that are not given, equal compute."""
 
 import re
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan, unreachable, without_missing
 from ssl_vit.recipe.load import resolve
@@ -250,35 +247,3 @@ def test_of_those_that_a_task_chooses_among_one_that_finished_is_enough() -> Non
     assert unreachable(task, found, among[:1]) is None
     assert unreachable(task, found, among) == among[0]
     assert unreachable(task, found, ["pretrain-mpp-0"]) == "pretrain-mpp-0"
-
-
-class Planned(Exception):
-    pass
-
-
-@pytest.mark.parametrize("name", ["gap", "methods", "vtab"])
-def test_few_functions_stand_between_a_file_and_its_tasks(name: str, tmp_path: Path) -> None:
-    """What a reader of the lab has to read to follow a study to its tasks."""
-    lab = str(Path(tool.__file__).parents[1])
-    functions: set[tuple[str, str]] = set()
-
-    def note(frame: FrameType, event: str, value: Any) -> None:
-        code = frame.f_code
-        if event == "return" and code is plan.__code__ and value:
-            raise Planned
-        if event == "call" and code.co_filename.startswith(lab) and "<" not in code.co_name:
-            functions.add((code.co_filename, code.co_qualname))
-
-    for task in ("caltech101", "dtd"):
-        (tmp_path / task / "final").mkdir(parents=True)
-    places = {"vtab": ["init=timm:vit_tiny_patch16_224", f"data={tmp_path}"]}
-    places["methods"] = [f"cifar10={tmp_path}"]
-    words = [f"recipe=study/{name}", f"out={tmp_path}", *places.get(name, [])]
-    with pytest.raises(Planned):
-        try:
-            sys.setprofile(note)
-            tool.study(words)
-        finally:
-            sys.setprofile(None)
-    files = {file for file, _ in functions}
-    assert len(files) <= 6 and len(functions) <= 42, sorted(functions)

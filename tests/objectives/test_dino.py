@@ -1,5 +1,5 @@
-"""DINO: its loss and gradients against a plain implementation in float64, its centre, schedules and
-teacher against hand-worked values, and runs."""
+"""DINO: its loss and gradients against a plain implementation in float64, its centre and
+schedules against hand-worked values, and runs. Its teacher is in test_teacher.py."""
 
 import math
 from copy import deepcopy
@@ -19,7 +19,7 @@ from helpers.exactness import (
     assert_two_processes_learn_as,
 )
 from helpers.options import TINY, altered
-from helpers.runs import run
+from helpers.runs import rows, run
 from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
@@ -206,26 +206,6 @@ def test_frozen_prototypes_get_a_gradient_of_zeros() -> None:
     assert zero == {"head.prototypes.weight", "head.prototypes.length_K"}
 
 
-def test_the_teacher_is_an_average_of_encoder_and_head() -> None:
-    objective = made()
-    moved = object.__new__(Strategy)
-    moved.objective = objective
-    average, source = objective.teacher.head.mlp[0].weight, objective.head.mlp[0].weight
-    average.data.fill_(1.0)
-    source.data.fill_(3.0)
-    moved.update_momentum(0.5, torch.tensor(True))
-    assert (average == 1).all()  # the update was skipped
-    moved.update_momentum(0.5, torch.tensor(False))
-    assert torch.allclose(average, torch.tensor(1.2))  # 0.9 x 1 + 0.1 x 3
-    pairs = list(objective.averages(0)[1])
-    owned = [*objective.encoder.parameters(), *objective.head.parameters()]
-    assert [id(p) for _, p in pairs] == [id(p) for p in owned if p.requires_grad]
-    assert not any(p.requires_grad for p in objective.teacher.parameters())
-    assert not any(part.training for part in objective.train().teacher.modules())
-    assert objective.exported is objective.teacher.encoder
-    assert not [name for name in objective.heads() if "teacher" in name]
-
-
 def test_the_exported_head_is_the_teachers() -> None:
     """Under the student's names, as the exported encoder is the teacher's."""
     objective = made(lengths=True)
@@ -324,6 +304,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Unbroken]:
         ("dino.freeze=0.3", "dino.balance=sinkhorn"),
     )
     words = altered(DINO, "dino.teacher_temperature=[0.04,0.07]", "dino.warmup=0.7")
+    words = altered(words, "eval.collapse=4", "data.validation=0.002")
     return [Unbroken.of(altered(words, *own), tmp_path_factory.mktemp("dino")) for own in ways]
 
 
@@ -335,7 +316,16 @@ def test_a_killed_run_goes_on_to_the_same_end(runs: list[Unbroken]) -> None:
 
 
 def test_two_processes_learn_as_one(runs: list[Unbroken]) -> None:
+    """And find the same of what tells a collapse."""
     assert_two_processes_learn_as(*runs)
+    for one in runs:
+        alone, two = rows(one.folder), rows(one.folder.parent / "two")
+        assert sum("features/information" in row for row in alone) == 4
+        for a, b in zip(alone, two, strict=True):
+            looked = [name for name in a if name.startswith("features/")]
+            assert [b[name] for name in looked] == pytest.approx(
+                [a[name] for name in looked], rel=1e-4
+            )
 
 
 def test_the_teachers_encoder_is_exported(runs: list[Unbroken]) -> None:

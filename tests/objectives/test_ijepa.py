@@ -1,19 +1,14 @@
-"""I-JEPA: its loss and gradients against a plain implementation in float64, its teacher and
-schedules against hand-worked values, and its picture. Its masks are in test_ijepa_masks.py, what
-the workbench does for it in test_teacher.py."""
+"""I-JEPA: its loss and gradients against a plain implementation in float64, its
+schedules against hand-worked values, and its picture. Its masks are in test_ijepa_masks.py, its
+teacher and what the workbench does for it in test_teacher.py."""
 
-import json
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from helpers.exactness import assert_gradients_of
-from helpers.options import TINY, altered
-from helpers.runs import run
 from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
@@ -22,19 +17,17 @@ from ssl_vit.objectives.ijepa.masks import Blocks
 from ssl_vit.objectives.ijepa.network import FeaturePrediction
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
-from ssl_vit.training import checkpoint, optim
-from ssl_vit.training.strategy import Strategy
+from ssl_vit.training import optim
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
 GRID = 4
 OPTIONS = IjepaOptions(blocks=3, width=16, depth=2, heads=2, momentum=0.9)
-IJEPA = altered(TINY, "recipe=ijepa", "eval.collapse=null")
 
 
-def made(drop_path: float = 0.0, **own: object) -> FeaturePrediction:
+def made(**own: object) -> FeaturePrediction:
     """An objective whose teacher differs from its encoder, and none of whose weights is 0 or 1."""
     torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=4 * GRID), drop_path=drop_path)
+    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
     objective = FeaturePrediction(net, OPTIONS.model_copy(update=own))
     for parameter in objective.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -113,19 +106,6 @@ def test_the_spread_of_features_by_hand() -> None:
     assert float(total) == pytest.approx(0, abs=1e-5)
 
 
-def test_what_is_not_visible_reaches_the_prediction_by_the_teacher_alone() -> None:
-    objective, given = made(), batch(1)
-    seen: list[Tensor] = []
-    objective.head.register_forward_hook(lambda _, __, out: seen.append(out))
-    blocks = objective.masks(given.key)
-    hidden = torch.ones(GRID**2, dtype=torch.bool)
-    hidden[blocks.visible_BV[0]] = False
-    shown = hidden.unflatten(0, (GRID, GRID)).repeat_interleave(4, 0).repeat_interleave(4, 1)
-    changed = torch.where(shown, 255 - given.image, given.image)
-    losses = [objective(given).loss, objective(given._replace(image=changed)).loss]
-    assert torch.equal(seen[0], seen[1]) and losses[0] != losses[1]
-
-
 def test_schedules_are_worked_values() -> None:
     """The momentum rises linearly to 1; weight decay from 0.04 to 0.4 along half a cosine."""
     objective = made()
@@ -137,40 +117,6 @@ def test_schedules_are_worked_values() -> None:
     steps = (0, settings.steps // 3, settings.steps // 2, settings.steps)
     decays = [optim.weight_decay_at(settings, step) for step in steps]
     assert decays == pytest.approx([0.04, 0.13, 0.22, 0.4])
-
-
-def test_the_teacher_is_an_average_of_the_encoder() -> None:
-    """m 1 + (1 - m) 3 = 1.1 with m = 0.95; not after a skipped step. It drops no path."""
-    objective = made(drop_path=0.5)
-    strategy = object.__new__(Strategy)
-    strategy.objective = objective
-    name = "backbone.blocks.0.mlp.fc1.weight"
-    average = dict(objective.teacher.encoder.named_parameters())[name]
-    average.data.fill_(1.0)
-    dict(objective.encoder.named_parameters())[name].data.fill_(3.0)
-    strategy.update_momentum(0.5, torch.tensor(True))
-    assert (average == 1).all()
-    strategy.update_momentum(0.5, torch.tensor(False))
-    assert torch.allclose(average, torch.tensor(1.1))
-    owned = [id(p) for p in objective.encoder.parameters() if p.requires_grad]
-    assert [id(p) for _, p in objective.averages(0)[1]] == owned
-    assert not any(part.training for part in objective.train().teacher.modules())
-    assert objective.exported is objective.teacher.encoder
-    assert not [name for name in objective.heads() if "teacher" in name]
-
-
-def test_the_teacher_is_exported(tmp_path: Path) -> None:
-    """After a run that has moved the encoder away from it; the predictor is a head."""
-    folder = run(altered(IJEPA, "optim.steps=4", f"out={tmp_path}", "name=run")).folder
-    state = checkpoint.load(checkpoint.list_checkpoints(folder / "checkpoints")[-1])["objective"]
-    for name, value in load_file(folder / "export" / "model.safetensors").items():
-        assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)
-    block = "encoder.backbone.blocks.0.mlp.fc1.weight"
-    assert not torch.equal(state[f"teacher.{block}"], state[block])
-    heads = load_file(folder / "export" / "heads.safetensors")
-    assert torch.equal(heads["predictor.mask_token"], state["predictor.mask_token"])
-    config = json.loads((folder / "export" / "config.json").read_text())
-    assert config["model_args"]["global_pool"] == "avg"
 
 
 def test_the_picture_shows_where_predictions_are_near_the_teachers() -> None:

@@ -90,14 +90,6 @@ def test_the_draw_is_that_of_loops(side: int, own: dict) -> None:
         assert (found.visible_BV[i].tolist(), found.target_BMK[i].tolist()) == wanted
 
 
-def test_a_draw_follows_from_the_images_key_alone() -> None:
-    masks, key = BlockMasks(8, IjepaOptions()), keys(20)
-    whole, part = masks(key), masks(key[5:7])
-    assert torch.equal(whole.visible_BV[5:7], part.visible_BV)
-    assert torch.equal(whole.target_BMK[5:7], part.target_BMK)
-    assert len({tuple(row.flatten().tolist()) for row in whole.target_BMK}) == 20
-
-
 @settings(max_examples=30)
 @given(
     side=st.integers(2, 16),

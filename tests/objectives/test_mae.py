@@ -1,6 +1,7 @@
-"""Masked autoencoder: its loss against a plain implementation, what the encoder sees, and a run."""
+"""Masked autoencoder: its loss against a plain implementation, what is masked, and its picture."""
 
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,21 +9,18 @@ import torch
 from torch import Tensor
 
 from helpers.exactness import assert_gradients_of
-from helpers.options import TINY, altered
+from helpers.options import SHORT, TINY, altered
+from helpers.runs import run
 from helpers.view_batches import image_batch
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import draw_figures
-from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
 from ssl_vit.objectives.mae.network import MaskedAutoencoder
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
-from ssl_vit.runs.folder import Run
 
 MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
 GRID = 4
@@ -109,98 +107,8 @@ def test_the_masked_patches_are_those_that_mpp_corrupts() -> None:
         assert sorted({*masked, *visible}) == list(range(N)) and visible == sorted(visible)
 
 
-def test_the_encoder_sees_the_unmasked_patches_alone() -> None:
-    """A masked patch's pixels change neither the latent nor the prediction; a visible one's change
-    both."""
-    objective, given = mae(), batch()
-    drawn = objective.sample_corruption(given)
-    latents: list[torch.Tensor] = []
-    objective.decoder.register_forward_pre_hook(lambda _, values: latents.append(values[0]))
-    predicted = [objective.patch_logits(given, drawn)]
-    for places_BK in (drawn.corrupted_BK, corruption.visible_patches(drawn, N)):
-        changed = given.image.clone()
-        for b, place in enumerate(places_BK[:, 0].tolist()):
-            y, x = 4 * (place // GRID), 4 * (place % GRID)
-            changed[b, :, y : y + 4, x : x + 4] = 255 - changed[b, :, y : y + 4, x : x + 4]
-        predicted.append(objective.patch_logits(given._replace(image=changed), drawn))
-    assert latents[0].shape == (3, 1 + 4, 32)
-    assert torch.equal(latents[1], latents[0]) and torch.equal(predicted[1], predicted[0])
-    assert all(
-        (now - before).abs().max() > 1e-3
-        for now, before in zip(latents[2], latents[0], strict=True)
-    )
-    assert (predicted[2] - predicted[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("registers", [0, 4])
-def test_features_of_visible_patches_follow_their_order(registers: int) -> None:
-    """All patches visible, in any order, is the whole image: positions go with the patches, prefix
-    tokens stay in front."""
-    torch.manual_seed(0)
-    model = Model(registers=registers, patch=4, width=32, depth=2, heads=4, mlp=64)
-    net = encoder.build_encoder(model, Data(size=4 * GRID)).eval()
-    x_BND = net.patch(batch().image)
-    order_BN = torch.stack([torch.randperm(N) for _ in range(3)])
-    whole_BTD = net(x_BND)
-    found_BTD = net(x_BND, order_BN)
-    for b in range(3):
-        wanted_TD = torch.cat([whole_BTD[b, : net.prefix], whole_BTD[b, net.prefix :][order_BN[b]]])
-        torch.testing.assert_close(found_BTD[b], wanted_TD, atol=1e-5, rtol=1e-4)
-
-
-def test_positions_of_the_decoder_hold_the_authors_values() -> None:
-    """Their order: for column, then row, sines, then cosines (util/pos_embed.py); ours is another,
-    and the class token's is zero as there."""
-    found = mae().decoder.position_TW.double().numpy()
-    assert not found[0].any()
-    band = 1 / 10000 ** (np.arange(6) / 6)
-    row, column = np.meshgrid(np.arange(GRID), np.arange(GRID), indexing="ij")
-    theirs = []
-    for place in (column, row):
-        angles = np.outer(place.ravel(), band)
-        theirs += [np.sin(angles), np.cos(angles)]
-    ours, wanted = (sorted(a.T.round(4).tolist()) for a in (found[1:], np.concatenate(theirs, 1)))
-    np.testing.assert_allclose(ours, wanted, atol=2e-4)
-
-
-def test_another_target_is_learned() -> None:
-    """Adam on one batch: the loss falls by a third."""
-    torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    built = declaration.target("grid_color").build(4, [0.5] * 3, [0.5] * 3, (0, 255))
-    objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
-    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
-    given, losses = batch(2), []
-    for _ in range(60):
-        optimizer.zero_grad()
-        step = objective(given)
-        step.loss.backward()
-        optimizer.step()
-        losses.append(step.loss.item())
-    assert losses[-1] < 2 / 3 * losses[0]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("mae")
-    words = altered(TINY, "recipe=mae", "optim.steps=120", "optim.lr=3e-3", "eval.every=120")
-    words = altered(words, "checkpoint.every=120", "eval.images=64", f"out={folder}", "name=run")
-    run = Run(resolve(words))
-    train_job.train(run)
-    return run
-
-
-def test_a_short_run_beats_its_baselines(trained: Run) -> None:
-    """Predicting zero of every normalised pixel costs 47 / 48 of their unbiased variance, 1, and less
-    where a patch is grey all over; the visible neighbours' colour less than that."""
-    metrics = {name: entry["value"] for name, entry in trained.result()["metrics"].items()}
-    assert 0.9 < metrics["zero"] < 1
-    assert metrics["loss"] < metrics["zero"] - 0.05
-    assert metrics["neighbors_error"] < metrics["zero"]
-    assert metrics["corrupted"] == 12
-
-
-def test_its_picture_has_the_error_of_masked_patches_alone(trained: Run) -> None:
+def test_its_picture_has_the_error_of_masked_patches_alone(tmp_path: Path) -> None:
+    trained = run(altered(TINY, *SHORT, "recipe=mae", f"out={tmp_path}", "name=run"))
     draw_figures.main([f"init={trained.folder}", "figures=reconstruction", "images=2", "shown=2"])
     with np.load(trained.folder / "figures" / "reconstruction.npz") as file:
         error = file["error_0"]

@@ -1,9 +1,7 @@
-"""MoCo v3: its loss against a plain implementation, its momentum copy against hand-worked values,
-and a run."""
+"""MoCo v3: its loss against a plain implementation, and a run. Its momentum copy is in
+test_teacher.py."""
 
 import math
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,22 +97,6 @@ def test_the_loss_is_that_of_a_plain_implementation() -> None:
     assert float(right / count) == pytest.approx(sum(accuracy for _, accuracy in pairs) / 2)
 
 
-def test_the_layers_are_the_papers() -> None:
-    """Three and two linear layers without biases; after each a batch norm, the last one without
-    scale and shift."""
-    objective = moco()
-    for head, widths in (
-        (objective.projector, [32, 24, 24, 12]),
-        (objective.predictor, [12, 24, 12]),
-    ):
-        linear = [layer for layer in head if isinstance(layer, nn.Linear)]
-        assert [layer.in_features for layer in linear] == widths[:-1]
-        assert [layer.out_features for layer in linear] == widths[1:]
-        norms = [layer for layer in head if isinstance(layer, GlobalBatchNorm)]
-        assert len(norms) == len(linear) and isinstance(head[-1], GlobalBatchNorm)
-        assert [norm.weight is None for norm in norms] == [False] * (len(norms) - 1) + [True]
-
-
 def test_gradients_reach_the_encoder_but_neither_the_copy_nor_the_patch_projection() -> None:
     objective = moco()
     objective(batch()).loss.backward()
@@ -176,27 +158,6 @@ def strategy(objective: MomentumContrast) -> Strategy:
     return made
 
 
-def test_the_copy_is_a_running_average_by_hand() -> None:
-    """m = 1 - 0.2 (1 + cos(pi p)) / 2: 0.8 at first, 0.9 half way, 1 at the end, where nothing
-    moves. A skipped step moves nothing."""
-    objective = moco(momentum=0.8)
-    made = strategy(objective)
-    average = objective.momentum.encoder.backbone.cls_token
-    source = objective.encoder.backbone.cls_token
-    average.data.fill_(1.0)
-    source.data.fill_(3.0)
-    made.update_momentum(0.5, torch.tensor(True))
-    assert (average == 1).all()
-    made.update_momentum(0.5, torch.tensor(False))
-    assert torch.allclose(average, torch.tensor(1.2))  # 0.9 x 1 + 0.1 x 3
-    made.update_momentum(0.5, torch.tensor(False))
-    assert torch.allclose(average, torch.tensor(1.38))  # 0.9 x 1.2 + 0.1 x 3
-    made.update_momentum(1.0, torch.tensor(False))
-    assert torch.allclose(average, torch.tensor(1.38))
-    assert objective.averages(0)[0] == pytest.approx(0.8)
-    assert objective.averages(1 / 3)[0] == pytest.approx(0.85)  # cos(pi / 3) = 1 / 2
-
-
 def test_a_process_counts_before_it_waits_for_others_in_a_forward_pass() -> None:
     """So that the watchdog sees which one is late."""
     objective = moco()
@@ -208,20 +169,6 @@ def test_a_process_counts_before_it_waits_for_others_in_a_forward_pass() -> None
     objective.projector.register_forward_pre_hook(lambda *_: before.append(len(ticks)))
     objective(batch())
     assert before[0] == 1 and len(ticks) == 2
-
-
-def test_every_trained_weight_of_encoder_and_projector_has_an_average() -> None:
-    objective = moco()
-    net = objective.encoder  # with weights of init=, say
-    fresh = MomentumContrast(
-        net, temperature=1, momentum=0.9, hidden=4, width=4, freeze_patches=True
-    )
-    assert all(torch.equal(average, p) for average, p in fresh.averages(0)[1])
-    pairs = list(objective.averages(0)[1])
-    owned = [*objective.encoder.parameters(), *objective.projector.parameters()]
-    trained = [p for p in owned if p.requires_grad]
-    assert [id(p) for _, p in pairs] == [id(p) for p in trained]
-    assert all(average.shape == p.shape and not average.requires_grad for average, p in pairs)
 
 
 def test_baselines_are_those_of_equally_likely_keys() -> None:
@@ -295,19 +242,3 @@ def test_what_is_exported_is_the_trained_encoder(trained: Run) -> None:
     drawn = first.backbone.patch_embed.proj.weight
     assert torch.equal(export["patch_embed.proj.weight"], drawn)
     assert '"global_pool": "token"' in (trained.export / "config.json").read_text()
-
-
-def test_it_resumes_bit_for_bit(trained: Run, tmp_path: Path) -> None:
-    """After the first checkpoint alone: weights, copy and running means are those of the run."""
-    first, last = checkpoint.list_checkpoints(trained.checkpoints)
-    folder = tmp_path / "run"
-    shutil.copytree(trained.folder, folder, ignore=shutil.ignore_patterns(last.name, "result.json"))
-    recipe = resolve([f"recipe={folder / 'recipe.yaml'}", f"out={tmp_path}", "name=run"])
-    again = Run(recipe)
-    train_job.train(again)
-    there = checkpoint.load(last)
-    here = checkpoint.load(checkpoint.list_checkpoints(again.checkpoints)[-1])
-    assert here["step"] == there["step"] == 60 and checkpoint.step_of(first) == 50
-    assert here["objective"].keys() == there["objective"].keys()
-    for name, value in there["objective"].items():
-        assert torch.equal(here["objective"][name], value), name

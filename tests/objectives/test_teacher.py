@@ -1,7 +1,7 @@
-"""The guide's plugin with a teacher, docs/examples/teacher.py, by hand; and what the workbench does
-for it and for I-JEPA, which is one folder and a recipe, without naming them: options, one-line
-errors, resuming, two processes, sweeps, page, card and figures. For the plugin also when its file
-is gone. I-JEPA's own loss is in test_ijepa.py."""
+"""What every teacher is. The guide's plugin with one, docs/examples/teacher.py, by hand; and what the
+workbench does for it and for I-JEPA, which is one folder and a recipe, without naming them: options,
+one-line errors, resuming, two processes, sweeps, page, card and figures. For the plugin also when
+its file is gone. I-JEPA's own loss is in test_ijepa.py."""
 
 import html
 import shutil
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from helpers.exactness import Unbroken, assert_a_killed_run_ends_as, assert_two_processes_learn_as
 from helpers.images import two_classes
@@ -28,6 +29,7 @@ from ssl_vit.objectives.base import Objective
 from ssl_vit.recipe import declaration, recipe_files
 from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
+from ssl_vit.training.strategy import Strategy
 
 GRID = 4  # patches of a side of TINY's images
 
@@ -129,49 +131,49 @@ def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_feature
     assert images == 3 and spread.item() == pytest.approx(channels.sum().item(), rel=1e-5)
 
 
-def test_the_examples_hidden_patches_reach_the_prediction_by_the_teacher_alone(
-    example: Form,
+TAUGHT = {
+    # the options, the teacher's name, what it is an average of, and how much of 1 - m is left after
+    # a third of the run
+    "moco_v3": (["recipe=moco_v3"], "momentum", ("encoder", "projector"), 0.75),
+    "dino": (["recipe=dino", "views.local=0"], "teacher", ("encoder", "head"), 0.75),
+    "ibot": (
+        ["recipe=ibot", "views.local=0", "ibot.shared=false", "ibot.own_head=true"],
+        "teacher",
+        ("encoder", "head"),
+        0.75,
+    ),
+    "ijepa": (["recipe=ijepa"], "teacher", ("encoder",), 2 / 3),
+    "example": ([], "teacher", ("encoder",), 2 / 3),
+}
+
+
+@pytest.mark.parametrize(("start", "name", "sources", "left"), TAUGHT.values(), ids=TAUGHT)
+def test_a_teacher_is_a_running_average_of_what_is_trained(
+    start: list[str], name: str, sources: tuple[str, ...], left: float, example: Form
 ) -> None:
-    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch(1)
-    seen = []
-    objective.head.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    row, column = divmod(int(hidden_of(given).corrupted_BK[0, 0]), GRID)
-    changed = given.image.clone()
-    changed[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] ^= 255
-    losses = [objective(given).loss, objective(given._replace(image=changed)).loss]
-    assert torch.equal(seen[0], seen[1]) and losses[0] != losses[1]
-
-
-def test_the_examples_teacher_is_an_average_of_the_encoder_and_gets_no_gradient(
-    example: Form,
-) -> None:
-    objective = built(altered(example.words, "teacher.momentum=0.9"))
-    objective(batch()).loss.backward()
-    assert all(p.grad is None for p in objective.teacher.parameters())
-    assert all(p.grad is not None for p in objective.encoder.parameters())
-    pairs = list(objective.averages(0)[1])
-    assert {id(mean) for mean, _ in pairs} == {id(p) for p in objective.teacher.parameters()}
-    assert [objective.averages(p)[0] for p in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1])
-    assert not [name for name in objective.heads() if "teacher" in name]
-
-
-def test_the_examples_picture_shows_where_predictions_are_near_the_teachers(example: Form) -> None:
-    """White where they are the same, black where they are opposite; visible patches as they are."""
-    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
-    hidden = torch.zeros(3, GRID**2, dtype=torch.bool)
-    hidden = hidden.scatter(1, hidden_of(given).corrupted_BK, True)
-    hidden = hidden.unflatten(1, (GRID, GRID)).repeat_interleave(4, 1).repeat_interleave(4, 2)
-    hidden = hidden[:, None].expand_as(given.image)
-    objective.head.weight.data.zero_()
-    for sign, level in ((1, 255), (-1, 0)):
-        feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
-        objective.teach = lambda image, feature_BND=feature_BND: feature_BND
-        objective.head.bias.data.fill_(float(sign))
-        with torch.no_grad():
-            found = objective.panels(given)
-        assert torch.equal(found["original"], given.image)
-        assert (found["similarity"][hidden] == level).all()
-        assert torch.equal(found["similarity"][~hidden], given.image[~hidden])
+    """It begins as a copy and gets no gradient; half way it is m 1 + (1 - m) 3, with m half way from
+    its first value to 1, and stays where an update is skipped."""
+    objective = built(altered(TINY, *(start or example.start)))
+    first, third, half, last = (objective.averages(share)[0] for share in (0, 1 / 3, 0.5, 1))
+    assert 0.9 < first < 1 == last and half == pytest.approx((1 + first) / 2)
+    assert third == pytest.approx(1 - left * (1 - first))
+    pairs = list(objective.averages(0.5)[1])
+    owned = [p for source in sources for p in getattr(objective, source).parameters()]
+    assert [id(p) for _, p in pairs] == [id(p) for p in owned if p.requires_grad]
+    assert all(torch.equal(average, p) for average, p in pairs)
+    assert not any(p.requires_grad for p in getattr(objective, name).parameters())
+    if name == "teacher":
+        assert not any(part.training for part in objective.train().teacher.modules())
+    assert not [key for key in objective.heads() if name in key]
+    strategy = object.__new__(Strategy)
+    strategy.objective = objective
+    with torch.no_grad():
+        for average, p in pairs:
+            average.fill_(1.0)
+            p.fill_(3.0)
+    for skipped, wanted in ((True, 1.0), (False, 3 - 2 * half)):
+        strategy.update_momentum(0.5, torch.tensor(skipped))
+        assert all(torch.allclose(average, torch.tensor(wanted)) for average, _ in pairs)
 
 
 # What the workbench does for both
@@ -208,6 +210,17 @@ def test_a_killed_run_goes_on_to_the_same_end(form: Form, whole: Unbroken) -> No
     assert teacher and any(
         not torch.equal(v, found[f"encoder.backbone.{name}"]) for name, v in teacher.items() if name
     )
+
+
+def test_the_encoder_that_is_exported(form: Form, whole: Unbroken) -> None:
+    """I-JEPA's is its teacher, by the mean of its patches; the predictor is a head."""
+    start = {"ijepa": "teacher.encoder.backbone.", "teacher": "encoder.backbone."}[form.name]
+    state, export = whole.state(), whole.folder / "export"
+    for name, value in load_file(export / "model.safetensors").items():
+        assert torch.equal(state[start + name], value)
+    heads = load_file(export / "heads.safetensors")
+    assert torch.equal(heads["predictor.mask_token"], state["predictor.mask_token"])
+    assert '"global_pool": "avg"' in (export / "config.json").read_text()
 
 
 def test_two_processes_learn_as_one(whole: Unbroken) -> None:

@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 
-from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
@@ -47,19 +46,6 @@ TABLE_4 = [
 ]
 PAPER = sorted(load_yaml(recipe_files.PAPER))
 SGD = ("bit_r50x1_jft_sgd", "bit_r152x2_jft_sgd")  # appendix D.1
-# Table 6; 300 epochs of B/16. The paper's ResNets are 3% to 4% below what timm's layers cost, and
-# its R50+L/16 for 7 epochs is not half of that for 14
-EXAFLOP = {
-    "b16_jft": 224,
-    "l32_jft": 196,
-    "l16_jft": 783,
-    "h14_jft": 4262,
-    "b16_imagenet": 40.5,
-    "l16_jft_14": 1567,
-    "r50_b16_jft": 274,
-    "r50_l32_jft": 246,
-    "r50_l16_jft_14": 1668,
-}
 
 
 def paper(name: str) -> Recipe:
@@ -94,8 +80,6 @@ def test_a_supervised_recipe_is_its_row_of_table_3(
     assert recipe.supervised.hidden != resnet
     transformer = f"r50_vit_{model[4:]}" if model.startswith("r50") else f"vit_{model}"
     assert recipe.model.name == (model if resnet else transformer)
-    if wanted := EXAFLOP.get(row):
-        assert costs.exaflop(recipe, o.steps * o.batch) == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize("row", SGD)
@@ -107,20 +91,13 @@ def test_a_resnet_with_sgd_has_the_values_of_big_transfer(row: str) -> None:
     assert o.schedule == "steps" and o.drops == [10 / 40, 23 / 40, 30 / 40, 37 / 40]
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "exaflop"), [("imagenet", 100_000, 43), ("jft", 1_000_000, 432)]
-)
-def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int, exaflop: float) -> None:
+@pytest.mark.parametrize(("name", "steps"), [("imagenet", 100_000), ("jft", 1_000_000)])
+def test_an_mpp_recipe_is_that_of_the_appendix(name: str, steps: int) -> None:
     recipe = paper(f"mpp_b16_{name}")
     o, own = recipe.optim, recipe.corruption
     assert (own.rate, own.mask, own.random, own.keep) == (0.5, 0.8, 0.1, 0.1)
     assert (o.steps, o.batch, o.lr, o.warmup, o.schedule) == (steps, 4096, 2e-4, 10_000, "cosine")
     assert recipe.target == "mean_color"
-    whole = 6 * costs.work(recipe).features * steps * 4096 / 1e18
-    assert whole == pytest.approx(exaflop, rel=0.01)
-    # the last of twelve blocks leaves out what is not wanted of half of the tokens, 3.5%; the head
-    # adds 0.2%, and the gradient of the pixels that nobody needs is 0.2%
-    assert 0.964 < costs.exaflop(recipe, steps * 4096) / whole < 0.968
 
 
 @pytest.mark.parametrize(("data", "steps", "rates", "dev", "warmup"), TABLE_4)
@@ -153,20 +130,7 @@ def test_every_recipe_of_the_paper_builds(name: str) -> None:
         objective = building.build(building.Settings.of(recipe), net, recipe.data.classes or 0)
     if isinstance(net, encoder.Encoder):
         assert net.patches == (recipe.data.size // recipe.model.patch) ** 2
-    assert costs.work(recipe).encoder == sum(p.numel() for p in net.parameters())
     assert objective.encoder is net
-
-
-@pytest.mark.parametrize("name", PAPER)
-def test_a_row_says_what_it_is(name: str) -> None:
-    """In `ssl-vit --all`, from the comment beside its name; an epoch count is its steps'."""
-    recipe = paper(name)
-    text = recipe_files.summary(f"paper/{name}")
-    images = {"jft": " on JFT", "imagenet": " on ImageNet"}.get(str(recipe.data.name), " on ")
-    assert images in text
-    if found := re.search(r"(\d+) epochs", text):
-        epochs = recipe.optim.steps * recipe.optim.batch / IMAGES[str(recipe.data.name)]
-        assert round(epochs) == int(found[1])
 
 
 def built(model: str) -> encoder.Encoder:

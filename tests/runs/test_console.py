@@ -74,15 +74,6 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(
     assert printed(capsys) == []
 
 
-def test_the_last_step_is_told_even_at_once(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    lines = console.ProgressLines(0, 10)
-    clock.now += console.LINE_INTERVAL
-    lines.on_row(row(9))
-    clock.now += 0.001
-    lines.on_row(row(10))
-    assert steps_of(printed(capsys)) == [9, 10]
-
-
 def test_held_out_results_and_warnings_are_told_at_once(
     clock: Clock, capsys: pytest.CaptureFixture
 ) -> None:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 
 from helpers.hub_runs import refused
@@ -102,32 +101,6 @@ def test_a_second_thread_is_refused_and_the_first_keeps_its_lock(run: Run) -> No
         _, (other,) = outcome([launch("-c", TAKE, str(run.folder.parent))])
         assert f"process {os.getpid()} on" in other and "taken" not in other
     assert len(lines) == 2 and all("is being written by this process" in line for line in lines)
-
-
-def test_of_two_that_start_at_once_one_says_who_writes(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other may not have written its line yet, and what is there may be a killed one's."""
-    run.folder.mkdir()
-    path = run.folder / "lock"
-    stale = json.dumps({"host": HERE, "pid": 2**22 + 1})
-    with filelock.FileLock(path):
-        path.write_text(stale)
-        line = {"host": "there", "pid": 7, "since": "2026-11-27 06:00:00"}
-        naps: list[float] = []
-
-        def nap(seconds: float) -> None:
-            naps.append(seconds)
-            path.write_text(json.dumps(line))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(locking.time, "sleep", nap)
-            assert "process 7 on there since 2026-11-27 06:00:00" in refused(take, run)
-        assert len(naps) == 1
-        path.write_text(stale)
-        monkeypatch.setattr(locking, "NAMING", 0.0)
-        assert "by another process" in refused(take, run)
-    take(run)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])

@@ -26,8 +26,6 @@ OPTIONS = altered(
     "log.trackers=[wandb]",
 )
 
-FULL = Path("/dev/full")
-
 
 class Fake:
     """In the place of accelerate's class for wandb; it fails in the method that `fails` names."""
@@ -223,33 +221,6 @@ def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
         found.on_row({"step": 2, "loss": 1.0})
         found.end()
     assert not run.folder.exists() and warnings == []
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
-def test_a_full_disk_ends_tensorboard_with_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = made(tmp_path, "tensorboard")
-    run.tensorboard.mkdir(parents=True)
-    warnings: list[str] = []
-    before = {*threading.enumerate()}
-    found = trackers.Trackers(run, warnings.append)
-    found.on_row({"step": 1, "loss": 1.0})
-    settled(found)
-    (events,) = run.tensorboard.iterdir()
-    events.unlink()
-    events.symlink_to(FULL)
-    for step in range(2, 5):
-        found.on_row({"step": step, "loss": 1.0})
-        settled(found)
-    found.end()
-    for thread in {*threading.enumerate()} - before:  # TensorBoard's dies of it, here and not later
-        thread.join(60)
-    (line,) = warnings
-    assert line.startswith(
-        "log.trackers=[tensorboard] failed and is left out from here on: OSError(28"
-    )
 
 
 def test_a_run_ends_whose_tracker_fails(

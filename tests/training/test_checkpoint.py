@@ -275,14 +275,3 @@ def test_a_save_that_finds_no_memory_is_told_and_counted(
             attempt(3)
     attempt(4)
     assert saver.failed == 0 and saver.kept == 4
-
-
-def test_a_linked_step_blocks_no_save_and_its_target_stays(tmp_path: Path) -> None:
-    root = tmp_path / "mine"
-    root.mkdir()
-    theirs = save(tmp_path / "other", 2)
-    (root / "step-000000002").symlink_to(theirs)
-    (root / ".step-000000009.77").symlink_to(theirs)
-    for step in (2, 4, 6):
-        save(root, step, keep=1)
-    assert steps(root) == [6] and checkpoint.is_intact(theirs)

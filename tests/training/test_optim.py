@@ -98,12 +98,6 @@ def test_the_schedules_by_hand(schedule: str) -> None:
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-9, abs=1e-15)
 
 
-def test_linear_never_ends_above_its_start():
-    rates = learning_rates(steps=20, lr=8e-6, schedule="linear")
-    assert rates[0] == pytest.approx(8e-6) and rates[-1] == pytest.approx(4e-6)
-    assert np.all(np.diff(rates) < 0)
-
-
 @settings(max_examples=15)
 @given(st.data(), st.integers(2, 200), st.floats(1e-6, 1), st.sampled_from(["cosine", "linear"]))
 def test_the_whole_schedule(data, steps, lr, schedule):

@@ -223,10 +223,10 @@ def ask(given: Mapping[str, str]) -> Question:
         UserError: one is wrong, or there are too few images.
     """
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
-    known = engine.pretraining_recipes()
-    if objective not in known:
+    if not engine.is_pretraining(objective):
         what = "is no recipe of training without labels"
-        raise UserError(f"objective={objective}: {what}; {suggest(objective, known)}")
+        choices = suggest(objective, engine.pretraining_recipes())
+        raise UserError(f"objective={objective}: {what}; {choices}")
     groups = [*SHARED, *engine.groups_of(f"recipe={objective}")]
     shared: dict[str, str] = {}
     own: dict[str, str] = {}
