@@ -24,6 +24,7 @@ from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
+EXAMPLES = ROOT / "docs" / "examples"
 PLUGIN = '''
 import torch
 from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
@@ -56,8 +57,8 @@ declare(CountedDeclaration())
 @pytest.fixture
 def plugin(tmp_path: Path) -> Iterator[Path]:
     """The guide's target and an objective in one file."""
-    file = guides("brightness", tmp_path).rename(tmp_path / f"own_{tmp_path.name}.py")
-    file.write_text(file.read_text() + PLUGIN)
+    file = tmp_path / f"own_{tmp_path.name}.py"
+    file.write_text((EXAMPLES / "brightness.py").read_text() + PLUGIN)
     yield file
     for name in ("brightness", "counted"):
         declaration.withdraw(name)
@@ -90,17 +91,8 @@ def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[st
         assert text.count(f" {target.name}: {target.sentence}") == 1
 
 
-def guides(name: str, folder: Path) -> Path:
-    """The example as it stands in docs/extend.md, found by its file's name."""
-    text = (ROOT / "docs" / "extend.md").read_text()
-    (block,) = re.findall(rf"```python\n(# {name}\.py: .*?)```", text, re.DOTALL)
-    file = folder / f"{name}.py"
-    file.write_text(block)
-    return file
-
-
-def test_the_guides_objective_has_simmims_losses(tiny: list[str], tmp_path: Path) -> None:
-    file = guides("simmim", tmp_path)
+def test_the_guides_objective_has_simmims_losses(tiny: list[str]) -> None:
+    file = EXAMPLES / "simmim.py"
     words = altered(tiny, "recipe=simmim", "log.every=1", "optim.steps=4")
     try:
         own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
@@ -115,7 +107,10 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
     tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """NT-Xent (Chen et al., 2020, equation 1), view by view; and a run says what is to be beaten."""
-    file = guides("simclr", tmp_path)
+    text = (ROOT / "docs" / "extend.md").read_text()
+    (block,) = re.findall(r"```python\n(# simclr\.py: .*?)```", text, re.DOTALL)
+    file = tmp_path / "simclr.py"
+    file.write_text(block)
     words = altered(tiny, "recipe=moco_v3", "eval.images=6", f"plugin={file}", "objective=simclr")
     try:
         run = trained([*words, "name=run"])

@@ -1,0 +1,53 @@
+"""A target in one file: the mean brightness of a patch.
+
+    python tools/pretrain.py recipe=mpp plugin=docs/examples/brightness.py target=brightness
+
+Suffixes are the dimensions of a tensor: B images, N patches row by row, K corrupted ones,
+A = num_outputs.
+"""
+
+import torch
+from einops import reduce
+
+from ssl_vit.objectives.targets.patch_targets import Target
+from ssl_vit.recipe.declaration import TargetDeclaration, declare
+
+
+class MeanBrightness(Target):
+    num_outputs = 1
+
+    def __init__(self, patch):
+        super().__init__()
+        self.sides = {"p": patch, "q": patch}
+        self.register_buffer("mean", torch.zeros(()))
+
+    def ground_truth(self, image_B3HW):
+        share_B3HW = image_B3HW.float() / 255
+        return reduce(share_B3HW, "b c (h p) (w q) -> b (h w) 1", "mean", **self.sides)
+
+    def metrics(self, output_BKA, truth_BK1):
+        return {"loss": (output_BKA - truth_BK1).square().mean(-1)}
+
+    def fit_baselines(self, images):
+        self.mean.copy_(torch.cat([self.ground_truth(one) for one in images]).mean())
+
+    def baselines(self, image_B3HW, corrupted_BN):
+        return {"variance": (self.ground_truth(image_B3HW) - self.mean).square().mean(-1)}
+
+    def predict(self, output_BKA):
+        return output_BKA.float()
+
+    def render(self, truth_BN1):
+        level_BN1 = (255 * truth_BN1).round().clamp(0, 255).byte()
+        return level_BN1[:, :, None, None].expand(-1, -1, 1, 1, 3)
+
+
+class Brightness(TargetDeclaration):
+    name = "brightness"
+    sentence = "its mean brightness"  # in the help of target=
+
+    def build(self, patch, mean, std, pixel_range):
+        return MeanBrightness(patch)
+
+
+declare(Brightness())

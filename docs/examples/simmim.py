@@ -1,0 +1,48 @@
+"""An objective that predicts patches in one file: SimMIM (Xie et al., 2022), with the losses of
+recipe=simmim.
+
+    python tools/pretrain.py recipe=simmim plugin=docs/examples/simmim.py objective=own_simmim
+"""
+
+import torch
+from torch import nn
+
+from ssl_vit.objectives import corruption
+from ssl_vit.objectives.patches import PatchPrediction
+from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
+from ssl_vit.recipe.shared_groups import CorruptionOptions
+
+
+class SimMIM(PatchPrediction):  # has the loss, the metrics and the baselines
+    def __init__(self, encoder, target, rate, side):
+        super().__init__(encoder, target, rate)
+        self.side = side
+        self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
+        self.head = nn.Linear(encoder.width, target.num_outputs)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def sample_corruption(self, batch):  # of the samples' keys alone
+        patches = self.encoder.patches
+        return corruption.sample(
+            batch.key, patches, self.rate, mask=1.0, random=0.0, side=self.side
+        )
+
+    def patch_logits(self, batch, drawn):
+        x_BND = self.encoder.patch(batch.image)
+        x_BND = corruption.replace_masked(x_BND, drawn, self.mask_token)
+        return self.head(self.encoder(x_BND, wanted_BK=drawn.corrupted_BK))
+
+
+class SimMIMDeclaration(ObjectiveDeclaration):
+    name = "own_simmim"
+    title = "SimMIM of my own"
+    shared = ("corruption", "target")
+    pool = "avg"  # the class token has no loss
+
+    def build(self, settings, encoder, classes):
+        own = settings.group(CorruptionOptions)
+        return SimMIM(encoder, settings.build_target(encoder), own.rate, own.side)
+
+
+declare(SimMIMDeclaration())
