@@ -37,6 +37,9 @@ class Scale(NamedTuple):
         """Standardised features of x's own precision, and the constant as one more (N, A)."""
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
 
+    def to(self, device: torch.device) -> "Scale":
+        return Scale(self.mean.to(device), self.std.to(device))
+
 
 def effective_rank(x_ND: Tensor) -> float:
     """The exponential of the entropy of the features' singular values, divided by their sum: from 1

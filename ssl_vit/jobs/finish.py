@@ -10,7 +10,7 @@ import torch
 from .. import costs, inspection
 from ..data import batching, class_numbers, loaders
 from ..data.workers import InterruptibleLoader
-from ..evaluation import classify
+from ..evaluation import classify, split_images
 from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result
@@ -20,7 +20,7 @@ from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import WarningLog
 from ..training import loop
 from ..training.preemption import StopConsensus
-from . import best_checkpoint, seen_images, split_images
+from . import best_checkpoint, seen_images
 from .setup import Job, loop_settings
 
 Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
@@ -37,9 +37,9 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
     """
     best = best_checkpoint.restore(job)
     # resumed after the last step, or with the best one's weights
-    if job.online and not job.online.probes.has_run:
+    if job.online and not job.online.has_run:
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(job.online.probes, job.state, {}, loop_settings(job.recipe), callbacks)
+        loop.evaluate(job.online, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # a failure ends the run: a result has held-out metrics
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
@@ -95,7 +95,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
         values = {name: value for name, (value, _) in tested.items()}
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
-    probed = job.online.probes.metrics(split) if job.online else {}
+    probed = job.online.metrics(split) if job.online else {}
     images = state.step * recipe.optim.batch
     result = result_record(
         recipe,

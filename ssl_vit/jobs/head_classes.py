@@ -11,6 +11,7 @@ from ..data.labels import WHOLE
 from ..data.source import Source
 from ..errors import UserError, suggest
 from ..evaluation import classify
+from ..evaluation.images import Images
 from ..formatting import some
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -18,7 +19,6 @@ from ..recipe import export_files
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment
 from ..runs.identity import read_record
-from .evaluation_images import EvaluationImages
 from .heads import load_classifier
 
 
@@ -40,14 +40,13 @@ def load(net: Backbone, init: InitSource, test: Source) -> Head:
     return Head(objective, numbers_in_head(names_of_head(init), test, init.place))
 
 
-def measure(head: Head, images: EvaluationImages) -> dict[str, tuple[float, int]]:
+def measure(head: Head, images: Images) -> dict[str, tuple[float, int]]:
     """{name: (value, n)}: top-1, top-5 and, with eval.real, ReaL.
 
     Raises:
         UserError: labels go by their number, and there are more than the head knows.
     """
-    recipe, test, accelerator = images.recipe, images.splits.test, images.accelerator
-    assert test is not None
+    recipe, test, accelerator = images.recipe, images.test, images.accelerator
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
         found = classify.predict(objective, images.batches(test), accelerator)

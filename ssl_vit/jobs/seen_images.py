@@ -10,12 +10,13 @@ from ..data import loaders
 from ..data.contents import hashes_of, is_among
 from ..data.run_splits import Splits
 from ..data.source import Source
+from ..evaluation import split_images
 from ..recipe.records.run import SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out
 from ..runs import identity
 from ..runs.folder import Run
 from ..training.distributed import WatchedAccelerator, on_main
-from . import split_images, trained_on
+from . import trained_on
 
 NO_RECORD = ": it has no record of its images"
 NOT_HERE = ": it or its recipe is not here"

@@ -14,8 +14,10 @@ from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..data.source import Source
 from ..errors import UserError
+from ..evaluation import online
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.held_out import HeldOutEvaluator
+from ..evaluation.online import OnlineProbes
 from ..hub import background
 from ..models import encoder, weights
 from ..objectives import building
@@ -30,8 +32,7 @@ from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import online, resources, seen_images
-from .online import OnlineJob
+from . import resources, seen_images
 from .trained_on import TrainedOn
 
 # Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
@@ -59,7 +60,7 @@ class Job:
     workers: int
     held_out: HeldOutEvaluator = field(init=False)
     collapse: CollapseEvaluator | None = field(init=False)
-    online: OnlineJob | None = field(init=False)
+    online: OnlineProbes | None = field(init=False)
     not_compared: str = field(init=False)  # why the features are not probed while it trains
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
@@ -148,7 +149,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         resources.workers(recipe, accelerator),
     )
     job.held_out, job.collapse = _held_out(job), _collapse(job)
-    job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
+    job.online, job.not_compared = online.prepare(recipe, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:
         job.pusher = background.Pusher(run)
     return job

@@ -22,7 +22,7 @@ from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.metrics import is_of_model
 from ssl_vit.pages import metric_tables
 from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.schema import Data
+from ssl_vit.recipe.schema import Data, Probe
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
 OPTIONS = [
@@ -119,7 +119,7 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     """As torch's own, one rate after the other; also where a batch is taken in parts."""
     task, rates, steps = SegmentationTask(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
     train = separable(6)
-    scale = dense.moments(train, torch.device("cpu"))
+    scale = probes.moments(train.x_IND.flatten(0, 1))
     settings = {"rates": rates, "steps": steps, "batch": 4, "device": torch.device("cpu")}
     whole = dense.train_segmenter(train, task, scale, **settings)
     monkeypatch.setattr(probes, "ELEMENTS", 3 * 2 * 256)  # one image
@@ -304,3 +304,16 @@ def test_a_study_compares_what_was_measured_and_not_its_baselines() -> None:
     compared = {one.measure: one.there for one in metric_tables.comparisons(entries)}
     assert compared == {"miou": 0.1, "pixel_accuracy": 0.5}
     assert [row[2] for row in metric_tables.results(entries).rows] == ["-", "-"]
+
+
+@pytest.mark.parametrize("ignore", [-1, 256])
+def test_an_ignored_value_beyond_a_byte_is_no_other_class(ignore: int) -> None:
+    """In bytes -1 was 255, and 256 was 0, the commonest class, which then did not count."""
+    common = 255 if ignore == -1 else 0
+    mask_ISS = torch.full((2, 4, 4), common, dtype=torch.uint8)
+    mask_ISS[0, 0, 0] = 1
+    train = PatchFeatures(torch.randn(2, 4, 3), mask_ISS)
+    probe = Probe(measures=["segmentation"], steps=1, batch=2, rates=[0.1])
+    task = SegmentationTask(common + 2, ignore, (2, 2))
+    fitted = dense._fit(train, task, probe, torch.device("cpu"))
+    assert fitted.pixel_class == common
