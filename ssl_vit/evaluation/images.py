@@ -1,7 +1,7 @@
 """The images of an evaluation, read by all of its processes."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,10 @@ from ..training import loop
 from ..training.distributed import WatchedAccelerator
 
 
+def _print_warning(text: str) -> None:
+    print(f"warning: {text}", flush=True)
+
+
 @dataclass
 class Images:
     """The splits of an evaluation; images are forwarded under `autocast`. After the last batch
@@ -28,6 +32,8 @@ class Images:
         recipe, splits, accelerator, batch_layout: of the evaluation.
         classes: of the labels; 0 where none are read.
         workers: data loading processes of each process.
+        warn: takes a line for each image that is left out, on rank 0.
+        should_stop: whether to wait no longer for images that do not come, on one process.
         forwarded: how many images of all processes were asked for so far.
     """
 
@@ -37,6 +43,8 @@ class Images:
     accelerator: WatchedAccelerator
     batch_layout: BatchLayout
     workers: int
+    warn: Callable[[str], None] = _print_warning
+    should_stop: Callable[[], bool] = lambda: False
     forwarded: int = 0
     said: set[str] = field(default_factory=set)
 
@@ -67,14 +75,14 @@ class Images:
 
     def _watched(self, loader: DataLoader, images: int) -> Iterator[Batch]:
         own: list[str] = []
-        with InterruptibleLoader(loader) as batches:
+        with InterruptibleLoader(loader, self.should_stop) as batches:
             for batch in self.accelerator.watch_loader(batches):
                 own += batch.unreadable
                 yield batch
         unreadable = self.accelerator.gather_parts(own)
         for text in unreadable:
             if self.accelerator.is_main_process and text not in self.said:
-                print(f"warning: left out: {text}", flush=True)
+                self.warn(f"left out: {text}")
         self.said.update(unreadable)
         if unreadable:
             check_unreadable(len(unreadable), images, self.recipe.data, unreadable[-1])

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from .. import costs
 from ..data import class_numbers, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..errors import UserError
@@ -29,8 +28,7 @@ from ..runs.environment import environment
 from ..runs.folder import Run
 from ..runs.identity import runs_before
 from ..training.distributed import WatchedAccelerator, check_same, on_main
-from . import finish, head_classes, resources, seen_images
-from .heads import load_classifier
+from . import finish, heads, resources, seen_images
 from .session import session
 
 
@@ -58,11 +56,9 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     facts |= weights.load_init(network, source, exported=False)
     head = None
     if "top1" in recipe.probe.measures:
-        head = head_classes.load(network, source, images.test)
-    seen = seen_images.load_or_find(
-        run, seen_images.MeasuredImages(recipe, splits), facts["data"], accelerator
-    )
-    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
+        head = heads.load_head(network, source, images.test)
+    measured = seen_images.MeasuredImages(recipe, splits)
+    seen = seen_images.seen_before(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
@@ -82,30 +78,25 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
                 right[name] = {**right.get(name, {}), ATTENTIVE: found}
     metrics = compared(right, images.classes, "test", paired=paired)
     if head:
-        metrics |= finish.measured(head_classes.measure(head, images), "test")
+        metrics |= finish.measured(heads.measure_head(head, images), "test")
     if measures_masks(recipe):
         counts = {name: dense.measure(one, images_of[name]) for name, one in networks.items()}
         metrics |= dense.compared(counts, paired)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
-        result = finish.result_record(
-            recipe,
+        result = finish.write_result(
+            run,
+            splits,
             metrics,
+            seen=seen,
             images=images.forwarded,
-            exaflop=costs.exaflop(recipe, images.forwarded),  # forward only
             seconds=seconds,
             device_seconds=seconds * accelerator.num_processes,
             before=source.upstream_cost(),
+            pool=pool,
+            classes=images.classes if _probes(recipe) else 0,
         )
-        result.pool = pool
-        result.measured_on = split_images.measured_on(recipe, splits)
-        if _probes(recipe):
-            result.classes = images.classes
-        if seen:
-            result.seen = seen_images.without_paths(seen)
-        run.finish(result)
-        finish.write_page(run)
     accelerator.wait_for_everyone()
     return result
 
@@ -182,7 +173,8 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         if name == FRESH and (made := _made(init)) is not None:
             torch.default_generator.manual_seed(made.seed)
             encoder.build_backbone(made.model, made.data)
-        objective = load_classifier(init, net, "probe.feature=hidden", trained=name == ENCODER)
+        trained = name == ENCODER
+        objective = heads.load_classifier(init, net, "probe.feature=hidden", trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")

@@ -33,7 +33,6 @@ from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
 from . import resources, seen_images
-from .trained_on import TrainedOn
 
 # Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
 # name weights
@@ -54,7 +53,7 @@ class Job:
     splits: run_splits.Splits
     state: State
     sharding: dict[str, Any]  # how the weights are distributed
-    trained_on: TrainedOn
+    trained_on: seen_images.TrainedOn
     measured: seen_images.MeasuredImages
     seen: list[SeenImages]  # of them, by the runs that the initial weights come from
     workers: int
@@ -128,8 +127,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     )
     facts |= _load_initial_weights(network, run)
     measured = seen_images.MeasuredImages(recipe, splits)
-    seen = seen_images.load_or_find(run, measured, facts["data"], accelerator)
-    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
+    seen = seen_images.seen_before(run, measured, facts, accelerator)
     objective = building.build(Settings.of(recipe), network, classes)
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
@@ -143,7 +141,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         splits,
         state,
         facts["sharding"],
-        TrainedOn(run.folder, learns_labels(recipe)),
+        seen_images.TrainedOn(run.folder, learns_labels(recipe)),
         measured,
         seen,
         resources.workers(recipe, accelerator),

@@ -22,11 +22,10 @@ from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
-from . import best_checkpoint, finish, resources
+from . import best_checkpoint, finish, resources, seen_images
 from . import session as sessions
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
-from .trained_on import LIMIT
 
 PAGE_INTERVAL = 60.0  # seconds
 BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
@@ -130,7 +129,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
-            callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
+            beyond = f"of the images beyond {seen_images.LIMIT:,}"
+            callbacks.note(f"{beyond}, which it trains on is not recorded")
         distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
 
     def finish_saving() -> None:
