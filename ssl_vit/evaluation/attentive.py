@@ -10,7 +10,7 @@ constant, H heads, C classes, G learning rates.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -24,12 +24,13 @@ from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..formatting import count_of_images, format_bytes
 from ..models.encoder import Backbone, Encoder
+from ..recipe.probe import Probe
 from ..runs import environment
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import features, probes
-from .features import ENCODER, SEED, Reader
+from .features import ENCODER, Reader
 from .images import Images
-from .probes import Scale
+from .probes import SEED, Scale
 
 STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
@@ -71,16 +72,8 @@ def measure(network: Backbone, images: Images) -> Tensor:
 
     def fit() -> AttentiveProbe:
         assert tokens is not None
-        found = train(
-            tokens,
-            heads=images.recipe.model.heads,
-            classes=images.classes,
-            rates=probe.rates,
-            steps=probe.steps,
-            batch=probe.batch,
-            device=accelerator.device,
-        )
-        return found.to(torch.device("cpu"))
+        heads, device = images.recipe.model.heads, accelerator.device
+        return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
 
     fitted = broadcast_from_main(accelerator, fit).to(accelerator.device)
     dev_KG, dev_label_K = classify(images.splits.validation, fitted)
@@ -175,37 +168,30 @@ def extract(
 
 
 def train(
-    tokens: TrainingTokens,
-    *,
-    heads: int,
-    classes: int,
-    rates: Sequence[float],
-    steps: int,
-    batch: int,
-    device: torch.device,
+    tokens: TrainingTokens, heads: int, classes: int, probe: Probe, device: torch.device
 ) -> AttentiveProbe:
     """Queries from a normal distribution and linear layers from zero by SGD with momentum and
     cosine decay on the mean cross-entropy, the rates side by side from the same queries on the same
     batches (`probes.rows_of_batch`)."""
     x_NTD, label_N = tokens
     known_L = (label_N >= 0).nonzero().squeeze(1)
-    width, groups = x_NTD.shape[2], len(rates)
+    width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
     scale = probes.moments(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
     weight_HAC = torch.zeros(heads, width + 1, classes)
     learned = [
         [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
-        for _ in rates
+        for _ in probe.rates
     ]
-    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, rates, strict=True)]
+    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, probe.rates, strict=True)]
     optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
-    schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
+    schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
-    for step in range(steps):
-        row_B = known_L[probes.rows_of_batch(step, batch, len(known_L), SEED)]
+    for step in range(probe.steps):
+        row_B = known_L[probes.rows_of_batch(step, batch, len(known_L))]
         for part in row_B.split(at_once):
-            probe = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
-            logits_BGC = probe.logits(x_NTD[part].to(device, torch.float32))
+            found = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
+            logits_BGC = found.logits(x_NTD[part].to(device, torch.float32))
             label_BG = label_N[part, None].to(device).expand(-1, groups)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()

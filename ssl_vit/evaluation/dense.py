@@ -4,7 +4,6 @@ Legend: I images, B images of a batch, N patches, D width, A width and constant,
 G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -31,7 +30,6 @@ from .images import Images
 from .probes import Scale
 
 FEWEST = 30  # images whose difference has an interval
-SEED = 0  # of the probe's batches: the same in every run
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
@@ -161,15 +159,7 @@ def _fit(
 ) -> FittedSegmenter:
     """Learn from the training images on this process's device; on the CPU."""
     scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
-    weight_GAC = train_segmenter(
-        train,
-        task,
-        scale,
-        rates=tuple(probe.rates),
-        steps=probe.steps,
-        batch=probe.batch,
-        device=device,
-    )
+    weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
         shown = mask_SS.long()  # else an ignored value beyond a byte is taken for another
@@ -221,32 +211,24 @@ def train_segmenter(
     train: PatchFeatures,
     task: SegmentationTask,
     scale: Scale,
-    *,
-    rates: tuple[float, ...],
-    steps: int,
-    batch: int,
+    probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Weights (G, A, C) from zero by SGD with momentum and cosine decay, the rates side by side on
-    the same batches: the mean cross-entropy over all pixels that are not ignored, at the masks'
-    resolution."""
-    groups = len(rates)
-    side = train.mask_ISS.shape[-1]
-    rate_F = torch.tensor(rates, device=device).repeat_interleave(task.classes)
-    weight_AF = torch.zeros(train.x_IND.shape[2] + 1, groups * task.classes, device=device)
-    velocity_AF = torch.zeros_like(weight_AF)
-    size = min(batch, len(train.x_IND))
-    at_once = max(1, probes.ELEMENTS // (weight_AF.shape[1] * side**2))
-    for step in range(steps):
-        row_B = probes.rows_of_batch(step, size, len(train.x_IND), SEED)
-        gradient_AF = torch.zeros_like(weight_AF)
+    """Weights (G, A, C) of the mean cross-entropy over all pixels that are not ignored, at the
+    masks' resolution. All rates see the same batches."""
+    images, side = len(train.x_IND), train.mask_ISS.shape[-1]
+    at_once = max(1, probes.ELEMENTS // (len(probe.rates) * task.classes * side**2))
+
+    def gradient(step: int, weight_AF: Tensor) -> Tensor:
+        row_B = probes.rows_of_batch(step, min(probe.batch, images), images)
+        total_AF = torch.zeros_like(weight_AF)
         known = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
         for part in row_B.split(at_once):
             x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
-            gradient_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        velocity_AF.mul_(probes.MOMENTUM).add_(gradient_AF / known)
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * velocity_AF
-    return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
+            total_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
+        return total_AF / known
+
+    return probes.descend(gradient, train.x_IND.shape[2], task.classes, probe, device)
 
 
 def _gradient(

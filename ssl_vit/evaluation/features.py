@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from ..data.batching import Batch
-from ..data.source import Source
 from ..metrics import PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
+from .images import Images
+from .probes import SEED, Features
 
 ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
-SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
 
-Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, H, W) -> features (B, D)
 Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: it}
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
@@ -67,19 +66,10 @@ def gathered(
     return index[order], label_N[order], by_name
 
 
-def sample_few_shot(
-    readers: Readers,
-    source: Source,
-    load_rows: Callable[[np.ndarray], Iterable[Batch]],
-    probe: Probe,
-    classes: int,
-    accelerator: WatchedAccelerator,
-) -> tuple[dict[str, Features], Picks]:
-    """Choose images by their labels, then extract features of those alone: on ImageNet, 5 shots in
-    3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next of its
-    class.
-
-    `load_rows` gives this process's batches of some rows of `source`. The caller enters autocast.
+def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Features], Picks]:
+    """Choose training images by their labels, then extract features of those alone: on ImageNet, 5
+    shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next
+    of its class. The caller enters autocast.
 
     Returns:
         Each reader's features of the images that are drawn, and which of them each trial takes.
@@ -87,14 +77,16 @@ def sample_few_shot(
     Raises:
         UserError: a class has fewer images than shots.
     """
+    source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
     unreadable_L = np.zeros(len(place_L), bool)
     while True:
-        picks = _picks(label_L, probe, classes, unreadable_L)
+        picks = _picks(label_L, images.recipe.probe, images.classes, unreadable_L)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
-        _, read_S, found = gathered(readers, load_rows(place_L[row_S]), accelerator)
+        batches = images.batches(source, place_L[row_S])
+        _, read_S, found = gathered(readers, batches, accelerator)
         if read_S.min() >= 0:
             break
         unreadable_L[row_S[read_S < 0]] = True
@@ -141,16 +133,7 @@ def run_probes(
             )
             yield f"few_shot_{shots}", right(*predictions)
     if "linear" in probe.measures:
-        dev_ND, dev_N = seen["validation"]
-        predicted_N = probes.linear_probe(
-            *(train_ND, label_N, dev_ND, dev_N, test_ND),
-            classes=classes,
-            rates=probe.rates,
-            steps=probe.steps,
-            batch=probe.batch,
-            seed=SEED,
-        )
-        yield "linear", right(predicted_N)
+        yield "linear", right(probes.linear_probe(seen, classes, probe))
     if "knn" in probe.measures:
         nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
         yield "knn", right(nearest)

@@ -218,15 +218,8 @@ def _of_features(readers: features.Readers, images: Images) -> dict[str, feature
     seen: dict[str, dict[str, features.Features]] = {}
     with images.autocast():
         if probed == {"few_shot"}:
-            train = named.pop("train")
-            seen["train"], picks = features.sample_few_shot(
-                readers,
-                train,
-                lambda rows: images.batches(train, rows),
-                recipe.probe,
-                images.classes,
-                images.accelerator,
-            )
+            del named["train"]
+            seen["train"], picks = features.sample_few_shot(readers, images)
         for name, source in named.items():
             seen[name] = features.extract(readers, images.batches(source), images.accelerator)
     if not images.accelerator.is_main_process:

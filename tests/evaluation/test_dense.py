@@ -120,16 +120,17 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     task, rates, steps = SegmentationTask(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
     train = separable(6)
     scale = probes.moments(train.x_IND.flatten(0, 1))
-    settings = {"rates": rates, "steps": steps, "batch": 4, "device": torch.device("cpu")}
-    whole = dense.train_segmenter(train, task, scale, **settings)
+    probe = Probe(rates=list(rates), steps=steps, batch=4)
+    given = (train, task, scale, probe, torch.device("cpu"))
+    whole = dense.train_segmenter(*given)
     monkeypatch.setattr(probes, "ELEMENTS", 3 * 2 * 256)  # one image
-    torch.testing.assert_close(dense.train_segmenter(train, task, scale, **settings), whole)
+    torch.testing.assert_close(dense.train_segmenter(*given), whole)
     for group, rate in enumerate(rates):
         weight = torch.zeros(9, 3, requires_grad=True)
         sgd = torch.optim.SGD([weight], lr=rate, momentum=0.9)
         decay = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, steps)
         for step in range(steps):
-            rows = probes.rows_of_batch(step, 4, 6, dense.SEED)
+            rows = probes.rows_of_batch(step, 4, 6)
             x = (train.x_IND[rows] - scale.mean.float()) / scale.std.float()
             low = (F.pad(x, (0, 1), value=1.0) @ weight).transpose(1, 2).reshape(4, 3, 4, 4)
             logits = F.interpolate(low, scale_factor=4, mode="bilinear")
