@@ -173,7 +173,7 @@ class FigureFolder:
 
     @property
     def output(self) -> OutputFolder[FigureRecord]:
-        return OutputFolder("name", self.path, OWN, RECORD, FigureRecord)
+        return OutputFolder(self.path, OWN, RECORD, FigureRecord)
 
     def read(self) -> dict[str, Figure]:
         """{figure: its images} of the figures in it, which are a run's own or of this encoder.
@@ -230,7 +230,7 @@ class FigureFolder:
             with self.output.hold():
                 yield
             return
-        with lock.hold(self.run, str(self.run.parent)):
+        with lock.hold(self.run):
             self.path.mkdir(exist_ok=True)
             sweep(self.path, OWN)
             yield
