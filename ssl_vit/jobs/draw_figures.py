@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import UserError
-from ..pages import figures_page
+from ..pages import figure_blocks
 from ..recipe import records
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
@@ -218,7 +218,7 @@ class FigureFolder:
                 texts = str(data[-1][1].get("drawn", ""))
                 known[name] = Figure(images=of, count=count, drawn=texts)
             self._record(known)
-            page = figures_page.write(self.path, about, self.run)
+            page = figure_blocks.write(self.path, about, self.run)
             if self.run is not None:
                 _show(self.run)
         return page
