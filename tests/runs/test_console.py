@@ -132,17 +132,15 @@ def test_a_bar_is_for_terminals_only(
 
 
 def test_a_bar_keeps_held_out_results_and_warnings_on_the_screen(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("COLUMNS", "30")
     bar = console.ProgressBar(3, 10)
     clock.now += 1
     bar.on_row(row(7) | held_out(7))
     bar.on_warning("odd [text]")
     bar.close()
-    above, *rest, last = out.getvalue().split(console.ERASE)
+    above, *rest, last = capsys.readouterr().out.split(console.ERASE)
     assert above == "\r" and rest[0] == "###....... 3/10    \r"
     assert last == "warning: odd [text]\n#######... 7/10  left 1 s  lo\n"
     assert any(text.startswith("held out at step 7: loss 2.500") for text in rest)
