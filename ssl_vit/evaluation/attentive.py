@@ -10,7 +10,7 @@ constant, H heads, C classes, G learning rates.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -18,13 +18,85 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..data import masks
 from ..data.batching import Batch
-from ..training.distributed import WatchedAccelerator
-from . import probes
-from .features import SEED, Reader
-from .probes import Scale
+from ..data.source import Source, labelled_images
+from ..errors import UserError
+from ..formatting import count_of_images, format_bytes
+from ..models.encoder import Backbone, Encoder
+from ..recipe.probe import Probe
+from ..runs import environment
+from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
+from . import features, probes
+from .features import ENCODER, Reader
+from .images import Images
+from .probes import SEED, Scale
 
 STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
+
+
+def describe(network: Backbone, images: Images) -> str:
+    """What the probe learns from and holds in memory, for the terminal."""
+    assert isinstance(network, Encoder)  # recipe/check.py refuses others
+    count, tokens = len(_train(images)), network.patches + network.prefix
+    held = format_bytes(stored_bytes(count, tokens, network.width))
+    return f"learns from {count_of_images(count)}: {tokens} tokens each, {held} in memory"
+
+
+def measure(network: Backbone, images: Images) -> Tensor:
+    """Whether the probe is right of each test image: bool (1, M), in the order of the split, on the
+    CPU. All processes call it.
+
+    Raises:
+        UserError: the tokens of the training images do not fit into memory, or every rate diverges.
+    """
+    assert isinstance(network, Encoder)
+    probe, accelerator = images.recipe.probe, images.accelerator
+
+    @torch.no_grad()
+    def read(image_BCHW: Tensor) -> Tensor:
+        """Tokens (B, T, D), rounded alike for all splits: where training tokens are rounded to
+        one value, others would be far from it. Autocast is for the encoder alone."""
+        with images.autocast():
+            return stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
+
+    def classify(source: Source, fitted: AttentiveProbe) -> features.Features:
+        """Each rate's class (M, G) of the labelled images, and their label (M,)."""
+        readers = {ENCODER: lambda image: fitted.logits(read(image).float()).argmax(2)}
+        return features.extract(readers, images.batches(source), accelerator)[ENCODER]
+
+    source = _train(images)
+    shape = network.patches + network.prefix, network.width
+    on_main(accelerator, lambda: _check_memory(len(source), *shape))
+    tokens = extract(read, images.batches(source), len(source), accelerator)
+
+    def fit() -> AttentiveProbe:
+        assert tokens is not None
+        heads, device = images.recipe.model.heads, accelerator.device
+        return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
+
+    fitted = broadcast_from_main(accelerator, fit).to(accelerator.device)
+    dev_KG, dev_label_K = classify(images.splits.validation, fitted)
+    right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
+    best = probes.best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
+    predicted_M1, label_M = classify(images.test, fitted.only(best))
+    return (predicted_M1[:, 0] == label_M)[None].cpu()
+
+
+def _train(images: Images) -> Source:
+    return masks.chosen(labelled_images(images.splits.train), images.recipe.probe.token_images)
+
+
+def _check_memory(count: int, tokens: int, width: int) -> None:
+    """
+    Raises:
+        UserError: the tokens of so many images take more than half of this process's memory.
+    """
+    most = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
+    if count > most:
+        held = format_bytes(stored_bytes(count, tokens, width))
+        text = f"{tokens} tokens of each of {count_of_images(count)} take {held} of memory"
+        raise UserError(f"probe.measures=attentive: {text}; expected probe.token_images={most}")
 
 
 class TrainingTokens(NamedTuple):
@@ -42,8 +114,8 @@ class AttentiveProbe(NamedTuple):
     weight_GHAC: Tensor
 
     def to(self, device: torch.device) -> "AttentiveProbe":
-        scale = Scale(*(value.to(device) for value in self.scale))
-        return AttentiveProbe(scale, self.query_GHD.to(device), self.weight_GHAC.to(device))
+        query_GHD, weight_GHAC = self.query_GHD.to(device), self.weight_GHAC.to(device)
+        return AttentiveProbe(self.scale.to(device), query_GHD, weight_GHAC)
 
     def only(self, rate: int) -> "AttentiveProbe":
         """What was learned at the rate of this number."""
@@ -96,37 +168,30 @@ def extract(
 
 
 def train(
-    tokens: TrainingTokens,
-    *,
-    heads: int,
-    classes: int,
-    rates: Sequence[float],
-    steps: int,
-    batch: int,
-    device: torch.device,
+    tokens: TrainingTokens, heads: int, classes: int, probe: Probe, device: torch.device
 ) -> AttentiveProbe:
     """Queries from a normal distribution and linear layers from zero by SGD with momentum and
     cosine decay on the mean cross-entropy, the rates side by side from the same queries on the same
     batches (`probes.rows_of_batch`)."""
     x_NTD, label_N = tokens
     known_L = (label_N >= 0).nonzero().squeeze(1)
-    width, groups = x_NTD.shape[2], len(rates)
-    scale = Scale(*(value.to(device) for value in probes.moments(x_NTD.flatten(0, 1))))
+    width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
+    scale = probes.moments(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
     weight_HAC = torch.zeros(heads, width + 1, classes)
     learned = [
         [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
-        for _ in rates
+        for _ in probe.rates
     ]
-    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, rates, strict=True)]
+    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, probe.rates, strict=True)]
     optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
-    schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
+    schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
-    for step in range(steps):
-        row_B = known_L[probes.rows_of_batch(step, batch, len(known_L), SEED)]
+    for step in range(probe.steps):
+        row_B = known_L[probes.rows_of_batch(step, batch, len(known_L))]
         for part in row_B.split(at_once):
-            probe = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
-            logits_BGC = probe.logits(x_NTD[part].to(device, torch.float32))
+            found = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
+            logits_BGC = found.logits(x_NTD[part].to(device, torch.float32))
             label_BG = label_N[part, None].to(device).expand(-1, groups)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()

@@ -17,11 +17,9 @@ from ..models.weights import copy_weights
 from ..recipe.records.run import Difference, Measured
 from ..recipe.schema import Data, Model, Recipe
 from ..stats import paired_difference
-from .features import Reader, accuracy
+from .features import ENCODER, Reader, Right, accuracy
 
 SIDE = 8  # pixels of the images whose nearest neighbours need no network
-ENCODER = ""  # the name of the encoder itself, beside FRESH, START and PIXELS
-Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
 def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
@@ -61,8 +59,8 @@ def compared(
     """The metrics of an encoder's probes and, after each, those of what it is compared with.
 
     Args:
-        right: {ENCODER, FRESH, START or PIXELS: {measure: (T, M)}}; a measure of the encoder that
-            another one lacks is not compared with it.
+        right: {ENCODER, FRESH, START or PIXELS: {measure: (T, M)}}, empty where nothing was
+            probed; a measure of the encoder that another one lacks is not compared with it.
         classes: that the probes choose from; guessing is right of one image in so many.
         split: which images these are.
         prefix: of the metrics' names.
@@ -70,7 +68,7 @@ def compared(
             weights, were trained on, or are no independent cases.
     """
     found: dict[str, Measured] = {}
-    for measure, right_TM in right[ENCODER].items():
+    for measure, right_TM in right.get(ENCODER, {}).items():
         name, images = prefix + measure, right_TM.shape[1]
         found[name] = Measured(value=accuracy(right_TM), split=split, n=images)
         for beside in (FRESH, START, PIXELS):

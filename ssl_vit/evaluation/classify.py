@@ -27,14 +27,12 @@ IMAGENET = 50_000  # images of its validation split
 
 class Predictions(NamedTuple):
     """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
-    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first. `unreadable`
-    names the images that could not be read: they have no label, and nothing is measured on
-    them. `classes` is how many the classifier knows."""
+    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first. `classes` is how
+    many the classifier knows."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
     top5: np.ndarray
-    unreadable: tuple[str, ...] = ()
     classes: int = 0
 
     def save(self, path: Path, source: Source) -> None:
@@ -53,10 +51,8 @@ def predict(
 ) -> Predictions:
     """The classifier's predictions for the batches of all processes, gathered on each of them."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    unreadable: list[str] = []
     classes = 0
     for batch in batches:
-        unreadable += batch.unreadable
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
@@ -64,9 +60,8 @@ def predict(
     everyone = accelerator.gather_parts(parts)
     index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
-    names = tuple(accelerator.gather_parts(unreadable))
     most = max(accelerator.gather_parts([classes]))  # a process may have had no image
-    return Predictions(index[order], label[order], top5[order], names, most)
+    return Predictions(index[order], label[order], top5[order], most)
 
 
 def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:

@@ -4,8 +4,7 @@ Legend: I images, B images of a batch, N patches, D width, A width and constant,
 G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
 """
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +14,22 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data import masks
 from ..data.batching import Batch
-from ..models.encoder import Encoder
+from ..data.source import Source
+from ..errors import UserError
+from ..metrics import FRESH
+from ..models.encoder import Backbone, Encoder
+from ..recipe.probe import Probe
+from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, resampled_difference
+from ..training.distributed import broadcast_from_main
 from . import probes
+from .features import ENCODER
+from .images import Images
 from .probes import Scale
 
 FEWEST = 30  # images whose difference has an interval
-SEED = 0  # of the probe's batches: the same in every run
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
@@ -51,8 +58,7 @@ class FittedSegmenter(NamedTuple):
     pixel_class: int
 
     def to(self, device: torch.device) -> "FittedSegmenter":
-        scale = Scale(*(value.to(device) for value in self.scale))
-        return self._replace(scale=scale, weight_GAC=self.weight_GAC.to(device))
+        return self._replace(scale=self.scale.to(device), weight_GAC=self.weight_GAC.to(device))
 
 
 class Counts(NamedTuple):
@@ -73,10 +79,93 @@ class Scores(NamedTuple):
     pixel_accuracy: float
 
 
-def patch_reader(net: Encoder, layer: int | None) -> Reader:
-    """Patch features after the final norm or, with `layer` from 1, after that block and without
-    the norm."""
-    return lambda image_B3HW: net.tokens(image_B3HW, layer)[:, net.prefix :]
+def measure(network: Backbone, images: Images) -> Counts:
+    """Learn from the training images at each rate, choose the rate on the held-out ones; the counts
+    of the test images, the same on all processes.
+
+    Raises:
+        UserError: a split has no masks, masks do not suit, too many images cannot be read, or every
+            rate diverges.
+    """
+    assert isinstance(network, Encoder)  # recipe/check.py refuses others
+    recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
+    probe = recipe.probe
+    train, held_out = (
+        masks.chosen(one, probe.mask_images) for one in (splits.train, splits.validation)
+    )
+
+    def read(image_B3HW: Tensor) -> Tensor:
+        """Patch features (B, N, D) float32; autocast is for the encoder alone."""
+        with torch.no_grad(), images.autocast():
+            h_BTD = network.tokens(image_B3HW.to(accelerator.device), probe.layer)
+            return h_BTD[:, network.prefix :].float()
+
+    def counted(source: Source, fitted: FittedSegmenter) -> Counts:
+        batches = images.with_masks(source, task.classes)
+        return count(read, batches, fitted.to(accelerator.device), task)
+
+    classes = masks.known_classes(splits, recipe.data)
+    features = extract(read, images.with_masks(train, classes))
+    task = _task(features, classes, recipe.data.mask_ignore, network.grid)
+    fitted = broadcast_from_main(
+        accelerator, lambda: _fit(features, task, probe, accelerator.device)
+    )
+    miou_G = [scores(one_CC).miou for one_CC in counted(held_out, fitted).confusion_GCC]
+    best = probes.best_rate("segmentation", probe.rates, miou_G, fitted.weight_GAC)
+    return counted(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
+
+
+def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
+    """The metrics on masks of an encoder (ENCODER), beside those of its network with fresh weights
+    (FRESH) where it is given and of the commonest class, on the same images; `paired` as of
+    `beside.compared`."""
+    own, fresh = counts[ENCODER], counts.get(FRESH)
+    found: dict[str, Measured] = {}
+
+    def add(name: str, number: int, confusion_CC: Tensor) -> Measured:
+        value = scores(confusion_CC)[number]
+        found[name] = Measured(value=value, split="test", n=own.images)
+        return found[name]
+
+    for number, name in enumerate(Scores._fields):
+        measured = add(name, number, own.confusion_GCC[0])
+        add(f"majority_{name}", number, own.commonest_CC)
+        if fresh is None:
+            continue
+        other = add(FRESH + name, number, fresh.confusion_GCC[0])
+        between = difference(own.image_M3C, fresh.image_M3C, number)
+        if paired and between is not None:
+            mean = measured.value - other.value
+            other.difference = Difference(mean=mean, low=between.low, high=between.high)
+    return found
+
+
+def _task(
+    train: PatchFeatures, classes: int | None, ignore: int, grid: tuple[int, int]
+) -> SegmentationTask:
+    """
+    Raises:
+        UserError: there is one class alone.
+    """
+    found = count_classes(train.mask_ISS, ignore)
+    if (classes or found) < 2:
+        text = f"the training masks have {found} classes beside data.mask_ignore={ignore}"
+        raise UserError(f"probe.measures=segmentation: {text}; expected at least 2")
+    return SegmentationTask(classes or found, ignore, grid)
+
+
+def _fit(
+    train: PatchFeatures, task: SegmentationTask, probe: Probe, device: torch.device
+) -> FittedSegmenter:
+    """Learn from the training images on this process's device; on the CPU."""
+    scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
+    weight_GAC = train_segmenter(train, task, scale, probe, device)
+    count_C = torch.zeros(task.classes, dtype=torch.long)
+    for mask_SS in train.mask_ISS:
+        shown = mask_SS.long()  # else an ignored value beyond a byte is taken for another
+        count_C += shown[shown != task.ignore].bincount(minlength=task.classes)
+    commonest = int(count_C.argmax())
+    return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
@@ -122,32 +211,24 @@ def train_segmenter(
     train: PatchFeatures,
     task: SegmentationTask,
     scale: Scale,
-    *,
-    rates: tuple[float, ...],
-    steps: int,
-    batch: int,
+    probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Weights (G, A, C) from zero by SGD with momentum and cosine decay, the rates side by side on
-    the same batches: the mean cross-entropy over all pixels that are not ignored, at the masks'
-    resolution."""
-    groups = len(rates)
-    side = train.mask_ISS.shape[-1]
-    rate_F = torch.tensor(rates, device=device).repeat_interleave(task.classes)
-    weight_AF = torch.zeros(train.x_IND.shape[2] + 1, groups * task.classes, device=device)
-    velocity_AF = torch.zeros_like(weight_AF)
-    size = min(batch, len(train.x_IND))
-    at_once = max(1, probes.ELEMENTS // (weight_AF.shape[1] * side**2))
-    for step in range(steps):
-        row_B = probes.rows_of_batch(step, size, len(train.x_IND), SEED)
-        gradient_AF = torch.zeros_like(weight_AF)
+    """Weights (G, A, C) of the mean cross-entropy over all pixels that are not ignored, at the
+    masks' resolution. All rates see the same batches."""
+    images, side = len(train.x_IND), train.mask_ISS.shape[-1]
+    at_once = max(1, probes.ELEMENTS // (len(probe.rates) * task.classes * side**2))
+
+    def gradient(step: int, weight_AF: Tensor) -> Tensor:
+        row_B = probes.rows_of_batch(step, min(probe.batch, images), images)
+        total_AF = torch.zeros_like(weight_AF)
         known = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
         for part in row_B.split(at_once):
             x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
-            gradient_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        velocity_AF.mul_(probes.MOMENTUM).add_(gradient_AF / known)
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * velocity_AF
-    return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
+            total_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
+        return total_AF / known
+
+    return probes.descend(gradient, train.x_IND.shape[2], task.classes, probe, device)
 
 
 def _gradient(
@@ -253,9 +334,3 @@ def _resampled(sum_RK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         np.where(count_R > 0, count_R, np.nan) for count_R in (present_RC.sum(1), own_RC.sum(1))
     )
     return share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R
-
-
-def moments(train: PatchFeatures, device: torch.device) -> Scale:
-    """Mean and deviation of the training patches."""
-    scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d"))
-    return Scale(scale.mean.to(device), scale.std.to(device))

@@ -28,15 +28,9 @@ SAMPLE_KEY = 7  # of the permutation by which they are drawn
 UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
 
 
-class Pooled(NamedTuple):
-    """What an encoder gives for a batch: a feature (B, D) an image, and its patch tokens (B, N, D)
-    where they are wanted."""
-
-    x_BD: Tensor
-    h_BND: Tensor | None
-
-
-TokenReader = Callable[[Tensor], Pooled]  # of uint8 images (B, 3, H, W)
+# Of uint8 images (B, 3, H, W): a feature (B, D) an image, and its patch tokens (B, N, D) where they
+# are wanted
+TokenReader = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class FeatureShard(NamedTuple):
@@ -72,12 +66,12 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
     """Features after the final norm or, with `layer` from 1, after that block; patch tokens are of
     the same layer. A convolutional network has its own pooling, and no patches."""
 
-    def read(image_B3HW: Tensor) -> Pooled:
+    def read(image_B3HW: Tensor) -> tuple[Tensor, Tensor | None]:
         if not isinstance(net, Encoder):
-            return Pooled(net.feature(image_B3HW, pool, layer), None)
+            return net.feature(image_B3HW, pool, layer), None
         h_BTD = net.tokens(image_B3HW, layer)
         h_BND = h_BTD[:, net.prefix :] if patches else None
-        return Pooled(net.pooled(h_BTD, pool, layer), h_BND)
+        return net.pooled(h_BTD, pool, layer), h_BND
 
     return read
 
@@ -141,19 +135,12 @@ def summary(file: Path) -> tuple[int, list[str]]:
     return found.num_rows, json.loads(found.metadata[UNREADABLE])
 
 
-class Searched(NamedTuple):
-    """The images nearest to each query, best first, and how similar two images are among which they
-    were found; None of fewer than two."""
-
-    nearest: list[list[Neighbor]]
-    pairs: PairSimilarity | None
-
-
 def search(
     query_QD: np.ndarray, shards: Sequence[FeatureShard], splits: Mapping[str, Source], top: int
-) -> Searched:
+) -> tuple[list[list[Neighbor]], PairSimilarity | None]:
     """The `top` images of the shards whose features have the highest cosine similarity with each
-    query's; and the similarity of pairs of at most SAMPLED images, drawn by a key of their own.
+    query's, best first; and the similarity of pairs of at most SAMPLED images, drawn by a key of
+    their own, None of fewer than two.
 
     Args:
         query_QD: features of Q queries.
@@ -176,12 +163,12 @@ def search(
             places += [(shard.split, row) for row in index_M.tolist()]
         start += shard.last - shard.first
     if not near:
-        return Searched([[] for _ in query_QD], None)
+        return [[] for _ in query_QD], None
     nearest = []
     for near_M in np.concatenate(near, axis=1):
         best = np.argsort(-near_M, kind="stable")[:top].tolist()
         nearest.append([_neighbor(float(near_M[one]), places[one], splits) for one in best])
-    return Searched(nearest, _pair_similarity(np.concatenate(sample)))
+    return nearest, _pair_similarity(np.concatenate(sample))
 
 
 def normalized(x_MD: np.ndarray) -> np.ndarray:

@@ -1,30 +1,32 @@
 """Extracts features of a frozen encoder and runs the probes on them.
 
-Legend: B batch, N images, D width of the features.
+Legend: B batch, N images, D width of the features; M images that are measured on, T trials.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.batching import Batch
-from ..data.source import Source
+from ..metrics import PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
+from .images import Images
+from .probes import SEED, Features
 
-SEED = 0  # of the few-shot choices and of the linear probe's batches: the same in every run
+ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
 
-Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, H, W) -> features (B, D)
-Readers = Mapping[str, Reader]  # the encoder's under "", and those of what it is compared with
+Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: it}
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
+Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
 def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
@@ -64,61 +66,37 @@ def gathered(
     return index[order], label_N[order], by_name
 
 
-class FewShotSamples(NamedTuple):
-    """The training images that few-shot draws: each reader's features of them, which of them each
-    trial takes, and how many images were forwarded."""
+def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Features], Picks]:
+    """Choose training images by their labels, then extract features of those alone: on ImageNet, 5
+    shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next
+    of its class. The caller enters autocast.
 
-    features: dict[str, Features]
-    picks: Picks
-    images: int
-
-
-def sample_few_shot(
-    readers: Readers,
-    source: Source,
-    load_rows: Callable[[np.ndarray], Iterable[Batch]],
-    probe: Probe,
-    classes: int,
-    accelerator: WatchedAccelerator,
-) -> FewShotSamples:
-    """Choose images by their labels, then extract features of those alone: on ImageNet, 5 shots in
-    3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next of its
-    class.
-
-    `load_rows` gives this process's batches of some rows of `source`. The caller enters autocast.
+    Returns:
+        Each reader's features of the images that are drawn, and which of them each trial takes.
 
     Raises:
         UserError: a class has fewer images than shots.
     """
+    source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
     unreadable_L = np.zeros(len(place_L), bool)
-    read_L = np.zeros(len(place_L), bool)
-    rows: list[np.ndarray] = []
-    parts: list[dict[str, np.ndarray]] = []
     while True:
-        picks = _picks(label_L, probe, classes, unreadable_L)
+        picks = _picks(label_L, images.recipe.probe, images.classes, unreadable_L)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
-        new = row_S[~read_L[row_S]]
-        if not len(new):
+        batches = images.batches(source, place_L[row_S])
+        _, read_S, found = gathered(readers, batches, accelerator)
+        if read_S.min() >= 0:
             break
-        _, labels, found = gathered(readers, load_rows(place_L[new]), accelerator)
-        read_L[new] = True
-        unreadable_L[new] = labels < 0
-        rows.append(new)
-        parts.append(found)
-    row_N = np.concatenate(rows)
-    order = row_N.argsort()
-    row_N = row_N[order]
-    features = {name: np.concatenate([part[name] for part in parts])[order] for name in readers}
+        unreadable_L[row_S[read_S < 0]] = True
     device = accelerator.device
+    label_S = label_L[row_S].to(device)
+    drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in found.items()}
     places = {
-        key: torch.from_numpy(np.searchsorted(row_N, rows.numpy())) for key, rows in picks.items()
+        key: torch.from_numpy(np.searchsorted(row_S, rows.numpy())) for key, rows in picks.items()
     }
-    label_S = label_L[row_N].to(device)
-    drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in features.items()}
-    return FewShotSamples(drawn, places, len(row_N))
+    return drawn, places
 
 
 def _picks(
@@ -155,19 +133,47 @@ def run_probes(
             )
             yield f"few_shot_{shots}", right(*predictions)
     if "linear" in probe.measures:
-        dev_ND, dev_N = seen["validation"]
-        predicted_N = probes.linear_probe(
-            *(train_ND, label_N, dev_ND, dev_N, test_ND),
-            classes=classes,
-            rates=probe.rates,
-            steps=probe.steps,
-            batch=probe.batch,
-            seed=SEED,
-        )
-        yield "linear", right(predicted_N)
+        yield "linear", right(probes.linear_probe(seen, classes, probe))
     if "knn" in probe.measures:
         nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
         yield "knn", right(nearest)
+
+
+def all_right(
+    seen: Mapping[str, Mapping[str, Features]],
+    probe: Probe,
+    classes: int,
+    picks: Picks | None = None,
+) -> dict[str, Right]:
+    """{reader: what `run_probes` gives} of {split: {reader: its features}}. Of the pixels k-NN
+    alone: without a network there is nothing else to fit. A baseline that cannot be measured is
+    left out with a warning; of the encoder it is an error."""
+    right: dict[str, Right] = {}
+    for name in seen["test"]:
+        of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
+        own = {split: found[name] for split, found in seen.items()}
+        with failing_left_out(name, Exception):
+            right[name] = dict(run_probes(own, of, classes, picks))
+    return right
+
+
+@contextmanager
+def failing_left_out(name: str, error: type[Exception], tell: bool = True) -> Iterator[None]:
+    """Go on where what the encoder is compared with cannot be measured, with a warning; of the
+    encoder itself it is an error.
+
+    Args:
+        name: the encoder's, or the baseline's.
+        error: by which it fails.
+        tell: print the warning, on one process.
+    """
+    try:
+        yield
+    except error as reason:
+        if name == ENCODER:
+            raise
+        if tell:
+            print(f"warning: {PROBE_BASELINES[name]}: not measured: {reason}", flush=True)
 
 
 def accuracy(right_TM: Tensor) -> float:

@@ -1,29 +1,67 @@
-"""Probes of the encoder while it is trained, beside those of what it is compared with.
+"""Probes while a run trains, beside those of what its encoder is compared with: which, on how many
+images, and how often.
+
+Without probe.every it is k-NN (eval.knn), where the images have labels: so much of it as takes
+SHARE of the run's work.
 
 Legend: M images that are measured on, T trials.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from .. import rng
+from .. import costs, rng
 from ..callbacks import Row
-from ..data.batching import Batch
-from ..metrics import FRESH, PROBE, PROBE_BASELINES, PROBED
+from ..data import class_numbers, loaders
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch, Unreadable, check_readable
+from ..data.files import FOLDERS
+from ..data.run_splits import Splits
+from ..data.source import Source, labelled_images
+from ..errors import UserError
+from ..formatting import count_of_images
+from ..metrics import FRESH, PIXELS, PROBE, PROBED, START
+from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Measured
-from ..recipe.schema import Probe
-from ..training.distributed import WatchedAccelerator
-from . import probes
-from .beside import ENCODER, Right, compared
-from .features import Features, Readers, accuracy, extract, feature_reader, run_probes
+from ..recipe.schema import Probe, Recipe
+from ..runs.files import write_atomically
+from ..runs.folder import COMPARED, Run
+from ..runs.next_steps import NO_LABELS
+from ..training import loop
+from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
+from . import probes, split_images
+from .beside import compared, fresh_network, pixel_reader
+from .features import (
+    ENCODER,
+    Features,
+    Readers,
+    Right,
+    accuracy,
+    all_right,
+    extract,
+    feature_reader,
+    run_probes,
+)
 
 RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
+SHARE = 0.03  # of the work of a run, that k-NN takes at most
+FEWEST = 20  # labelled held-out images, of which something can be said
+DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
+FEW = 5  # images: classes of fewer are hardly classes
+# Images that k-NN learns from and is measured on, at least, where there are as many
+LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 
 
 @dataclass(eq=False, repr=False)
@@ -41,8 +79,12 @@ class OnlineProbes:
         classes: that the probes choose from.
         accelerator: of the run.
         paired: as of `compared`.
-        beside: {FRESH, START, PIXELS: {measure: whether each held-out image is right}}, as
-            `measure` gives it; rank 0 has it.
+        images: how many labelled training images, and held-out ones, these are of all processes.
+        first: place of the first of the held-out images in their order.
+        every: steps between two evaluations.
+        share: of the run's work, that they take.
+        beside: {FRESH, START, PIXELS: {measure: whether each held-out image is right}}, once
+            `compare` has measured it; rank 0 has it.
         right: the same of the encoder, at its last evaluation.
     """
 
@@ -53,9 +95,22 @@ class OnlineProbes:
     classes: int
     accelerator: WatchedAccelerator
     paired: bool = True
+    images: tuple[int, int] = (0, 0)
+    first: int = 0
+    every: int = 1
+    share: float = 0.0
     beside: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
     has_run: bool = field(init=False, default=False)  # the same on all processes
+
+    def describe(self) -> str:
+        """What is measured, on what, and how often."""
+        measures, (train, held_out) = self.probe.measures, self.images
+        return (
+            f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
+            f" held-out images by {train:,} labelled training images, every {self.every:,}"
+            f" steps: about {self.share:.1%} of the work"
+        )
 
     def names(self) -> list[str]:
         """The names of the accuracies that it measures."""
@@ -73,33 +128,56 @@ class OnlineProbes:
         self.right = {}
         self.has_run = True
         readers = {ENCODER: feature_reader(objective.exported, self.pool, self.probe.layer)}
-        features = self._extract(readers)
+        seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return
-        held_out_MD, _ = features["test"][ENCODER]
+        held_out_MD, _ = seen["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
             yield "features/norm", probes.mean_norm(held_out_MD)
-        for name, right_TM in self._probe(features, ENCODER):
+        own = {split: found[ENCODER] for split, found in seen.items()}
+        for name, right_TM in run_probes(own, self.probe, self.classes):
             self.right[name] = right_TM
             yield f"{PROBE}{name}", accuracy(right_TM)
             if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
                 yield f"{PROBE}{FRESH}{name}", accuracy(fresh_TM)
 
-    def measure(self, readers: Readers, probe: Probe | None = None) -> dict[str, Right]:
-        """The same probes, or those of `probe`, of other features of the same images; on other
-        processes than rank 0 nothing. All processes call it, under autocast."""
-        with torch.no_grad():
-            features = self._extract(readers)
+    def compare(self, run: Run, network: Backbone, step: int) -> None:
+        """Measure what the encoder is compared with: fresh weights, the pixels and, before the
+        first step, the weights that `init=` named (`network`); once, kept in the run's folder. All
+        processes call it.
+        """
+        recipe, path = run.recipe, run.folder / COMPARED
+        asked = json.dumps([self.probe.model_dump(), *self.images, self.first])
+        known = broadcast_from_main(self.accelerator, lambda: _read(path, asked))
+        if known is not None:
+            self.beside = known
+            return
+        fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
+        readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
+        if step == 0 and not recipe.init_source.is_scratch:
+            readers[START] = feature_reader(network, self.pool, self.probe.layer)
+        if "knn" in self.probe.measures:
+            readers[PIXELS] = pixel_reader(recipe.data)
+        with loop.autocast(recipe.compute.precision, self.accelerator):
+            self.beside = self.measure(readers)
+        tensors = {
+            f"{name}/{measure}": right_TM.contiguous()
+            for name, right in self.beside.items()
+            for measure, right_TM in right.items()
+        }
+        on_main(
+            self.accelerator,
+            lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
+        )
+
+    def measure(self, readers: Readers) -> dict[str, Right]:
+        """The same probes of other features of the same images; on other processes than rank 0
+        nothing. All processes call it, under autocast."""
+        seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
-        found: dict[str, Right] = {}
-        for name in readers:
-            try:
-                found[name] = dict(self._probe(features, name, probe))
-            except Exception as error:  # as of the encoder's own, it ends no run
-                print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
-        return found
+        return all_right(seen, self.probe, self.classes)
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
@@ -107,24 +185,152 @@ class OnlineProbes:
         return compared(right, self.classes, split, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
-        return {
-            "train": extract(readers, self.train, self.accelerator),
-            "test": extract(readers, self.held_out, self.accelerator),
-        }
+        """{split: {reader: features}}, with some of the training images as `validation`, where
+        something is chosen on them."""
+        train, test = (extract(readers, b, self.accelerator) for b in (self.train, self.held_out))
+        n = len(next(iter(train.values()))[1])
+        count = self.chosen_on(n)
+        if not count:
+            return {"train": train, "test": test}
+        # drawn, as images may come class by class
+        row_N = torch.from_numpy(rng.permute(np.arange(n), n, rng.key(RATE_KEY)))
+        held, rest = row_N[:count], row_N[count:].sort().values
+        chosen = {name: (x_ND[held], label_N[held]) for name, (x_ND, label_N) in train.items()}
+        learned = {name: (x_ND[rest], label_N[rest]) for name, (x_ND, label_N) in train.items()}
+        return {"train": learned, "validation": chosen, "test": test}
 
-    def _probe(
-        self,
-        features: Mapping[str, Mapping[str, Features]],
-        name: str,
-        probe: Probe | None = None,
-    ) -> Iterator[tuple[str, Tensor]]:
-        seen = {split: found[name] for split, found in features.items()}
-        train_ND, label_N = seen["train"]
-        n = len(label_N)
-        if count := self.chosen_on(n):
-            # drawn, as images may come class by class
-            row_N = torch.from_numpy(rng.permute(np.arange(n), n, rng.key(RATE_KEY)))
-            held, rest = row_N[:count], row_N[count:].sort().values
-            seen["train"] = train_ND[rest], label_N[rest]
-            seen["validation"] = train_ND[held], label_N[held]
-        return run_probes(seen, probe or self.probe, self.classes)
+
+def _read(path: Path, asked: str) -> dict[str, Right] | None:
+    """What an earlier start has measured; None where it is gone, damaged or of other images."""
+    found: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("asked") != asked:
+                return None
+            for key in file.keys():  # noqa: SIM118
+                beside, _, measure = key.partition("/")
+                found.setdefault(beside, {})[measure] = file.get_tensor(key)
+    except (OSError, SafetensorError):
+        return None
+    return dict(found)
+
+
+def label_doubt(source: Source) -> str:
+    """Why the names of folders that labels were taken from may be no classes, in words; empty
+    without doubt, and for other labels."""
+    if source.labels.source != FOLDERS:
+        return ""
+    if source.classes and all(DATE.fullmatch(name) for name in source.classes):
+        return "all are named as years or dates are"
+    label_N = source.label_of(np.arange(len(source)))
+    median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
+    if median >= FEW:
+        return ""
+    return f"half of them have at most {count_of_images(int(median))}"
+
+
+def prepare(
+    recipe: Recipe, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
+) -> tuple[OnlineProbes | None, str]:
+    """What a run measures of its features while it trains, with its images; or why nothing.
+
+    The encoder is compared (`paired`) only on images that nothing was chosen on, that are not
+    trained on, and that do not lie in groups.
+
+    Raises:
+        UserError: the labels do not suit the probes of probe.every.
+    """
+    probe, every = recipe.probe, recipe.probe.every
+    # what learns nothing but labels tells by its accuracy
+    learns_more = not all(one.labels for one in recipe.declared.trained(recipe))
+    if not every and not (recipe.eval.knn and recipe.trains and learns_more):
+        return None, ""
+    train = min(probe.images, len(labelled_images(splits.train)))
+    first, held_out = 0, split_images.held_out_images(recipe, splits)
+    best, by_probe = recipe.checkpoint.best, (recipe.checkpoint.best or "").startswith(PROBE)
+    chosen_on = best is not None
+    if not every:
+        probe = probe.model_copy(update={"measures": ["knn"]})
+        rest = len(splits.validation) - recipe.eval.images
+        if best and not by_probe and rest >= LEAST_HELD_OUT:
+            first, held_out = recipe.eval.images, min(recipe.eval.images, rest)
+            chosen_on = False
+        train, held_out, every = _cut(recipe, train, held_out)
+        if by_probe:  # as often as it is to choose
+            every = recipe.eval.every
+        rows = loaders.held_out_rows(splits.validation, held_out, first)
+        if reason := _lacks(recipe, splits, train, rows):
+            return None, reason
+    try:
+        classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
+    except UserError as error:
+        if recipe.probe.every:
+            raise
+        return None, str(error)
+
+    def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
+        found = loaders.held_out_batches(
+            source, recipe.data, batch_layout, count, first=first, unreadable=Unreadable.UNLABELLED
+        )
+        check_readable(found, recipe.data)
+        return found
+
+    found = OnlineProbes(
+        batches(labelled_images(splits.train), train),
+        batches(splits.validation, held_out, first),
+        probe,
+        recipe.probe.pool or recipe.pool,
+        classes,
+        accelerator,
+        paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
+        images=(train, held_out),
+        first=first,
+        every=every,
+        share=_share(recipe, train + held_out, every),
+    )
+    return found, ""
+
+
+def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
+    """Why k-NN is not measured; empty where it is.
+
+    Args:
+        recipe, splits: of the run.
+        train: training images that it would learn from.
+        held_out_M: rows of the held-out images that it would be measured on.
+    """
+    if recipe.data.validation == 0:
+        return "no images are held out"
+    if not splits.train.labels.source:
+        return NO_LABELS
+    if splits.train.labels.lists is not None:
+        return "the images have lists of labels"
+    if doubt := label_doubt(splits.train.whole()):
+        return f"the folders may be no classes: {doubt}"
+    labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
+    if train < recipe.probe.neighbors or labelled < FEWEST:
+        few = f"{train:,} labelled training images and {labelled:,} held-out ones"
+        return f"{few} are too few; data.validation= holds out more"
+    return ""
+
+
+def _share(recipe: Recipe, images: int, every: int) -> float:
+    """The share of a run's work that the features of so many images take, with those of what it is
+    compared with."""
+    work, steps = costs.work(recipe), recipe.optim.steps
+    forward = work.features / (work.training or 3 * work.features)
+    evaluations = math.ceil(steps / every) + (1 if recipe.init_source.is_scratch else 2)
+    return evaluations * images * forward / (steps * recipe.optim.batch)
+
+
+def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
+    """Images to learn from, images to measure, and steps between evaluations, so that they take
+    SHARE of the work; at least LEAST_TRAINING and LEAST_HELD_OUT of as many as there are, and once
+    at the end."""
+    every, steps = recipe.eval.every, recipe.optim.steps
+    less = SHARE / _share(recipe, train + held_out, every)
+    fewer = min(train, max(LEAST_TRAINING, int(less * train)))
+    measured = min(held_out, max(LEAST_HELD_OUT, int(less * held_out)))
+    while _share(recipe, fewer + measured, every) > SHARE and every < steps:
+        every = min(steps, every * 2)
+    return fewer, measured, every

@@ -7,23 +7,27 @@ picks, J neighbours.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import rng
 from ..errors import UserError
 from ..formatting import count_of_images
+from ..recipe.probe import Probe
 
+SEED = 0  # of the few-shot choices and of the batches of probes: the same in every run
 ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
 L2, BIAS = 1024.0, 100.0  # of few-shot's least squares, and the constant's value: the authors' code
 MOMENTUM = 0.9  # of SGD
 TEMPERATURE = 0.07  # of k-NN's votes: Wu et al., 2018
+
+Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 
 
 class Scale(NamedTuple):
@@ -36,6 +40,9 @@ class Scale(NamedTuple):
     def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
         """Standardised features of x's own precision, and the constant as one more (N, A)."""
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
+
+    def to(self, device: torch.device) -> "Scale":
+        return Scale(self.mean.to(device), self.std.to(device))
 
 
 def effective_rank(x_ND: Tensor) -> float:
@@ -111,39 +118,21 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     return solved if x_SA.shape[0] >= x_SA.shape[1] else x_SA.T @ solved
 
 
-def linear_probe(
-    train_ND: Tensor,
-    label_N: Tensor,
-    dev_KD: Tensor,
-    dev_label_K: Tensor,
-    test_MD: Tensor,
-    *,
-    classes: int,
-    rates: Sequence[float],
-    steps: int,
-    batch: int | None,
-    seed: int,
-) -> Tensor:
-    """Predictions (M,) of softmax regression on standardised features, trained at each rate: those
-    of the rate with the highest accuracy on the dev split (ties: the first) of the ones that did
-    not diverge.
+def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
+    """Predictions (M,) of softmax regression on standardised features of seen["train"], trained at
+    each rate, for seen["test"]: those of the rate with the highest accuracy on seen["validation"]
+    (ties: the first) of the ones that did not diverge.
 
     Raises:
         UserError: every rate diverges.
     """
-    scale = moments(train_ND)
-    weight_GAC = train_linear(
-        train_ND,
-        label_N,
-        scale,
-        classes=classes,
-        rates=rates,
-        steps=steps,
-        batch=batch,
-        seed=seed,
+    (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
+        seen[split] for split in ("train", "validation", "test")
     )
+    scale = moments(train_ND)
+    weight_GAC = train_linear(train_ND, label_N, scale, classes, probe)
     right_GK = _classify(dev_KD, scale, weight_GAC) == dev_label_K
-    best = best_rate("linear", rates, right_GK.double().mean(1).tolist(), weight_GAC)
+    best = best_rate("linear", probe.rates, right_GK.double().mean(1).tolist(), weight_GAC)
     return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
 
 
@@ -163,45 +152,47 @@ def best_rate(
     return max((g for g, ok in enumerate(finite) if ok), key=lambda g: score_G[g])
 
 
-def train_linear(
-    x_ND: Tensor,
-    label_N: Tensor,
-    scale: Scale,
-    *,
+def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
+    """Weights (G, A, C) of softmax regression. All rates see the same batches (`rows_of_batch`)."""
+
+    def gradient(step: int, weight_AF: Tensor) -> Tensor:
+        row_B = rows_of_batch(step, probe.batch, len(x_ND)).to(x_ND.device)
+        return _gradient(x_ND[row_B], label_N[row_B], scale, weight_AF, len(probe.rates))
+
+    return descend(gradient, x_ND.shape[1], classes, probe, x_ND.device)
+
+
+def descend(
+    gradient: Callable[[int, Tensor], Tensor],
+    width: int,
     classes: int,
-    rates: Sequence[float],
-    steps: int,
-    batch: int | None,
-    seed: int,
+    probe: Probe,
+    device: torch.device,
 ) -> Tensor:
-    """Weights (G, A, C) of softmax regression from zero by SGD with momentum and cosine decay, the
-    rates side by side.
+    """Weights (G, A, C) from zero by SGD with momentum and cosine decay, the rates side by side:
+    one product serves all, as F = G C.
 
-    All rates see the same batches, from epochs permuted by (seed, epoch); `batch=None`: all images
-    in each step.
+    Args:
+        gradient: of a step's batch at the weights (A, F), each group's own.
+        width: of the features.
+        classes: of the weights.
+        probe: rates and steps.
+        device: of the weights.
     """
-    groups = len(rates)
-    rate_F = repeat(
-        torch.tensor(rates, dtype=torch.float32, device=x_ND.device), "g -> (g c)", c=classes
-    )
-    # F = G C: one product serves all rates
-    weight_AF = torch.zeros(x_ND.shape[1] + 1, groups * classes, device=x_ND.device)
+    rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
+    weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
     velocity_AF = torch.zeros_like(weight_AF)
-    for step in range(steps):
-        row_B = (
-            None if batch is None else rows_of_batch(step, batch, len(x_ND), seed).to(x_ND.device)
-        )
-        x_BD, label_B = (x_ND, label_N) if row_B is None else (x_ND[row_B], label_N[row_B])
-        velocity_AF.mul_(MOMENTUM).add_(_gradient(x_BD, label_B, scale, weight_AF, groups))
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / steps)) * rate_F * velocity_AF
-    return rearrange(weight_AF, "a (g c) -> g a c", g=groups)
+    for step in range(probe.steps):
+        velocity_AF.mul_(MOMENTUM).add_(gradient(step, weight_AF))
+        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / probe.steps)) * rate_F * velocity_AF
+    return rearrange(weight_AF, "a (g c) -> g a c", c=classes)
 
 
-def rows_of_batch(step: int, batch: int, length: int, seed: int) -> Tensor:
+def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
     """Rows of batch `step` of an endless stream of permuted epochs."""
     epoch_B, place_B = np.divmod(np.arange(step * batch, (step + 1) * batch), length)
     return torch.from_numpy(
-        rng.permute(place_B, length, rng.stream(rng.key(seed, epoch_B), "linear probe"))
+        rng.permute(place_B, length, rng.stream(rng.key(SEED, epoch_B), "linear probe"))
     )
 
 

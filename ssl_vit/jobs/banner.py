@@ -7,13 +7,13 @@ import torch
 from .. import costs, formatting, metrics
 from ..data import loaders
 from ..data.workers import limit_workers
+from ..evaluation.online import label_doubt
+from ..evaluation.split_images import held_out_images, measured_on
 from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
 from ..runs import console, seen_text
 from ..training import loop
-from .online import label_doubt
 from .setup import Job, loop_settings
-from .split_images import held_out_images, measured_on
 
 NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
 OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
@@ -45,8 +45,9 @@ def _warnings(job: Job) -> Iterator[str]:
     if doubt and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"
         yield f"folders are taken for classes, but {doubt}: {what}"
-    if job.online and "knn" in job.online.probes.probe.measures:
-        left = job.online.train - job.online.probes.chosen_on(job.online.train)
+    if job.online and "knn" in job.online.probe.measures:
+        train, _ = job.online.images
+        left = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > left:
             few = f"probes learn from {formatting.count_of_images(left)}: no k-NN accuracy"
             yield f"probe.neighbors={recipe.probe.neighbors}: {few}"

@@ -53,7 +53,7 @@ def reconcile(job: Job) -> None:
         known = job.held_out.names(model.eval())
         model.train()
     if job.online:
-        known += [f"{PROBE}{name}" for name in job.online.probes.names()]
+        known += [f"{PROBE}{name}" for name in job.online.names()]
     distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, known))
 
 
@@ -175,5 +175,5 @@ def restore(job: Job) -> Best | None:
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))
         job.held_out.latest = {}
         if job.online:
-            job.online.probes.has_run = False
+            job.online.has_run = False
     return Best(metric=metric, step=step, value=record["value"])

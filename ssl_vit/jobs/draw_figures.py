@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import UserError
-from ..pages import figures_page
+from ..pages import figure_blocks
 from ..recipe import records
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
@@ -173,7 +173,7 @@ class FigureFolder:
 
     @property
     def output(self) -> OutputFolder[FigureRecord]:
-        return OutputFolder("name", self.path, OWN, RECORD, FigureRecord)
+        return OutputFolder(self.path, OWN, RECORD, FigureRecord)
 
     def read(self) -> dict[str, Figure]:
         """{figure: its images} of the figures in it, which are a run's own or of this encoder.
@@ -218,7 +218,7 @@ class FigureFolder:
                 texts = str(data[-1][1].get("drawn", ""))
                 known[name] = Figure(images=of, count=count, drawn=texts)
             self._record(known)
-            page = figures_page.write(self.path, about, self.run)
+            page = figure_blocks.write(self.path, about, self.run)
             if self.run is not None:
                 _show(self.run)
         return page
@@ -230,7 +230,7 @@ class FigureFolder:
             with self.output.hold():
                 yield
             return
-        with lock.hold(self.run, str(self.run.parent)):
+        with lock.hold(self.run):
             self.path.mkdir(exist_ok=True)
             sweep(self.path, OWN)
             yield

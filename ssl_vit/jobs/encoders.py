@@ -19,7 +19,7 @@ from ..errors import UserError, suggest
 from ..evaluation.beside import initial_network
 from ..inspection.base import Subject
 from ..models import weights
-from ..models.encoder import Encoder, build_backbone
+from ..models.encoder import Backbone, Encoder, build_backbone
 from ..recipe import parsing, recipe_files, schema, words
 from ..recipe.check import check_place
 from ..recipe.images import PIXEL_KEYS
@@ -52,6 +52,19 @@ class NamedEncoder:
     run: Path | None
     owner: "NamedEncoder | None" = None
     made: Recipe | None = None
+
+    def load(self) -> tuple[Backbone, str]:
+        """The network with its weights, in evaluation mode, and their hash.
+
+        Raises:
+            UserError: the weights are missing, damaged or another model's.
+        """
+        recipe = self.recipe
+        if self.source.is_scratch:
+            fresh = initial_network(self.made, recipe.model, recipe.data, recipe.seed)
+            return fresh, weights.fingerprint(fresh.backbone.state_dict())
+        network = build_backbone(recipe.model, recipe.data).eval()
+        return network, weights.load_weights(network, self.source)
 
     def describe(self) -> str:
         model = self.recipe.model
@@ -226,18 +239,13 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     the set.
 
     Raises:
-        UserError: the weights are missing, damaged or another model's; images cannot be read.
+        UserError: as `NamedEncoder.load`; or images cannot be read.
     """
     recipe = one.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.seed)  # of what the weights do not hold
-    if one.source.is_scratch:
-        network = initial_network(one.made, recipe.model, recipe.data, recipe.seed)
-    else:
-        network = build_backbone(recipe.model, recipe.data)
+    network, _ = one.load()
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
-    if not one.source.is_scratch:
-        weights.load_weights(network, one.source)
     objective, unknown = load_trained(one.source, network, lambda part: bool(part.figure))
     tokens = network.patches + network.prefix
     fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)

@@ -1,44 +1,34 @@
 """One evaluation of a frozen encoder: from a checked recipe to a finished run folder."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from .. import costs
 from ..data import class_numbers, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..errors import UserError
-from ..evaluation import features
-from ..evaluation.beside import ENCODER, compared, initial_network, pixel_reader
+from ..evaluation import attentive, dense, features, split_images
+from ..evaluation.beside import compared, initial_network, pixel_reader
+from ..evaluation.features import ENCODER
+from ..evaluation.images import Images
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import FRESH, PIXELS, PROBE_BASELINES
+from ..metrics import FRESH, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
-from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
-from ..recipe.records.run import Environment, Measured, Result, SeenImages
+from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS
+from ..recipe.records.run import Environment, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console, seen_text
 from ..runs.environment import environment
 from ..runs.folder import Run
 from ..runs.identity import runs_before
 from ..training.distributed import WatchedAccelerator, check_same, on_main
-from . import (
-    evaluate_masks,
-    evaluate_tokens,
-    finish,
-    head_classes,
-    resources,
-    seen_images,
-    split_images,
-)
-from .evaluation_images import EvaluationImages
-from .heads import load_classifier
+from . import finish, heads, resources, seen_images
 from .session import session
 
 
@@ -66,55 +56,54 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     facts |= weights.load_init(network, source, exported=False)
     head = None
     if "top1" in recipe.probe.measures:
-        assert splits.test is not None
-        head = head_classes.load(network, source, splits.test)
-    seen = seen_images.load_or_find(
-        run, seen_images.MeasuredImages(recipe, splits), facts["data"], accelerator
-    )
-    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
+        head = heads.load_head(network, source, images.test)
+    measured = seen_images.MeasuredImages(recipe, splits)
+    seen = seen_images.seen_before(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
         if ATTENTIVE in recipe.probe.measures:
-            console.table([("attentive", evaluate_tokens.describe(networks[ENCODER], images))])
+            console.table([("attentive", attentive.describe(network, images))])
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
-    metrics, forwarded = _probed(networks, readers, images, paired)
+    right = _of_features(readers, images)
+    # what is read for fresh weights is not counted as the run's
+    images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
+    if ATTENTIVE in recipe.probe.measures:
+        for name, one in networks.items():
+            with features.failing_left_out(name, UserError, accelerator.is_main_process):
+                found = attentive.measure(one, images_of[name])
+                right[name] = {**right.get(name, {}), ATTENTIVE: found}
+    metrics = compared(right, images.classes, "test", paired=paired)
     if head:
-        metrics |= finish.measured(head_classes.measure(head, images), "test")
+        metrics |= finish.measured(heads.measure_head(head, images), "test")
     if measures_masks(recipe):
-        found, more = evaluate_masks.measure(networks, images, paired)
-        metrics |= found
-        forwarded += more
+        counts = {name: dense.measure(one, images_of[name]) for name, one in networks.items()}
+        metrics |= dense.compared(counts, paired)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
-        result = finish.result_record(
-            recipe,
+        result = finish.write_result(
+            run,
+            splits,
             metrics,
-            images=forwarded,
-            exaflop=costs.exaflop(recipe, forwarded),  # forward only
+            seen=seen,
+            images=images.forwarded,
             seconds=seconds,
             device_seconds=seconds * accelerator.num_processes,
             before=source.upstream_cost(),
+            pool=pool,
+            classes=images.classes if _probes(recipe) else 0,
         )
-        result.pool = pool
-        result.measured_on = split_images.measured_on(recipe, splits)
-        if _probes(recipe):
-            result.classes = images.classes
-        if seen:
-            result.seen = seen_images.without_paths(seen)
-        run.finish(result)
-        finish.write_page(run)
     accelerator.wait_for_everyone()
     return result
 
 
 def _open_images(
     recipe: Recipe, accelerator: WatchedAccelerator, splits: run_splits.Splits
-) -> tuple[EvaluationImages, dict[str, Any]]:
+) -> tuple[Images, dict[str, Any]]:
     """The images as all processes read them, and what environment.json records of them.
 
     Raises:
@@ -131,7 +120,8 @@ def _open_images(
     if not set(recipe.probe.measures) <= {SEGMENTATION}:
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
-    return EvaluationImages(recipe, splits, classes, accelerator, batch_layout), facts
+    workers = resources.workers(recipe, accelerator)
+    return Images(recipe, splits, classes, accelerator, batch_layout, workers), facts
 
 
 def _probes(recipe: Recipe) -> set[str]:
@@ -183,7 +173,8 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         if name == FRESH and (made := _made(init)) is not None:
             torch.default_generator.manual_seed(made.seed)
             encoder.build_backbone(made.model, made.data)
-        objective = load_classifier(init, net, "probe.feature=hidden", trained=name == ENCODER)
+        trained = name == ENCODER
+        objective = heads.load_classifier(init, net, "probe.feature=hidden", trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
         raise UserError(f"probe.feature=hidden: {text}")
@@ -213,105 +204,27 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
     return False
 
 
-def _probed(
-    networks: dict[str, Backbone],
-    readers: features.Readers,
-    images: EvaluationImages,
-    paired: bool,
-) -> tuple[dict[str, Measured], int]:
-    """The probes of the encoder's features and tokens, and of those that they are compared with.
-
-    Returns:
-        The metrics, which rank 0 has; and the number of images that the encoder forwarded, with the
-        test images of `top1`.
-    """
+def _of_features(readers: features.Readers, images: Images) -> dict[str, features.Right]:
+    """{reader: which test images each probe of features is right of}, on rank 0; nothing on others,
+    and where no such probe is asked for."""
     recipe, splits = images.recipe, images.splits
-    assert splits.test is not None
-    forwarded = len(splits.test) if "top1" in recipe.probe.measures else 0
-    right: dict[str, dict[str, torch.Tensor]] = {}
-    if probed := _probes(recipe) - TOKENS:
-        right, more = _of_features(readers, images, probed)
-        forwarded += more
-    if ATTENTIVE in recipe.probe.measures:
-        forwarded += evaluate_tokens.images_read(images)
-        for name, network in networks.items():
-            with _without_failed_baseline(name, images.accelerator.is_main_process):
-                found = evaluate_tokens.measure(network, images)
-                right.setdefault(name, {})[ATTENTIVE] = found
-    if not right or not images.accelerator.is_main_process:
-        return {}, forwarded
-    return compared(right, images.classes, "test", paired=paired), forwarded
-
-
-def _of_features(
-    readers: features.Readers, images: EvaluationImages, probed: set[str]
-) -> tuple[dict[str, dict[str, torch.Tensor]], int]:
-    """As `_right`, on rank 0, else nothing; and the number of images that were forwarded.
-
-    Args:
-        probed: the measures that read one feature of an image.
-    """
-    recipe, splits, forwarded = images.recipe, images.splits, 0
-    assert splits.test is not None
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    probed = _probes(recipe) - TOKENS
+    if not probed:
+        return {}
+    named = {"train": splits.train, "validation": splits.validation, "test": images.test}
     if probed.isdisjoint(CHOSEN):
         del named["validation"]
     picks = None
-    extracted: dict[str, dict[str, features.Features]] = {}
+    seen: dict[str, dict[str, features.Features]] = {}
     with images.autocast():
         if probed == {"few_shot"}:
-            train = named.pop("train")
-            extracted["train"], picks, drawn = features.sample_few_shot(
-                readers,
-                train,
-                lambda rows: images.batches(train, rows),
-                recipe.probe,
-                images.classes,
-                images.accelerator,
-            )
-            forwarded += drawn
+            del named["train"]
+            seen["train"], picks = features.sample_few_shot(readers, images)
         for name, source in named.items():
-            batches = images.batches(source)
-            extracted[name] = features.extract(readers, batches, images.accelerator)
-            forwarded += len(source)
+            seen[name] = features.extract(readers, images.batches(source), images.accelerator)
     if not images.accelerator.is_main_process:
-        return {}, forwarded
-    return _right(extracted, picks, recipe.probe, images.classes), forwarded
-
-
-def _right(
-    extracted: dict[str, dict[str, features.Features]],
-    picks: features.Picks | None,
-    probe: Probe,
-    classes: int,
-) -> dict[str, dict[str, torch.Tensor]]:
-    """{reader: {measure: which test images are right}} of {split: {reader: features}}."""
-    right = {}
-    for name in extracted["test"]:
-        # without a network there is nothing to fit but neighbours
-        of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
-        own = {split: found[name] for split, found in extracted.items()}
-        with _without_failed_baseline(name):
-            right[name] = dict(features.run_probes(own, of, classes, picks))
-    return right
-
-
-@contextmanager
-def _without_failed_baseline(name: str, tell: bool = True) -> Iterator[None]:
-    """Go on where what the encoder is compared with cannot be measured, with a warning; of the
-    encoder itself it is an error.
-
-    Args:
-        name: the encoder's, or the baseline's.
-        tell: print the warning, on one process.
-    """
-    try:
-        yield
-    except UserError as error:
-        if name == ENCODER:
-            raise
-        if tell:
-            print(f"warning: {PROBE_BASELINES[name]}: not measured: {error}", flush=True)
+        return {}
+    return features.all_right(seen, recipe.probe, images.classes, picks)
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

@@ -28,15 +28,14 @@ from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..formatting import count_of_images, crop_text, feature_text, text_line
-from ..models import weights
-from ..models.encoder import Backbone, Encoder, build_backbone
+from ..models.encoder import Backbone, Encoder
 from ..recipe.identity import Difference, differences, facts
 from ..recipe.images import CROPPING, PIXEL_KEYS
+from ..recipe.init_source import file_hash
 from ..recipe.operation import Precision
 from ..recipe.records import Record
 from ..recipe.schema import Data
 from ..recipe.tools import TOP, EmbedOptions
-from ..runs import output_folder
 from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
 from ..training.distributed import broadcast_from_main, on_main
@@ -81,7 +80,7 @@ class FeatureFolder:
         self.accelerator = self.session.accelerator
         self.recipe = self.one.recipe
         self.folder = Path(self.recipe.out) / self.recipe.name
-        self.output = OutputFolder("name", self.folder, OWN, RECORD, Embedded)
+        self.output = OutputFolder(self.folder, OWN, RECORD, Embedded)
 
     def run(self) -> tuple[list[Path], list[Neighbor]]:
         """Write the shards that are missing, each on one process; answer the queries.
@@ -151,11 +150,7 @@ class FeatureFolder:
             UserError: they do not suit; or it has no patches or no class token, which are wanted.
         """
         init, one = self.options.init, self.one
-        torch.manual_seed(self.recipe.seed)
-        network = build_backbone(self.recipe.model, self.recipe.data)
-        digest = weights.fingerprint(network.backbone.state_dict())
-        if not one.source.is_scratch:
-            digest = weights.load_weights(network, one.source)
+        network, digest = one.load()
         if not isinstance(network, Encoder):
             one.pool = "its own pooling"
             if self.options.patches:
@@ -166,7 +161,7 @@ class FeatureFolder:
             raise UserError(f"probe.pool=token: init={init} has no class token; expected avg")
         else:
             one.pool = "avg"
-        return network.to(self.accelerator.device).eval(), digest
+        return network.to(self.accelerator.device), digest
 
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
         """Write embed.json, or check that it describes these features; print what is done.
@@ -271,7 +266,7 @@ class FeatureFolder:
         assert record is not None
         names = [shard.file.name for shard in self.shards]
         new = [name for name in names if name not in record.shards]
-        record.shards |= output_folder.hashes(self.folder, new)
+        record.shards |= {name: file_hash(self.folder / name) or "" for name in new}
         self.output.write(record)
         for text in unreadable:
             print(f"warning: left out: {text_line(text)}", flush=True)

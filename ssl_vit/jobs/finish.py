@@ -4,23 +4,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .. import costs, inspection
-from ..data import batching, class_numbers, loaders
-from ..data.workers import InterruptibleLoader
-from ..evaluation import classify
+from ..data import class_numbers
+from ..data.run_splits import Splits
+from ..evaluation import classify, split_images
+from ..evaluation.images import Images
 from ..models import weights
 from ..objectives.base import Objective
-from ..recipe.records.run import Best, Measured, Result
-from ..recipe.schema import Recipe
+from ..recipe.records.run import Best, Measured, Result, SeenImages
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import WarningLog
 from ..training import loop
 from ..training.preemption import StopConsensus
-from . import best_checkpoint, seen_images, split_images
+from . import best_checkpoint, seen_images
 from .setup import Job, loop_settings
 
 Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
@@ -37,9 +38,9 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
     """
     best = best_checkpoint.restore(job)
     # resumed after the last step, or with the best one's weights
-    if job.online and not job.online.probes.has_run:
+    if job.online and not job.online.has_run:
         callbacks = loop.Callbacks([WarningLog(job.run)])
-        loop.evaluate(job.online.probes, job.state, {}, loop_settings(job.recipe), callbacks)
+        loop.evaluate(job.online, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
         if not job.held_out.latest:  # a failure ends the run: a result has held-out metrics
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
@@ -60,20 +61,16 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
     recipe = job.recipe
     if source is None:
         return {}
-    loader = loaders.evaluation_loader(source, recipe.data, job.batch_layout, job.workers)
-    with (
-        loop.autocast(recipe.compute.precision, job.accelerator),
-        InterruptibleLoader(loader, should_stop) as test,
-    ):
-        predictions = classify.predict(trained, job.accelerator.watch_loader(test), job.accelerator)
+    classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
+    images = Images(
+        *(recipe, job.splits, classes, job.accelerator, job.batch_layout, job.workers),
+        warn=lambda text: job.warn(f"a test image is {text}"),
+        should_stop=should_stop,
+    )
+    with images.autocast():
+        predictions = classify.predict(trained, images.batches(source), job.accelerator)
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
-        for text in predictions.unreadable:
-            job.warn(f"a test image is left out: {text}")
-    if unreadable := predictions.unreadable:
-        count = len(predictions.index)
-        batching.check_unreadable(len(unreadable), count, recipe.data, unreadable[-1])
-    classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     metrics = classify.accuracies(predictions, classes)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, source, recipe.eval.real)
@@ -95,29 +92,21 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
         values = {name: value for name, (value, _) in tested.items()}
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
-    probed = job.online.probes.metrics(split) if job.online else {}
-    images = state.step * recipe.optim.batch
-    result = result_record(
-        recipe,
+    probed = job.online.metrics(split) if job.online else {}
+    result = write_result(
+        run,
+        job.splits,
         measured(job.held_out.latest, split) | probed | measured(tested, "test"),
-        steps=state.step,
-        images=images,
-        exaflop=costs.exaflop(recipe, images),
+        seen=[*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen],
+        images=state.step * recipe.optim.batch,
         seconds=state.seconds,
         device_seconds=state.device_seconds,
         before=initial_weights(run.folder).get("before") or upstream_cost(recipe),
+        steps=state.step,
+        best=best,
+        not_compared=job.not_compared,
     )
-    result.measured_on = split_images.measured_on(recipe, job.splits)
-    seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
-    if seen:
-        result.seen = seen_images.without_paths(seen)
-    if best:
-        result.best = best
-    if job.not_compared:
-        result.not_compared = job.not_compared
-    run.finish(result)
     run.write_log("finished")
-    write_page(run)
     return result
 
 
@@ -130,6 +119,54 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
         names = job.splits.train.classes
         classes = names if len(names) == count else [str(number) for number in range(count)]
     weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
+
+
+def write_result(
+    run: Run,
+    splits: Splits,
+    metrics: dict[str, Measured],
+    *,
+    seen: list[SeenImages],
+    images: int,
+    seconds: float,
+    device_seconds: float,
+    before: dict[str, float | None],
+    steps: int = 0,
+    **known: Any,
+) -> Result:
+    """Write result.json and the page; the content of result.json.
+
+    Args:
+        run, splits: the run and its images.
+        metrics: by their names.
+        seen: which of the images it, and its initial weights, had seen.
+        images: that the encoder forwarded.
+        seconds: of the run.
+        device_seconds: seconds times processes.
+        before: exaflop and device_hours of the runs that the initial weights come from.
+        steps: of the optimiser.
+        known: more fields of the result; one without a value is left out.
+    """
+    recipe, hours = run.recipe, device_seconds / 3600
+    exaflop = costs.exaflop(recipe, images)  # None: not counted, and so is what is added to it
+    known["seen"] = seen_images.without_paths(seen)
+    result = Result(
+        steps=steps,
+        images=images,
+        exaflop=exaflop,
+        device_hours=hours,
+        total_exaflop=_added(exaflop, before["exaflop"]),
+        total_device_hours=_added(hours, before["device_hours"]),
+        seconds=seconds,
+        metrics=metrics,
+        measured_on=split_images.measured_on(recipe, splits),
+        recipe=recipe_hash(recipe),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        **{field: value for field, value in known.items() if value},
+    )
+    run.finish(result)
+    write_page(run)
+    return result
 
 
 def write_page(run: Run) -> None:
@@ -152,43 +189,6 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 def measured(metrics: Metrics, split: str) -> dict[str, Measured]:
     """Metrics of a split as result.json has them."""
     return {name: Measured(value=value, n=n, split=split) for name, (value, n) in metrics.items()}
-
-
-def result_record(
-    recipe: Recipe,
-    metrics: dict[str, Measured],
-    images: int,
-    exaflop: float | None,
-    seconds: float,
-    device_seconds: float,
-    before: dict[str, float | None],
-    steps: int = 0,
-) -> Result:
-    """The content of result.json.
-
-    Args:
-        recipe: of the run.
-        metrics: by their names.
-        images: that the encoder forwarded.
-        exaflop: of the run; None: not counted, and so is what is added to it.
-        seconds: of the run.
-        device_seconds: seconds times processes.
-        before: exaflop and device_hours of the runs that the initial weights come from.
-        steps: of the optimiser.
-    """
-    hours = device_seconds / 3600
-    return Result(
-        steps=steps,
-        images=images,
-        exaflop=exaflop,
-        device_hours=hours,
-        total_exaflop=_added(exaflop, before["exaflop"]),
-        total_device_hours=_added(hours, before["device_hours"]),
-        seconds=seconds,
-        metrics=metrics,
-        recipe=recipe_hash(recipe),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
 
 
 def _added(one: float | None, other: float | None) -> float | None:

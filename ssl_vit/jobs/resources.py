@@ -1,11 +1,9 @@
 """Resources of a run: device batch, data workers, decoded images, and what environment.json records
 about them."""
 
-import os
 import socket
 from typing import Any
 
-import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -18,11 +16,11 @@ from ..data.pixel_values import pixel_type
 from ..data.resident import DecodedImages, NotResident, decode_split
 from ..data.source import Source
 from ..errors import UserError
+from ..evaluation import split_images
 from ..formatting import option_text
 from ..recipe.probe import SEGMENTATION
 from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
-from ..runs.environment import process_cores
-from . import split_images
+from ..runs.environment import host_memory, process_cores
 
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
@@ -61,11 +59,6 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Images of one pass of an evaluation."""
     return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
-
-
-def host_memory() -> float:
-    """This process's share of the machine's memory, in bytes."""
-    return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def workers(recipe: Recipe, accelerator: Accelerator) -> int:

@@ -11,13 +11,14 @@ from typing import Any
 from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
 from ..errors import UserError
+from ..evaluation import split_images
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
 from ..training import distributed
 from ..training.heartbeat import Watchdog
 from ..training.preemption import SignalHandler
-from . import reuse, split_images
+from . import reuse
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..data.source import Source
 from ..errors import UserError
+from ..evaluation import online
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.held_out import HeldOutEvaluator
+from ..evaluation.online import OnlineProbes
 from ..hub import background
 from ..models import encoder, weights
 from ..objectives import building
@@ -30,9 +32,7 @@ from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import online, resources, seen_images
-from .online import OnlineJob
-from .trained_on import TrainedOn
+from . import resources, seen_images
 
 # Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
 # name weights
@@ -53,13 +53,13 @@ class Job:
     splits: run_splits.Splits
     state: State
     sharding: dict[str, Any]  # how the weights are distributed
-    trained_on: TrainedOn
+    trained_on: seen_images.TrainedOn
     measured: seen_images.MeasuredImages
     seen: list[SeenImages]  # of them, by the runs that the initial weights come from
     workers: int
     held_out: HeldOutEvaluator = field(init=False)
     collapse: CollapseEvaluator | None = field(init=False)
-    online: OnlineJob | None = field(init=False)
+    online: OnlineProbes | None = field(init=False)
     not_compared: str = field(init=False)  # why the features are not probed while it trains
     pusher: background.Pusher | None = None
     decoded: DecodedImages | None = None  # the training images, where they are kept in memory
@@ -127,8 +127,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     )
     facts |= _load_initial_weights(network, run)
     measured = seen_images.MeasuredImages(recipe, splits)
-    seen = seen_images.load_or_find(run, measured, facts["data"], accelerator)
-    facts["seen"] = [one.content() for one in seen_images.without_paths(seen)]
+    seen = seen_images.seen_before(run, measured, facts, accelerator)
     objective = building.build(Settings.of(recipe), network, classes)
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
@@ -142,13 +141,13 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         splits,
         state,
         facts["sharding"],
-        TrainedOn(run.folder, learns_labels(recipe)),
+        seen_images.TrainedOn(run.folder, learns_labels(recipe)),
         measured,
         seen,
         resources.workers(recipe, accelerator),
     )
     job.held_out, job.collapse = _held_out(job), _collapse(job)
-    job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
+    job.online, job.not_compared = online.prepare(recipe, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:
         job.pusher = background.Pusher(run)
     return job

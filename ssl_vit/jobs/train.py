@@ -11,6 +11,7 @@ import torch
 from ..callbacks import Callback, Row
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
+from ..evaluation import split_images
 from ..hub import background
 from ..recipe.records.run import Result
 from ..runs import console
@@ -21,11 +22,10 @@ from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
 from ..training.loop import Scheduled
-from . import best_checkpoint, finish, online, resources, split_images
+from . import best_checkpoint, finish, resources, seen_images
 from . import session as sessions
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
-from .trained_on import LIMIT
 
 PAGE_INTERVAL = 60.0  # seconds
 BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
@@ -97,7 +97,7 @@ def _measure_baselines(job: Job) -> None:
             job.held_out.measure_baselines(whole)
     if job.online:
         with job.state.evaluation_model() as model:
-            online.compare(job.online, model.eval().exported, job.state.step)
+            job.online.compare(job.run, model.eval().exported, job.state.step)
             model.train()
 
 
@@ -113,7 +113,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
     for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
         callbacks.warn(f"a held-out image was replaced by the next: {name}")
-    probed = (*job.online.probes.train, *job.online.probes.held_out) if job.online else ()
+    probed = (*job.online.train, *job.online.held_out) if job.online else ()
     for name in dict.fromkeys(name for batch in probed for name in batch.unreadable):
         callbacks.warn(f"an image is left out of the probes: {name}")
     saver = checkpoint.Saver(run.checkpoints, job.recipe.checkpoint, run.write_log, callbacks.warn)
@@ -129,7 +129,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
-            callbacks.note(f"of the images beyond {LIMIT:,}, which it trains on is not recorded")
+            beyond = f"of the images beyond {seen_images.LIMIT:,}"
+            callbacks.note(f"{beyond}, which it trains on is not recorded")
         distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
 
     def finish_saving() -> None:
@@ -201,7 +202,7 @@ def _evaluators(job: Job) -> list[Scheduled]:
     recipe = job.recipe
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.online:
-        evaluators.append(Scheduled(job.online.probes, job.online.every))
+        evaluators.append(Scheduled(job.online, job.online.every))
     if job.collapse and recipe.eval.collapse:
         evaluators.append(Scheduled(job.collapse, recipe.eval.collapse))
     if recipe.hub.repo and recipe.hub.every:
@@ -260,7 +261,7 @@ def _callbacks(job: Job) -> list[Callback]:
     if job.trackers:
         callbacks.append(job.trackers)
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
-    steps, probed = job.recipe.optim.steps, job.online.held_out if job.online else 0
+    steps, probed = job.recipe.optim.steps, job.online.images[1] if job.online else 0
     callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:

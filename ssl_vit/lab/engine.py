@@ -248,7 +248,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
         return []
     from ..data import class_numbers  # takes seconds to import
     from ..data.layout import NoTestSplit
-    from ..jobs import split_images
+    from ..evaluation import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
     decides = {*SPLIT_KEYS, *PART, *READING, "eval.images"}

@@ -1,13 +1,19 @@
-"""Figures of a folder as blocks of a page. No torch here."""
+"""Figures of a folder as blocks of a page, and a page of such a folder alone. No torch here."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..recipe import declaration, records
 from ..recipe.records.run import Figures
 from ..recipe.tools import FIGURES
-from .blocks import Block, Figure, Text
+from ..runs.files import write_atomically
+from . import blocks
+from .blocks import Block, Figure, Listing, Section, Text
+from .run_record import read_run
+
+PAGE = "figures.html"
 
 # What the figures of the figures tool show
 SHOWN = {
@@ -40,6 +46,24 @@ def predictions(values: Mapping[str, Any]) -> str:
     if caption and declared.predicts_patches and target and target.drawn:
         caption += f"; {target.drawn}"
     return caption
+
+
+def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
+    """Write figures.html beside the figures of a folder; its path.
+
+    Args:
+        folder: of the figures.
+        about: a line for the images that were looked at, and one for each encoder.
+        run: whose own folder of figures it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    objective = "" if run is None else predictions(read_run(run).values)
+    figures = list(build(folder, objective, "a figure", math.inf))
+    sections = [Section("", [Listing(list(about))]), Section("Figures", figures)]
+    write_atomically(folder / PAGE, blocks.html("What the encoder has learned", sections))
+    return folder / PAGE
 
 
 def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:

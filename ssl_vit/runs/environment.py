@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ..formatting import INSTALLED
 
 PACKAGES = ("torch", "torchvision", "timm", "accelerate", "datasets", "transformers", "numpy")
@@ -28,6 +30,11 @@ def process_cores() -> int:
         share = int(each) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
         return max(1, min(share, cores()))
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def host_memory() -> float:
+    """This process's share of the machine's memory, in bytes."""
+    return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:

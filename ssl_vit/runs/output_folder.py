@@ -23,22 +23,16 @@ class OutputFolder(Generic[Content]):
     """A folder that a tool writes.
 
     Attributes:
-        key: the option that names it, `name` or `out`, for errors.
-        path: of the folder.
+        path: of the folder, whose name is name= in errors.
         own: matches the names that the tool writes.
         record: the JSON file that says what is in the folder, without which it has to be new.
         content: what that file holds.
     """
 
-    key: str
     path: Path
     own: re.Pattern[str]
     record: str
     content: type[Content]
-
-    @property
-    def option(self) -> str:
-        return f"{self.key}={self.path.name if self.key == 'name' else self.path}"
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -49,10 +43,9 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        lock.check_outside(self.option, self.path)
+        lock.check_outside(self.path)
         self.check()
-        out = str(self.path.parent if self.key == "name" else self.path)
-        with lock.hold(self.path, out, self.key):
+        with lock.hold(self.path):
             self.read()
             sweep(self.path, self.own)
             yield
@@ -66,13 +59,14 @@ class OutputFolder(Generic[Content]):
         """
         if not self.path.exists():
             return
+        option = f"name={self.path.name}"
         try:
             names = {path.name for path in self.path.iterdir()} - {"lock"}
         except OSError as error:
-            raise UserError(f"{self.option}: {self.path}: {error.strerror}") from None
+            raise UserError(f"{option}: {self.path}: {error.strerror}") from None
         if self.record not in names and any(not name.startswith(".") for name in names):
-            text = f"{self.path} holds something else; give another {self.key}="
-            raise UserError(f"{self.option}: {text}")
+            text = f"{self.path} holds something else; give another name="
+            raise UserError(f"{option}: {text}")
 
     def read(self) -> Content | None:
         """The record; None where there is none.
@@ -80,14 +74,13 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: it is damaged.
         """
-        if not (self.path / self.record).exists():
-            return None
         path = self.path / self.record
+        if not path.exists():
+            return None
         try:
             return records.read(path, self.content)
         except (OSError, ValueError) as error:
-            text = f"give another {self.key}="
-            raise UserError(f"{path} is damaged ({error}); {text}") from None
+            raise UserError(f"{path} is damaged ({error}); give another name=") from None
 
     def write(self, content: Content) -> None:
         """Write the record.
@@ -108,29 +101,12 @@ class OutputFolder(Generic[Content]):
         Raises:
             UserError: one is there and is not the file that was written.
         """
-        written = set(names) & recorded.keys()
-        there = {name: recorded[name] for name in written if (self.path / name).exists()}
-        check_hashes(self.path, there)
-        gone = written - there.keys()
-        return {name: value for name, value in recorded.items() if name not in gone}
-
-
-def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """{name: hash} of files, for a record of what was written; "" of one that cannot be read."""
-    return {name: file_hash(folder / name) or "" for name in names}
-
-
-def check_hashes(folder: Path, recorded: Mapping[str, str]) -> None:
-    """Check that files are those that were written.
-
-    Args:
-        folder: of the files.
-        recorded: their names and hashes.
-
-    Raises:
-        UserError: one is missing, was damaged or replaced.
-    """
-    for name, there in hashes(folder, recorded).items():
-        if not there or there != recorded[name]:
-            text = "is not the file that was written; remove it, and give the command again"
-            raise UserError(f"{folder / name} {text}")
+        kept = dict(recorded)
+        for name in recorded.keys() & set(names):
+            path = self.path / name
+            if not path.exists():
+                del kept[name]
+            elif file_hash(path) != recorded[name]:
+                text = "is not the file that was written; remove it, and give the command again"
+                raise UserError(f"{path} {text}")
+        return kept

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from ssl_vit.evaluation import attentive, probes
 from ssl_vit.evaluation.attentive import AttentiveProbe, TrainingTokens
+from ssl_vit.recipe.probe import Probe
 
 CPU = torch.device("cpu")
 
@@ -21,8 +22,8 @@ def overlapping(rows: int = 90, tokens: int = 7, width: int = 6) -> TrainingToke
 
 
 def fit(tokens: TrainingTokens, *rates: float, steps: int = 30, batch: int = 32) -> AttentiveProbe:
-    settings = {"heads": 2, "classes": 3, "steps": steps, "batch": batch, "device": CPU}
-    return attentive.train(tokens, rates=rates, **settings)
+    probe = Probe.model_construct(rates=[*rates], steps=steps, batch=batch)  # also without bounds
+    return attentive.train(tokens, 2, 3, probe, CPU)
 
 
 class Head(nn.Module):
@@ -65,7 +66,7 @@ def test_training_is_torchs_attention_and_sgd_on_the_same_batches(
         optimiser = torch.optim.SGD(learned, lr=rate, momentum=0.9)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for step in range(steps):
-            row_B = probes.rows_of_batch(step, batch, len(z_NTD), seed=0)
+            row_B = probes.rows_of_batch(step, batch, len(z_NTD))
             logits_BC = sum(head(z_NTD[row_B]) for head in heads)
             loss = F.cross_entropy(logits_BC, tokens.label_N[row_B])
             optimiser.zero_grad()
@@ -100,12 +101,13 @@ def test_a_class_that_stands_in_one_token_is_read_by_attention_and_not_from_the_
         )
 
     train, test = drawn(1000, 0), drawn(1000, 1)
-    settings = {"classes": 2, "rates": [0.3], "steps": 200, "batch": 128}
-    probe = attentive.train(train, heads=1, device=CPU, **settings)
+    settings = Probe(rates=[0.3], steps=200, batch=128)
+    probe = attentive.train(train, 1, 2, settings, CPU)
     found_M = probe.logits(test.x_NTD.float())[:, 0].argmax(1)
     mean_ND, mean_MD = (one.x_NTD.float().mean(1) for one in (train, test))
-    dev = (mean_MD, test.label_N)
-    linear_M = probes.linear_probe(mean_ND, train.label_N, *dev, mean_MD, seed=0, **settings)
+    tested = (mean_MD, test.label_N)
+    seen = {"train": (mean_ND, train.label_N), "validation": tested, "test": tested}
+    linear_M = probes.linear_probe(seen, 2, settings)
     assert (found_M == test.label_N).double().mean() > 0.99
     assert (linear_M == test.label_N).double().mean() < 0.6
 

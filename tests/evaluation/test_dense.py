@@ -19,7 +19,7 @@ from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
-from ssl_vit.recipe.schema import Data
+from ssl_vit.recipe.schema import Data, Probe
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
 OPTIONS = [
@@ -116,17 +116,18 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     """As torch's own, one rate after the other; also where a batch is taken in parts."""
     task, rates, steps = SegmentationTask(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
     train = separable(6)
-    scale = dense.moments(train, torch.device("cpu"))
-    settings = {"rates": rates, "steps": steps, "batch": 4, "device": torch.device("cpu")}
-    whole = dense.train_segmenter(train, task, scale, **settings)
+    scale = probes.moments(train.x_IND.flatten(0, 1))
+    probe = Probe(rates=list(rates), steps=steps, batch=4)
+    given = (train, task, scale, probe, torch.device("cpu"))
+    whole = dense.train_segmenter(*given)
     monkeypatch.setattr(probes, "ELEMENTS", 3 * 2 * 256)  # one image
-    torch.testing.assert_close(dense.train_segmenter(train, task, scale, **settings), whole)
+    torch.testing.assert_close(dense.train_segmenter(*given), whole)
     for group, rate in enumerate(rates):
         weight = torch.zeros(9, 3, requires_grad=True)
         sgd = torch.optim.SGD([weight], lr=rate, momentum=0.9)
         decay = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, steps)
         for step in range(steps):
-            rows = probes.rows_of_batch(step, 4, 6, dense.SEED)
+            rows = probes.rows_of_batch(step, 4, 6)
             x = (train.x_IND[rows] - scale.mean.float()) / scale.std.float()
             low = (F.pad(x, (0, 1), value=1.0) @ weight).transpose(1, 2).reshape(4, 3, 4, 4)
             logits = F.interpolate(low, scale_factor=4, mode="bilinear")
@@ -291,3 +292,16 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     assert dense.difference(counts, counts, 0) is None
     both = torch.cat([counts, counts])
     assert dense.difference(both, both, 0) == (0, 0)
+
+
+@pytest.mark.parametrize("ignore", [-1, 256])
+def test_an_ignored_value_beyond_a_byte_is_no_other_class(ignore: int) -> None:
+    """In bytes -1 was 255, and 256 was 0, the commonest class, which then did not count."""
+    common = 255 if ignore == -1 else 0
+    mask_ISS = torch.full((2, 4, 4), common, dtype=torch.uint8)
+    mask_ISS[0, 0, 0] = 1
+    train = PatchFeatures(torch.randn(2, 4, 3), mask_ISS)
+    probe = Probe(measures=["segmentation"], steps=1, batch=2, rates=[0.1])
+    task = SegmentationTask(common + 2, ignore, (2, 2))
+    fitted = dense._fit(train, task, probe, torch.device("cpu"))
+    assert fitted.pixel_class == common

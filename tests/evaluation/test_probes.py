@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import probes
+from ssl_vit.recipe.probe import Probe
 
 
 def blobs(rows, width, classes, batch_layout=1.0, seed=0, skew=True):
@@ -96,22 +97,18 @@ def test_pick_depends_on_the_seed_alone_and_takes_each_row_as_often():
     assert abs(often - 500).max() < 4.5 * 19.4
 
 
-def linear(x, y, dev, dev_y, test, **changes):
-    words = {"classes": 3, "rates": [0.1, 0.3], "steps": 200, "batch": 32, "seed": 0} | changes
-    return probes.linear_probe(x, y, dev, dev_y, test, **words)
+def keys(rates=(0.1, 0.3), steps=200, batch=32):
+    """Also without the bounds of recipes."""
+    return Probe.model_construct(rates=[*rates], steps=steps, batch=batch)
 
 
-def weights(x, y, rates, steps=200, batch=32, classes=3, seed=0):
-    return probes.train_linear(
-        x,
-        y,
-        probes.moments(x),
-        classes=classes,
-        rates=rates,
-        steps=steps,
-        batch=batch,
-        seed=seed,
-    )
+def linear(x, y, dev, dev_y, test, classes=3, **changes):
+    seen = {"train": (x, y), "validation": (dev, dev_y), "test": (test, None)}
+    return probes.linear_probe(seen, classes, keys(**changes))
+
+
+def weights(x, y, rates, **changes):
+    return probes.train_linear(x, y, probes.moments(x), 3, keys(rates, **changes))
 
 
 def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
@@ -122,16 +119,16 @@ def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
     z, z_test = (scale(a.double(), 1.0)[:, :-1].numpy() for a in (x, test))
     wanted.fit(z, y.numpy())
     assert wanted.score(z, y.numpy()) < 0.9  # not separable, so that there is an optimum
-    (ours,) = weights(x, y, [0.5], steps=1500, batch=None)
+    (ours,) = weights(x, y, [0.5], steps=1500, batch=300)
     probability = (scale(test, 1.0) @ ours).softmax(1).numpy()
     assert abs(probability - wanted.predict_proba(z_test)).max() < 1e-4
     theirs = np.concatenate([wanted.coef_.T, wanted.intercept_[None]])
     assert np.allclose(ours.numpy(), theirs - theirs.mean(1, keepdims=True), atol=2e-3)
-    predicted = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=None)
+    predicted = linear(x, y, x, y, test, rates=[0.5], steps=1500, batch=300)
     assert np.array_equal(predicted.numpy(), wanted.predict(z_test))
 
 
-@pytest.mark.parametrize("batch", [32, 700, None])  # also more than there are images
+@pytest.mark.parametrize("batch", [32, 700])  # also more than there are images
 def test_training_is_torchs_sgd_on_the_same_batches(batch):
     x, y = blobs(150, 6, 3)
     scale, steps = probes.moments(x), 40
@@ -141,13 +138,13 @@ def test_training_is_torchs_sgd_on_the_same_batches(batch):
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.2, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for step in range(steps):
-        rows = torch.arange(150) if batch is None else probes.rows_of_batch(step, batch, 150, 7)
+        rows = probes.rows_of_batch(step, batch, 150)
         loss = torch.nn.functional.cross_entropy(layer(scale(x, 1.0)[rows, :-1]), y[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         schedule.step()
-    (ours,) = weights(x, y, [0.2], steps=steps, batch=batch, seed=7)
+    (ours,) = weights(x, y, [0.2], steps=steps, batch=batch)
     assert torch.allclose(ours[:-1], layer.weight.T, atol=1e-4) and torch.allclose(
         ours[-1], layer.bias, atol=1e-4
     )
@@ -161,12 +158,9 @@ def test_a_rate_trained_among_others_is_the_rate_trained_alone():
 
 
 def test_batches_are_epochs_that_each_show_every_row_once():
-    stream = torch.cat([probes.rows_of_batch(step, 32, 100, 3) for step in range(25)]).reshape(
-        8, 100
-    )
+    stream = torch.cat([probes.rows_of_batch(step, 32, 100) for step in range(25)]).reshape(8, 100)
     assert all(sorted(epoch.tolist()) == list(range(100)) for epoch in stream)
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 8
-    assert not torch.equal(stream[0, :32], probes.rows_of_batch(0, 32, 100, 4))
 
 
 def test_the_rate_is_chosen_on_dev_and_ties_go_to_the_first():
@@ -230,7 +224,7 @@ def test_chunks_change_no_prediction(monkeypatch):
 
     def everything():
         few = few_shot(train, label, test, shots=5, classes=4, seed=0)
-        probe = linear(train, label, test, label[:130], test, classes=4, batch=None, steps=50)
+        probe = linear(train, label, test, label[:130], test, classes=4, batch=300, steps=50)
         return torch.stack([few, probe, probes.knn(train, label, test, classes=4, k=7)])
 
     whole = everything()

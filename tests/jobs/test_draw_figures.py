@@ -228,7 +228,7 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
     names, folder = ("filters", "positions"), tmp_path / "f"
     words = [f"init={still}", *place, f"figures=[{','.join(names)}]"]
     own, record, kind = draw_figures.OWN, draw_figures.RECORD, draw_figures.FigureRecord
-    with OutputFolder("name", folder, own, record, kind).hold():
+    with OutputFolder(folder, own, record, kind).hold():
         process = launch("tools/figures.py", *words)
         printed = process.communicate(120)[0]
         assert process.returncode == 2 and "Traceback" not in printed

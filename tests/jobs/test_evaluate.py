@@ -1,18 +1,27 @@
 """tools/evaluate.py: probes of a frozen encoder, and the head that a run has trained."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import Tensor
 
 import ssl_vit
 from helpers.encoders import net, pixels
+from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
 from ssl_vit.errors import UserError
+from ssl_vit.evaluation import attentive
 from ssl_vit.jobs import cli
+from ssl_vit.models.encoder import Encoder
 from ssl_vit.pages import metric_tables
+from ssl_vit.runs import environment
 
 
 def measured(init: Path, out: Path, *more: str) -> list[str]:
@@ -92,3 +101,120 @@ def test_images_of_the_head_are_counted_beside_those_of_probes(tmp_path: Path) -
         images[measures] = found.images
         tested = found.metrics["knn"].n
     assert images["[knn,top1]"] - images["[knn]"] == tested
+
+
+# ---- the attentive probe: what it is compared with, chooses, holds and refuses
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark images and slightly brighter ones; beside it `wrong`, whose held-out images have the
+    other labels."""
+    root = tmp_path_factory.mktemp("images")
+    pixels = np.random.default_rng(0)
+    for split, counts in {"train": (31, 30), "val": (30, 30), "test": (20, 21)}.items():
+        for name, least, count in zip("ab", (0, 12), counts, strict=True):
+            (root / "own" / split / name).mkdir(parents=True)
+            for number in range(count):
+                image = pixels.integers(least, least + 190, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(image).save(root / "own" / split / name / f"{number}.png")
+    shutil.copytree(root / "own", wrong := root / "wrong")
+    (wrong / "val" / "a").rename(wrong / "val" / "c")
+    (wrong / "val" / "b").rename(wrong / "val" / "a")
+    (wrong / "val" / "c").rename(wrong / "val" / "b")
+    return root / "own"
+
+
+@pytest.fixture
+def words(folder: Path, pretrained: Path, tmp_path: Path) -> list[str]:
+    own = ["recipe=evaluate", f"init={pretrained}", f"data.path={folder}", "data.validation=val"]
+    own += ["probe.measures=[attentive]", "probe.steps=30", "probe.batch=16", "data.size=16"]
+    return [*own, *LOADED, f"out={tmp_path}"]
+
+
+def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: list[str]) -> None:
+    found = ssl_vit.evaluate([*words, "name=one"])
+    assert {*found.metrics} == {"attentive", "fresh_attentive", "guess_attentive"}
+    assert {one.n for one in found.metrics.values()} == {41}
+    apart = found.metrics["fresh_attentive"].difference
+    own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
+    assert apart is not None and apart.mean == pytest.approx(own - fresh)
+    assert found.images == 61 + 60 + 41
+    assert ssl_vit.evaluate([*words, "name=two"]).metrics == found.metrics
+    beside = ssl_vit.evaluate(altered(words, "probe.measures=[knn,attentive]", "name=three"))
+    assert beside.metrics["attentive"] == found.metrics["attentive"]
+    assert beside.metrics["fresh_attentive"] == found.metrics["fresh_attentive"]
+
+
+def test_the_rate_is_chosen_on_held_out_images(words: list[str], folder: Path) -> None:
+    """Of two the better one; by held-out images with the other labels the worse one."""
+
+    def accuracy(rates: str, place: Path) -> float:
+        given = [f"probe.rates={rates}", f"data.path={place}", f"name={place.name}{rates}"]
+        return ssl_vit.evaluate(altered(words, *given)).metrics["attentive"].value
+
+    one, other = (accuracy(rate, folder) for rate in ("[0.001]", "[0.3]"))
+    assert one != other
+    for rates in ("[0.001,0.3]", "[0.3,0.001]"):
+        assert accuracy(rates, folder) == max(one, other)
+        assert accuracy(rates, folder.with_name("wrong")) == min(one, other)
+
+
+def test_what_rounding_makes_constant_counts_as_constant(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are rounded where they are held, and so where they are not."""
+    plain = Encoder.tokens
+
+    def measured(spread: float) -> dict:
+        def tokens(net: Encoder, *given: Any) -> Tensor:
+            own_BTE, other_BTE = plain(net, *given).chunk(2, 2)
+            return torch.cat([own_BTE, 100 + spread * other_BTE], 2)
+
+        monkeypatch.setattr(Encoder, "tokens", tokens)
+        return ssl_vit.evaluate([*words, "probe.rates=[1]", f"name=by{spread}"]).metrics
+
+    assert measured(0.005) == measured(0.0)
+
+
+def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    plain, calls = attentive.train, []
+
+    def train(*given: Any, **options: Any) -> attentive.AttentiveProbe:
+        calls.append(given)
+        found = plain(*given, **options)
+        worth = 1.0 if len(calls) % 2 else float("nan")  # the encoder's is the first
+        return found._replace(weight_GHAC=found.weight_GHAC * worth)
+
+    monkeypatch.setattr(attentive, "train", train)
+    found = ssl_vit.evaluate([*words, "name=one"]).metrics
+    assert {*found} == {"attentive", "guess_attentive"} and len(calls) == 2
+    assert "warning: fresh weights: not measured: probe.rates=" in capsys.readouterr().out
+    calls.append(None)  # now the encoder's is the one that diverges
+    with pytest.raises(UserError, match="attentive probe diverges"):
+        ssl_vit.evaluate([*words, "name=two"])
+
+
+def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
+    ssl_vit.evaluate([*words, "name=one"])
+    given = [*words, "name=two", "compute.batch=8"]
+    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
+    assert statuses == [0, 0], outputs
+    one, two = (result(tmp_path / name) for name in ("one", "two"))
+    assert one["metrics"] == two["metrics"] and one["images"] == two["images"]
+
+
+def test_tokens_that_do_not_fit_are_refused_with_how_many_do(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """17 tokens of width 32 in 2 bytes: half of the memory holds 20 images, and not 61."""
+    monkeypatch.setattr(environment, "host_memory", lambda: 2 * 17 * 32 * 2 * 20 + 1)
+    with pytest.raises(UserError) as caught:
+        ssl_vit.evaluate(words)
+    text = str(caught.value)
+    assert "probe.token_images=20" in text and "\n" not in text
+    found = ssl_vit.evaluate([*words, "probe.token_images=20"])
+    assert found.images == 20 + 60 + 41
+    assert "learns from 20 images: 17 tokens each, 21.2 KiB" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from helpers.options import PROBE, SHORT, TINY, TUNE, altered
 from helpers.runs import cut_off, result, run
 from ssl_vit.data import batching, contents, loaders, run_splits
 from ssl_vit.data.resident import ResidentDataset, decode_split
-from ssl_vit.jobs import cli, seen_images, trained_on
+from ssl_vit.jobs import cli, seen_images
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import SeenImages
 from ssl_vit.recipe.schema import Data
@@ -73,7 +73,7 @@ def hashes(files) -> set[int]:
 
 
 def recorded(folder: Path, name: str = "images") -> set[int]:
-    record = trained_on.read(folder)
+    record = seen_images.read(folder)
     assert record is not None
     return set(getattr(record, name).view(np.uint64).tolist())
 
@@ -278,7 +278,7 @@ def test_a_run_whose_record_was_lost_says_that_not_all_is_known(
     words = altered(words, APART)
     (cut_off(words, 5) / TRAINED_ON).unlink()
     folder = run(words).folder
-    assert not trained_on.read(folder).complete
+    assert not seen_images.read(folder).complete
     capsys.readouterr()
     fine_tune(folder, tmp_path)
     line = f"which images {folder} was trained on is not known{seen_images.FIRST_STEPS}"
@@ -288,9 +288,9 @@ def test_a_run_whose_record_was_lost_says_that_not_all_is_known(
 def test_beyond_the_limit_images_are_not_recorded_and_that_is_said(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trained_on, "LIMIT", 20)
+    monkeypatch.setattr(seen_images, "LIMIT", 20)
     folder = run(altered(words, *SUPERVISED, "data.validation=0")).folder
-    record = trained_on.read(folder)
+    record = seen_images.read(folder)
     assert len(record.images) == len(record.labels) == 20 and not record.complete
     assert (folder / "log.txt").read_text().count("is not recorded") == 1
     found = seen_of(fine_tune(folder, tmp_path, "data.test=0.5"))["run"]

@@ -16,7 +16,7 @@ from helpers import arm_studies as arms
 from helpers import run_pages as made
 from ssl_vit.lab import report
 from ssl_vit.lab.runs import index as index_page
-from ssl_vit.pages import blocks, figures_page, run_page
+from ssl_vit.pages import blocks, figure_blocks, run_page
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
 if not CHROMIUM:
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     figures = runs / "first" / "figures"
     Image.new("RGB", (300, 200), "white").save(figures / "filters.png")
     (figures / "filters.svg").write_text(made.SVG)
-    figures_page.write(figures, ["Images of shapes.", "first: an encoder"])
+    figure_blocks.write(figures, ["Images of shapes.", "first: an encoder"])
     png, original = (figures / "filters.png").read_bytes(), (figures / "filters.png").as_uri()
     thumbnail = blocks.Image(png, "0.9 a.png", "Image of a.png", href=original)
     gallery = blocks.Section("Nearest", [blocks.Gallery([thumbnail] * 5)])

@@ -1,6 +1,7 @@
 """The images of an evaluation, read by all of its processes."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,49 +16,73 @@ from ..data.workers import InterruptibleLoader
 from ..recipe.schema import Recipe
 from ..training import loop
 from ..training.distributed import WatchedAccelerator
-from . import resources
 
 
-@dataclass(frozen=True)
-class EvaluationImages:
-    """The splits of an evaluation; images are forwarded under `autocast`. `classes`: of their
-    labels, 0 where none are read. After the last batch images that cannot be read, which nothing is
-    measured on, are named, each once (`said`); more than data.unreadable are a UserError."""
+def _print_warning(text: str) -> None:
+    print(f"warning: {text}", flush=True)
+
+
+@dataclass
+class Images:
+    """The splits of an evaluation; images are forwarded under `autocast`. After the last batch
+    images that cannot be read, which nothing is measured on, are named, each once (`said`); more
+    than data.unreadable are a UserError.
+
+    Attributes:
+        recipe, splits, accelerator, batch_layout: of the evaluation.
+        classes: of the labels; 0 where none are read.
+        workers: data loading processes of each process.
+        warn: takes a line for each image that is left out, on rank 0.
+        should_stop: whether to wait no longer for images that do not come, on one process.
+        forwarded: how many images of all processes were asked for so far.
+    """
 
     recipe: Recipe
     splits: run_splits.Splits
     classes: int
     accelerator: WatchedAccelerator
     batch_layout: BatchLayout
+    workers: int
+    warn: Callable[[str], None] = _print_warning
+    should_stop: Callable[[], bool] = lambda: False
+    forwarded: int = 0
     said: set[str] = field(default_factory=set)
+
+    @property
+    def test(self) -> Source:
+        """The test images, which an evaluation has."""
+        assert self.splits.test is not None
+        return self.splits.test
+
+    def not_counted(self) -> "Images":
+        """The same, to be read for another network than the encoder: not in `forwarded`."""
+        return dataclasses.replace(self)
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """This process's share of these rows, by default of all."""
+        self.forwarded += len(source) if rows is None else len(rows)
         loader = loaders.evaluation_loader(
-            source, self.recipe.data, self.batch_layout, self._workers, rows
+            source, self.recipe.data, self.batch_layout, self.workers, rows
         )
         return self._watched(loader, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
         """This process's share of all images and their masks, of so many classes if that is
         known."""
-        loader = masks.loader(source, self.recipe.data, self.batch_layout, self._workers, classes)
+        self.forwarded += len(source)
+        loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
         return self._watched(loader, len(source))
-
-    @property
-    def _workers(self) -> int:
-        return resources.workers(self.recipe, self.accelerator)
 
     def _watched(self, loader: DataLoader, images: int) -> Iterator[Batch]:
         own: list[str] = []
-        with InterruptibleLoader(loader) as batches:
+        with InterruptibleLoader(loader, self.should_stop) as batches:
             for batch in self.accelerator.watch_loader(batches):
                 own += batch.unreadable
                 yield batch
         unreadable = self.accelerator.gather_parts(own)
         for text in unreadable:
             if self.accelerator.is_main_process and text not in self.said:
-                print(f"warning: left out: {text}", flush=True)
+                self.warn(f"left out: {text}")
         self.said.update(unreadable)
         if unreadable:
             check_unreadable(len(unreadable), images, self.recipe.data, unreadable[-1])

@@ -16,7 +16,7 @@ from ssl_vit.data.labels import Labels
 from ssl_vit.data.run_splits import load
 from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import head_classes
+from ssl_vit.jobs import heads
 from ssl_vit.pages import run_page
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.init_source import InitSource
@@ -68,14 +68,14 @@ def source(place: Path, *names: str) -> Source:
 def test_labels_become_the_heads_numbers_by_name(tmp_path: Path) -> None:
     images = source(tmp_path, "lorry", "ship", "truck")
     assert images.classes == ["lorry", "ship", "truck"]
-    number_C = head_classes.numbers_in_head(["truck", "plane", "ship", "lorry"], images, "x")
+    number_C = heads.numbers_in_head(["truck", "plane", "ship", "lorry"], images, "x")
     assert number_C is not None and number_C.tolist() == [3, 2, 0]
     label = np.array([[0, 2, -1], [1, -2, -2]])
-    assert head_classes.renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
-    assert head_classes.renumber(label, None) is label  # labels go by their numbers
+    assert heads.renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
+    assert heads.renumber(label, None) is label  # labels go by their numbers
     with pytest.raises(UserError, match=r"are of lorry, ship, which .* init=x .* choices: truck"):
-        head_classes.numbers_in_head(["truck"], images, "x")
-    assert head_classes.numbers_in_head([], images, "x") is None
+        heads.numbers_in_head(["truck"], images, "x")
+    assert heads.numbers_in_head([], images, "x") is None
 
 
 def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
         (folders.classes, numbers, [0, 0, 1, 1, 2, 2]),
         ([], folders, [1, 1, 10, 10, 2, 2]),
     ):
-        number_C = head_classes.numbers_in_head(names, images, "x")
+        number_C = heads.numbers_in_head(names, images, "x")
         label_N = images.label_of(np.arange(6))
-        assert head_classes.renumber(label_N, number_C).tolist() == wanted
+        assert heads.renumber(label_N, number_C).tolist() == wanted
     with pytest.raises(UserError, match=r"are of 10, which .* does not know"):
-        head_classes.numbers_in_head(["1", "2"], numbers, "x")
+        heads.numbers_in_head(["1", "2"], numbers, "x")
 
 
 def test_a_class_that_the_images_lack_moves_no_other(
@@ -135,8 +135,8 @@ def test_a_copied_export_is_measured_by_the_head_it_holds(
     classifier: Path, alone: Path, images: Path, tmp_path: Path
 ) -> None:
     for place in (classifier, alone):
-        assert head_classes.names_of_head(InitSource(str(place))) == ["a", "b", "c"]
-    assert head_classes.names_of_head(InitSource("scratch")) == []
+        assert heads.names_of_head(InitSource(str(place))) == ["a", "b", "c"]
+    assert heads.names_of_head(InitSource("scratch")) == []
     assert measured(alone, images, tmp_path) == right(classifier, 0, 1, 2)
     weights = load_file(alone / "model.safetensors")
     del weights["head.bias"]
